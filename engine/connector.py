@@ -1,0 +1,116 @@
+"""The seam between the engine core and the protocols that move its KV cache.
+
+The core knows pages and steps; a connector knows peers. Per request:
+
+    decode side                              prefill side
+    plan(request) -> Load(tokens=n)          plan(request) -> Keep() or Serve()
+    core allocates pages for n tokens        core computes the prompt
+    start(load, pages)   ... any thread      kept(request, pages, ...) -> kv_transfer_params
+    core.loaded(request_id, ...)             core.release(request_id)
+    core goes on at token n                  pages are free
+
+All hooks run on the core's thread and must not block: a transfer runs elsewhere and
+reports through the thread-safe methods of `Core`.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Pages:
+    """KV pages of one request.
+
+    Attributes:
+        block_ids: In prompt order; block i holds tokens [i * block_tokens, ...).
+        tokens: How many leading tokens of the sequence they hold, or shall hold.
+    """
+
+    block_ids: Sequence[int]
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """What a connector may know of a request when it arrives.
+
+    Attributes:
+        id: The engine's own id, unique while the request lives.
+        wire_id: X-Request-Id as it came.
+        params: The body's kv_transfer_params (client JSON: validate every field).
+        body: The whole body, for protocols that put fields at its top level.
+    """
+
+    id: str
+    wire_id: str
+    prompt: Sequence[int]
+    params: Mapping[str, Any] | None
+    body: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """The first `tokens` tokens' KV comes from a peer; ticket is the connector's own."""
+
+    tokens: int
+    ticket: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """Hold the pages when the request finishes, until `release` or the lease's end."""
+
+    lease_seconds: float
+    ticket: Any = None
+
+
+class Core(Protocol):
+    """What a connector may ask of the core; every method is thread-safe."""
+
+    def loaded(self, request_id: str, error: str | None = None) -> None:
+        """The load of this request ended: its pages are filled, or `error` says why not.
+
+        Exactly once per started load, also after `cancel`. No byte may land afterwards.
+        """
+
+    def release(self, request_id: str) -> None:
+        """The kept pages of a finished request are free. Unknown ids are ignored."""
+
+    def submit_prefill(
+        self, request_id: str, prompt: Sequence[int], tokens: int, keep: Keep
+    ) -> None:
+        """Computes the first `tokens` prompt tokens without sampling, then calls `kept`."""
+
+    def abort(self, request_id: str) -> None: ...
+
+
+class Connector(ABC):
+    @abstractmethod
+    def plan(self, arrival: Arrival) -> Load | Keep | None:
+        """What this request needs. Raises ValueError for bad params (the client gets a 400)."""
+
+    @abstractmethod
+    def start(self, request_id: str, load: Load, pages: Pages, skip_tokens: int) -> None:
+        """Begin to fill the pages. The first `skip_tokens` are already there (prefix cache)."""
+
+    @abstractmethod
+    def cancel(self, request_id: str) -> None:
+        """The request was aborted while loading; `loaded` is still to be called once."""
+
+    @abstractmethod
+    def kept(
+        self, request_id: str, keep: Keep, pages: Pages, first_token: int | None
+    ) -> Mapping[str, Any] | None:
+        """The pages are ready. What to answer as kv_transfer_params, if anything.
+
+        `first_token` is the token that prefill sampled, if it did.
+        """
+
+    @abstractmethod
+    def dropped(self, request_id: str, why: str) -> None:
+        """The pages of a kept request are gone (lease over, aborted): refuse its readers."""
+
+    @abstractmethod
+    def close(self) -> None: ...

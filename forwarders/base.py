@@ -1,0 +1,225 @@
+"""What a forwarder is.
+
+A forwarder turns a call into legs and does no I/O, so it can be read, tested and
+written without a network. execution.py sends the legs and gives every forwarder
+the same failover, cancellation, metrics and traces.
+
+There are four ways to cross the engines, and a class for each:
+
+    HandOff      prefill answers first; its reply tells decode where the cache is
+    Rendezvous   both start together and meet at an address that both were told
+    Delegation   only decode is asked; its connector calls the prefill engine named
+    Plain        one engine does it all
+
+A forwarder declares one of them for each scheduling mode that it can do (`Family`
+where they differ):
+
+    staged   decode is chosen when prefill has answered, from fresh load
+    batch    the pair is chosen together
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import ClassVar, Protocol
+
+from pdgate.protocols.call import COMPLETIONS, Call, Headers, Json
+from pdgate.protocols.instance import Instance, Role
+
+
+class Mode(StrEnum):
+    BATCH = "batch"
+    STAGED = "staged"
+
+
+@dataclass(frozen=True, slots=True)
+class Leg:
+    """One HTTP request to one engine.
+
+    Attributes:
+        body: Written with protocols.call.encode, so raw values stay as they are.
+        headers: Added to those that every leg gets; `request_id` has its own field.
+        request_id: Sent as X-Request-Id; empty for the call's attempt id.
+    """
+
+    to: Instance
+    path: str
+    body: Json
+    headers: Mapping[str, str] = field(default_factory=dict)
+    request_id: str = ""
+
+
+class Merge(ABC):
+    """Makes one stream of what prefill said first and what decode streams."""
+
+    @abstractmethod
+    def first(self, reply: Json) -> bytes:
+        """What the client may have as soon as prefill has answered; empty for nothing."""
+
+    @abstractmethod
+    def feed(self, chunk: bytes) -> bytes:
+        """What to send for these bytes of decode's answer."""
+
+    @abstractmethod
+    def end(self) -> bytes:
+        """What to send when decode's answer is complete."""
+
+
+class Forwarder(ABC):
+    """What all four have in common."""
+
+    name: ClassVar[str]
+    modes: ClassVar[Mapping[Mode, str]] = {}
+    """Mode -> "" if it can be done, else the reason why not."""
+
+    default_kv_port: ClassVar[int] = 0
+
+    def why_local(self, call: Call) -> str | None:
+        """Why this call must not be split over two engines; None if it may.
+
+        A list of prompts gets only one set of blocks from prefill and strands the
+        others; several choices would each pull blocks that the first pull frees; the
+        log-probabilities of a prompt are known only where it was computed.
+        """
+        if several_prompts(call):
+            return "several prompts"
+        if call.value("n", 1) != 1 or (call.value("best_of") or 1) != 1:
+            return "several choices"
+        if "prompt_logprobs" in call.body and call.value("prompt_logprobs") is not None:
+            return "prompt_logprobs"
+        if call.value("echo") and call.value("logprobs") is not None:
+            return "logprobs of the prompt"
+        if call.value("use_beam_search"):
+            return "beam search"
+        return None
+
+    def local(self, call: Call, at: Instance) -> Leg:
+        """The whole call on one engine, normally a decode instance."""
+        return Leg(at, call.path, call.body)
+
+
+class HandOff(Forwarder):
+    modes: ClassVar = {Mode.BATCH: "", Mode.STAGED: ""}
+
+    @abstractmethod
+    def prefill(self, call: Call, at: Instance) -> Leg: ...
+
+    @abstractmethod
+    def decode(self, call: Call, prefill: Instance, decode: Instance, reply: Json) -> Leg:
+        """`reply` is what prefill answered. Raises EngineFailed if it is of no use."""
+
+
+class Rendezvous(Forwarder):
+    modes: ClassVar = {
+        Mode.BATCH: "",
+        Mode.STAGED: "both legs start together, so decode cannot wait for prefill's answer",
+    }
+
+    @abstractmethod
+    def legs(self, call: Call, prefill: Instance, decode: Instance) -> tuple[Leg, Leg]: ...
+
+    def merge(self, call: Call, to_prefill: Leg, to_decode: Leg) -> Merge | None:
+        """None relays decode's answer as it is."""
+        return None
+
+
+class Delegation(Forwarder):
+    modes: ClassVar = {
+        Mode.BATCH: "",
+        Mode.STAGED: "decode itself calls prefill, so there is nothing to choose afterwards",
+    }
+
+    @abstractmethod
+    def leg(self, call: Call, prefill: Instance, decode: Instance) -> Leg: ...
+
+
+class Plain(Forwarder):
+    name: ClassVar = "plain"
+    modes: ClassVar = {Mode.BATCH: "", Mode.STAGED: ""}
+
+
+@dataclass(frozen=True)
+class Family:
+    """A protocol whose pattern depends on the mode, or on the instance's generation.
+
+    Attributes:
+        members: (mode, generation) -> what builds the forwarder; a generation of ""
+            stands for every one that is not listed.
+        reasons: Why a (mode, generation) that is not in `members` cannot be done.
+    """
+
+    name: str
+    members: Mapping[tuple[Mode, str], Callable[[], Forwarder]]
+    reasons: Mapping[tuple[Mode, str], str] = field(default_factory=dict)
+
+
+class Engines(Protocol):
+    """Chooses engines; an engine counts as busy while it is reserved."""
+
+    def reserve(
+        self, role: Role, call: Call, *, avoid: Collection[str] = (), peer: Instance | None = None
+    ) -> AbstractContextManager[Instance]:
+        """An instance of the role that is not in `avoid` and speaks the peer's protocol.
+
+        Raises NoInstance, UnknownModel.
+        """
+
+
+class Answer(Protocol):
+    """An engine's answer whose head has arrived; its body passes through by callback."""
+
+    status: int
+    headers: Headers
+
+    async def ready(self) -> bytes:
+        """Waits for the first bytes of the body and returns them, without taking them."""
+
+    async def relay(self, sink: Callable[[bytes], None]) -> None:
+        """Gives the whole body to `sink`, piece by piece as it arrives, to the end.
+
+        Raises EngineFailed if the engine breaks off, EngineTooSlow if it falls silent.
+        """
+
+    def pause(self) -> None:
+        """The client is slow: read no more from the engine for now."""
+
+    def resume(self) -> None: ...
+
+
+class Upstream(Protocol):
+    """Sends legs. Raises EngineRefused, EngineFailed, EngineBusy, EngineTooSlow, EngineRejected."""
+
+    async def ask(self, leg: Leg, call: Call) -> Json:
+        """The whole JSON answer of a leg, its values still raw."""
+
+    def open(self, leg: Leg, call: Call) -> AbstractAsyncContextManager[Answer]:
+        """An answer with a good status. Leaving the block before its end closes the connection."""
+
+
+def several_prompts(call: Call) -> bool:
+    """A list of strings or of token lists; one list of token ids is one prompt."""
+    if call.path != COMPLETIONS:
+        return False
+    prompt = call.body.get("prompt")
+    if prompt is None or bytes(prompt)[:1] != b"[":
+        return False
+    prompts = call.value("prompt")
+    return len(prompts) > 1 and not isinstance(prompts[0], int)
+
+
+def one_token(body: Json, **fields: object) -> dict[str, object]:
+    """The same question, but asking only for the prompt to be read.
+
+    Chat requests have two spellings of the limit and the newer one wins, so both
+    are set. min_tokens would contradict them, and one token needs no stream.
+    """
+    asked = {**body, "max_tokens": 1, "stream": False}
+    if "max_completion_tokens" in body:
+        asked["max_completion_tokens"] = 1
+    if "n" in body:
+        asked["n"] = 1
+    for left_out in ("min_tokens", "stream_options"):
+        asked.pop(left_out, None)
+    return {**asked, **fields}

@@ -1,0 +1,100 @@
+"""One client request, read once, never changed.
+
+The body is a JSON object whose values stay the bytes they came as (`Raw`): engines
+accept many fields that the gateway does not know, and each has to arrive untouched,
+nulls, number formats and key order included. A forwarder builds new bodies from it:
+
+    {**call.body, "kv_transfer_params": {"do_remote_decode": True}}
+
+`encode` writes raw and plain values alike.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+
+from pdgate.protocols.errors import BadRequest
+
+Json = Mapping[str, Any]
+Raw = msgspec.Raw
+Headers = Sequence[tuple[bytes, bytes]]
+
+CHAT = "/v1/chat/completions"
+COMPLETIONS = "/v1/completions"
+
+# Good enough to compare loads; only engines know their tokenizer.
+BYTES_PER_TOKEN = 4
+
+_object = msgspec.json.Decoder(dict[str, Raw])
+encode = msgspec.json.encode
+
+
+def parse_object(data: bytes) -> dict[str, Raw]:
+    """The fields of a JSON object, each still encoded. Raises BadRequest."""
+    try:
+        return _object.decode(data)
+    except msgspec.ValidationError:
+        raise BadRequest("the request body must be a JSON object") from None
+    except RecursionError:
+        raise BadRequest("the request body is nested too deeply") from None
+    except msgspec.DecodeError:
+        return _lenient(data)
+
+
+def _lenient(data: bytes) -> dict[str, Raw]:
+    """What Python's json accepts beyond the standard, as the engines read with it.
+
+    That is NaN and Infinity, lone surrogates, a byte order mark, UTF-16 and UTF-32.
+    """
+    try:
+        fields = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise BadRequest(f"the request body is not valid JSON: {error}") from None
+    if not isinstance(fields, dict):
+        raise BadRequest("the request body must be a JSON object")
+    return {name: Raw(json.dumps(value).encode()) for name, value in fields.items()}
+
+
+def value(fields: Json, name: str, default: Any = None) -> Any:
+    """One field, decoded; `default` if it is missing or null."""
+    found = fields.get(name)
+    if isinstance(found, Raw):
+        try:
+            found = msgspec.json.decode(found)
+        except msgspec.DecodeError:
+            found = json.loads(bytes(found))
+    return default if found is None else found
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What a client asked for.
+
+    Attributes:
+        id: What the client sees as x-request-id: its own, or one of ours.
+        attempt_id: What both engines see as X-Request-Id; a retry gets a fresh one.
+        path: CHAT or COMPLETIONS.
+        body: The fields as the client sent them.
+        headers: As the client sent them, names in lower case.
+        model: None when the client named none.
+        prompt_tokens: Estimated from the body's size.
+    """
+
+    id: str
+    attempt_id: str
+    path: str
+    body: Json
+    headers: Headers = ()
+    model: str | None = None
+    streams: bool = False
+    prompt_tokens: int = 0
+    method: str = "POST"
+
+    def value(self, name: str, default: Any = None) -> Any:
+        return value(self.body, name, default)
+
+    def retried(self, attempt_id: str) -> "Call":
+        return replace(self, attempt_id=attempt_id)

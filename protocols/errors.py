@@ -1,0 +1,126 @@
+"""Failures that a client can see, as OpenAI error objects.
+
+    {"error": {"message": str, "type": str, "param": str | null, "code": str | null}}
+
+Each class is one row of the table: status, type, code, and whether another engine
+might do better. Only gateway/errors.py turns them into responses. Messages are for
+the client and name no engine; `at` names it for us.
+
+Source: OpenAI API reference, "Error codes".
+"""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+
+class GatewayError(Exception):
+    """Something failed on our side of the wire."""
+
+    status: ClassVar[int] = 500
+    type: ClassVar[str] = "server_error"
+    code: ClassVar[str | None] = None
+    worth_retrying: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        at: str = "",
+        retry_after_seconds: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.param = param
+        self.at = at
+        self.retry_after_seconds = retry_after_seconds
+
+    def as_openai(self) -> dict[str, Any]:
+        fields = {"message": str(self), "type": self.type, "param": self.param, "code": self.code}
+        return {"error": fields}
+
+
+class BadRequest(GatewayError):
+    status, type = 400, "invalid_request_error"
+
+
+class Unauthorized(BadRequest):
+    status, type, code = 401, "authentication_error", "invalid_api_key"
+
+
+class Forbidden(BadRequest):
+    status, type, code = 403, "permission_error", "forbidden"
+
+
+class NotFound(BadRequest):
+    status, code = 404, "not_found"
+
+
+class UnknownModel(BadRequest):
+    status, code = 404, "model_not_found"
+
+
+class MethodNotAllowed(BadRequest):
+    status, code = 405, "method_not_allowed"
+
+
+class ClientTooSlow(BadRequest):
+    status, code = 408, "request_timeout"
+
+
+class TooLarge(BadRequest):
+    status, code = 413, "request_too_large"
+
+
+class UnsupportedMediaType(BadRequest):
+    status, code = 415, "unsupported_media_type"
+
+
+class Unprocessable(BadRequest):
+    status, code = 422, "unprocessable_entity"
+
+
+class Overloaded(GatewayError):
+    status, type, code = 429, "rate_limit_error", "gateway_overloaded"
+
+
+class NoInstance(GatewayError):
+    """No engine of a role that the call needs is up."""
+
+    status, code = 503, "no_instance"
+
+
+class EngineRefused(GatewayError):
+    """The engine could not be reached: nothing was sent, so trying another is safe."""
+
+    status, code, worth_retrying = 502, "engine_refused", True
+
+
+class EngineFailed(GatewayError):
+    """The engine took the request and then failed.
+
+    A retry costs the work again but no correctness: nothing of the answer went out yet.
+    """
+
+    status, code, worth_retrying = 502, "engine_failed", True
+
+
+class EngineTooSlow(EngineFailed):
+    status, code = 504, "engine_timeout"
+
+
+class EngineBusy(EngineFailed):
+    """The engine's own admission said no (503)."""
+
+    status, code = 503, "engine_overloaded"
+
+
+class EngineRejected(GatewayError):
+    """The engine says that the call is wrong (4xx): its answer is the client's, word for word."""
+
+    def __init__(
+        self, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes, *, at: str = ""
+    ) -> None:
+        super().__init__(f"the engine answered {status}", at=at)
+        self.answer_status = status
+        self.headers = headers
+        self.body = body

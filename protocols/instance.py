@@ -1,0 +1,60 @@
+"""The record that an engine announces to the cluster, as JSON in every store."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from urllib.parse import urlsplit
+
+
+class Role(StrEnum):
+    PREFILL = "prefill"
+    DECODE = "decode"
+    BOTH = "both"
+    PLAIN = "plain"
+
+    def serves(self, asked: "Role") -> bool:
+        return self is asked or (self is Role.BOTH and asked in (Role.PREFILL, Role.DECODE))
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """One engine process that answers HTTP.
+
+    Attributes:
+        id: Unique in the fleet and shown to operators only, never to clients.
+        url: Base URL without a trailing slash.
+        protocol: Which forwarder speaks to it.
+        generation: Which spelling of that protocol, where there are several ("a".."d").
+        model: The model it was configured with; empty if it is to be asked.
+        kv: "host:port" of its KV side (KVT rpc, bootstrap server); empty if unused.
+        engine_ids: Data-parallel rank -> engine id, as its bootstrap server told it.
+        dp_rank: The rank to pin calls to; None leaves the choice to the engine.
+        dp_size: Number of data-parallel ranks behind the URL.
+    """
+
+    id: str
+    url: str
+    role: Role
+    protocol: str
+    generation: str = ""
+    model: str = ""
+    kv: str = ""
+    engine_ids: tuple[tuple[int, str], ...] = field(default=())
+    dp_rank: int | None = None
+    dp_size: int = 1
+
+    @property
+    def host(self) -> str:
+        """Without the brackets of an IPv6 address."""
+        return urlsplit(self.url).hostname or ""
+
+    @property
+    def port(self) -> int:
+        parts = urlsplit(self.url)
+        return parts.port or (443 if parts.scheme == "https" else 80)
+
+    def kv_address(self, default_port: int) -> tuple[str, int]:
+        """Host and port of the KV side; the host of the URL unless `kv` says otherwise."""
+        if not self.kv:
+            return self.host, default_port
+        parts = urlsplit(f"//{self.kv}")
+        return parts.hostname or self.host, parts.port or default_port

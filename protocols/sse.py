@@ -1,0 +1,60 @@
+"""Server-sent events, as OpenAI-compatible engines write them.
+
+An event is "data: <payload>" and a blank line; the last one is "data: [DONE]".
+Only `data` fields are read; comments and other fields pass through untouched.
+
+Source: WHATWG HTML, section 9.2 "Server-sent events".
+"""
+
+import re
+from typing import Any
+
+import msgspec
+
+DONE = b"data: [DONE]\n\n"
+MAX_EVENT_BYTES = 8 << 20
+
+_BLANK_LINE = re.compile(rb"\n\r?\n")
+
+
+def event(payload: Any) -> bytes:
+    return b"data: " + msgspec.json.encode(payload) + b"\n\n"
+
+
+def payload(event_bytes: bytes) -> bytes:
+    """The data of one event: its `data` lines joined; empty for a comment."""
+    lines = (
+        line[5:].removeprefix(b" ")
+        for line in event_bytes.splitlines()
+        if line.startswith(b"data:")
+    )
+    return b"\n".join(lines)
+
+
+class Splitter:
+    """Cuts a byte stream into whole events, however the network cut it.
+
+    Each event comes with its blank line, so joining what `feed` returned and `rest`
+    gives the stream back byte for byte.
+    """
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    @property
+    def rest(self) -> bytes:
+        """What came after the last whole event."""
+        return self._rest
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """The events that this chunk completes. Raises ValueError for an endless one."""
+        data = self._rest + chunk if self._rest else chunk
+        events = []
+        start = 0
+        for blank in _BLANK_LINE.finditer(data):
+            events.append(data[start : blank.end()])
+            start = blank.end()
+        self._rest = data[start:]
+        if len(self._rest) > MAX_EVENT_BYTES:
+            raise ValueError(f"an event is longer than {MAX_EVENT_BYTES} bytes")
+        return events

@@ -1,0 +1,140 @@
+"""What a KV transfer backend is: it moves ranges of bytes between registered memory.
+
+    owner                                   peer
+      | region = backend.register(memory)     |
+      | region.descriptor  ---- any way ----> |
+      |                                       | transfer = backend.read(descriptor, ranges)
+      |                                       | await transfer.wait(timeout_seconds)
+
+A descriptor is plain data (it travels as JSON or msgpack) and carries an epoch: the
+random id of the registration. A peer that restarted, or a region that was closed, has
+another epoch, so a stale descriptor is refused and never reads foreign memory.
+
+Completion of writes can be counted: a write may carry a u32 immediate, and `expect`
+ends when that many writes with this immediate have arrived, in any order.
+
+Thread safety: every method may be called from any thread; transfers end on a thread of
+the backend's.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, ClassVar
+
+
+class TransferError(Exception):
+    """A transfer that did not end well; `state` says how."""
+
+
+class StaleDescriptor(TransferError):
+    """The region behind the descriptor is gone or belongs to another life of the peer."""
+
+
+class OutOfBounds(TransferError):
+    """A range lies outside the registered memory."""
+
+
+class PeerLost(TransferError):
+    """The peer cannot be reached or broke off."""
+
+
+class State(StrEnum):
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+    TIMED_OUT = "timed out"
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True, slots=True)
+class Descriptor:
+    """Where registered memory is, for a peer.
+
+    Attributes:
+        backend: Name of the backend that can reach it.
+        epoch: Random, new for every registration.
+        length: Bytes.
+        address: What the backend needs to find it; plain strings and numbers.
+    """
+
+    backend: str
+    epoch: str
+    length: int
+    address: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """`length` bytes at `local` of our region and at `remote` of the peer's (offsets)."""
+
+    local: int
+    remote: int
+    length: int
+
+
+class Transfer(ABC):
+    """A transfer under way. It ends once: done, failed, timed out or cancelled."""
+
+    state: State
+    error: TransferError | None
+
+    @abstractmethod
+    def add_done_callback(self, callback: Callable[["Transfer"], None]) -> None:
+        """Called once, at the end, on any thread; at once if it has ended."""
+
+    @abstractmethod
+    def wait(self, timeout_seconds: float) -> None:
+        """Blocks to the end. Raises TransferError (state TIMED_OUT at the timeout)."""
+
+    @abstractmethod
+    def cancel(self) -> None:
+        """We stop waiting. The local range stays dirty until `settled`."""
+
+    @property
+    @abstractmethod
+    def settled(self) -> bool:
+        """No byte can land any more, so the memory may be used again."""
+
+
+class Region(ABC):
+    """Memory that peers may reach."""
+
+    memory: memoryview
+    descriptor: Descriptor
+
+    @abstractmethod
+    def close(self) -> None:
+        """Peers are refused from now on; memory that the backend allocated is freed."""
+
+
+class Backend(ABC):
+    name: ClassVar[str]
+
+    @abstractmethod
+    def allocate(self, length: int) -> Region:
+        """Registered memory of the kind this backend likes best (zeroed)."""
+
+    @abstractmethod
+    def read(
+        self, local: Region, remote: Descriptor, ranges: Sequence[Range], timeout_seconds: float
+    ) -> Transfer: ...
+
+    @abstractmethod
+    def write(
+        self,
+        local: Region,
+        remote: Descriptor,
+        ranges: Sequence[Range],
+        timeout_seconds: float,
+        immediate: int | None = None,
+    ) -> Transfer: ...
+
+    @abstractmethod
+    def expect(self, local: Region, immediate: int, count: int, timeout_seconds: float) -> Transfer:
+        """Ends when `count` writes with this immediate have landed in `local`."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Fails everything pending and frees what was allocated."""
