@@ -16,7 +16,7 @@ reports through the thread-safe methods of `Core`.
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,11 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """The first `tokens` tokens' KV comes from a peer; ticket is the connector's own."""
+    """The first `tokens` tokens' KV comes from a peer; ticket is the connector's own.
+
+    At least the last prompt token is left to the core. `tokens` may be 0 (a prompt of one
+    token): `start` is called all the same, so that the peer learns that it may let go.
+    """
 
     tokens: int
     ticket: Any
@@ -86,7 +90,36 @@ class Core(Protocol):
     def abort(self, request_id: str) -> None: ...
 
 
+@dataclass(slots=True)
+class Counters:
+    """What /metrics shows of the hand-over; a torn read is harmless.
+
+    Attributes:
+        transfers: Loads that ended well, on the decode side.
+        bytes_moved: By these loads.
+        failed: Loads that ended with an error, cancelled ones included.
+        expired: Kept requests whose lease ended before a reader released them.
+    """
+
+    transfers: int = 0
+    bytes_moved: int = 0
+    failed: int = 0
+    expired: int = 0
+
+
 class Connector(ABC):
+    """One protocol, as prefill and as decode side.
+
+    Attributes:
+        load_failure: How a request ends whose load failed: "error" is a 500,
+            "abort" is a 200 with finish_reason "abort".
+        kv_address: Host and port that the KV side listens on, as bound.
+    """
+
+    load_failure: ClassVar[str] = "error"
+    kv_address: tuple[str, int]
+    counters: Counters
+
     @abstractmethod
     def plan(self, arrival: Arrival) -> Load | Keep | None:
         """What this request needs. Raises ValueError for bad params (the client gets a 400)."""
@@ -101,16 +134,27 @@ class Connector(ABC):
 
     @abstractmethod
     def kept(
-        self, request_id: str, keep: Keep, pages: Pages, first_token: int | None
+        self,
+        request_id: str,
+        keep: Keep,
+        pages: Pages,
+        first_token: int | None,
+        finish_reason: str,
     ) -> Mapping[str, Any] | None:
         """The pages are ready. What to answer as kv_transfer_params, if anything.
 
-        `first_token` is the token that prefill sampled, if it did.
+        `first_token` is the token that prefill sampled, if it did. `finish_reason` is the
+        request's ("length", "stop"), and "length" for a `submit_prefill`: some protocols
+        keep nothing of a request that stopped by itself.
         """
 
     @abstractmethod
     def dropped(self, request_id: str, why: str) -> None:
-        """The pages of a kept request are gone (lease over, aborted): refuse its readers."""
+        """The pages of a kept request are gone (lease over, aborted): refuse its readers.
+
+        Also called when a request that was planned as Keep ends before `kept`. Comes
+        before the pages are used again; not after a `release`.
+        """
 
     @abstractmethod
     def close(self) -> None: ...
