@@ -1,0 +1,54 @@
+"""Do the protocols and policies that a configuration names exist, and can they do it?
+
+They come by entry point from any installed package, so the types of the tree cannot say.
+"""
+
+from importlib.metadata import entry_points
+
+from pdgate.forwarders import registry
+from pdgate.forwarders.base import Mode
+from pdgate.gateway.config.complaints import ConfigError
+from pdgate.gateway.config.settings import Settings
+
+POLICIES = "pdgate.policies"
+
+
+def check(settings: Settings) -> None:
+    """Raises ConfigError for a name that is not installed, or a mode that cannot be had."""
+    for key in ("prefill_policy", "decode_policy", "plain_policy"):
+        _check_policy(key, getattr(settings, key))
+    _check_protocol("'pdd_protocol'", settings.pdd_protocol, settings.scheduling_mode)
+    for instance in settings.fleet:
+        where = f"the instance {instance.id!r}"
+        _check_protocol(where, instance.protocol, settings.scheduling_mode)
+        if instance.generation:
+            _check_generation(where, settings, instance.protocol, instance.generation)
+
+
+def mode_for(settings: Settings, protocol: str) -> Mode:
+    """The mode that was asked for, else the one that the protocol prefers: batch if it can."""
+    if settings.scheduling_mode:
+        return settings.scheduling_mode
+    return Mode.STAGED if registry.modes(protocol)[Mode.BATCH] else Mode.BATCH
+
+
+def _check_policy(key: str, name: str) -> None:
+    known = sorted(entry_points(group=POLICIES).names)
+    if name not in known:
+        raise ConfigError(f"{key!r}: no policy is called {name!r}; there are {', '.join(known)}")
+
+
+def _check_protocol(where: str, protocol: str, mode: Mode | None) -> None:
+    try:
+        modes = registry.modes(protocol)
+    except LookupError as error:
+        raise ConfigError(f"{where}: {error.args[0]}") from None
+    if mode and modes[mode]:
+        raise ConfigError(f"{where}: {protocol} cannot do {mode} scheduling: {modes[mode]}")
+
+
+def _check_generation(where: str, settings: Settings, protocol: str, generation: str) -> None:
+    try:
+        registry.load(protocol, mode_for(settings, protocol), generation)
+    except (LookupError, ValueError) as error:
+        raise ConfigError(f"{where}: {error.args[0]}") from None

@@ -1,0 +1,133 @@
+"""How one engine is written down: a table in TOML, or one --instance flag.
+
+[[instances]]
+role = "prefill"
+url = "http://10.0.0.1:8100"
+kv = "10.0.0.1:14579"
+
+--instance role=prefill,url=http://10.0.0.1:8100,kv=10.0.0.1:14579
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from pdgate.gateway.config.complaints import ConfigError
+from pdgate.protocols.instance import Instance, Role
+
+HIGHEST_PORT = 65535
+
+
+def base_url(text: str) -> str:
+    """http(s)://host[:port][/path] without a trailing slash. Raises ValueError."""
+    parts = urlsplit(text)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(f"{text!r} is not a URL like http://host:port")
+    if parts.query or parts.fragment or "@" in parts.netloc:
+        raise ValueError(f"{text!r} may have a host, a port and a path only")
+    _check_port(parts.netloc, text)
+    return text.rstrip("/")
+
+
+def kv_address(text: str) -> str:
+    """host:port, an IPv6 host in brackets; empty for none. Raises ValueError."""
+    if not text:
+        return text
+    parts = urlsplit(f"//{text}")
+    if not parts.hostname or text != parts.netloc or _check_port(text, text) is None:
+        raise ValueError(f"{text!r} is not an address like host:port")
+    return text
+
+
+def _check_port(netloc: str, shown: str) -> int | None:
+    try:
+        port = urlsplit(f"//{netloc}").port
+    except ValueError:
+        port = 0
+    if port == 0:
+        raise ValueError(f"the port of {shown!r} is not a number from 1 to {HIGHEST_PORT}")
+    return port
+
+
+class InstanceEntry(BaseModel):
+    """One engine as the operator wrote it; what is left out is filled in by `records`.
+
+    Attributes:
+        protocol: Empty for `pdd_protocol`, or "plain" in the role of that name.
+        generation: Empty for what `mooncake_generation` or `neuron_generation` says.
+        id: Empty for role and number.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    role: Role
+    url: Annotated[str, AfterValidator(base_url)]
+    kv: Annotated[str, AfterValidator(kv_address)] = ""
+    protocol: str = ""
+    model: str = ""
+    generation: str = ""
+    dp_rank: Annotated[int, Field(ge=0)] | None = None
+    dp_size: Annotated[int, Field(ge=1)] = 1
+    id: str = ""
+
+
+def from_flag(text: str) -> dict[str, Any]:
+    """The table that "role=prefill,url=..." stands for. Raises ConfigError."""
+    table: dict[str, Any] = {}
+    for pair in text.split(","):
+        name, equals, value = (part.strip() for part in pair.partition("="))
+        if not equals or not name:
+            raise ConfigError(f"--instance {text!r}: {pair!r} is not of the form key=value")
+        if name in table:
+            raise ConfigError(f"--instance {text!r}: {name!r} is given twice")
+        # Whatever is no number stays text, so that the type check names the key.
+        is_number = name in ("dp_rank", "dp_size") and value.isdecimal()
+        table[name] = int(value) if is_number else value
+    return table
+
+
+def records(
+    entries: Sequence[InstanceEntry],
+    default_protocol: str,
+    default_generation: Callable[[str], str],
+) -> tuple[Instance, ...]:
+    """The records of all entries, what was left out filled in.
+
+    Raises ValueError for an id, or a role at one address, that occurs twice.
+    """
+    taken = Counter(entry.id for entry in entries if entry.id)
+    if doubles := [name for name, times in taken.items() if times > 1]:
+        raise ValueError(f"several instances have the id {doubles[0]!r}")
+    addresses = Counter((entry.role, entry.url, entry.dp_rank) for entry in entries)
+    for (role, url, _), times in addresses.items():
+        if times > 1:
+            raise ValueError(f"several {role} instances have the URL {url!r}")
+    made = []
+    for entry in entries:
+        name = entry.id or _free_id(entry.role, taken)
+        taken[name] += 1
+        protocol = entry.protocol or ("plain" if entry.role is Role.PLAIN else default_protocol)
+        made.append(
+            Instance(
+                id=name,
+                url=entry.url,
+                role=entry.role,
+                protocol=protocol,
+                generation=entry.generation or default_generation(protocol),
+                model=entry.model,
+                kv=entry.kv,
+                dp_rank=entry.dp_rank,
+                dp_size=entry.dp_size,
+            )
+        )
+    return tuple(made)
+
+
+def _free_id(role: Role, taken: Mapping[str, int]) -> str:
+    number = 0
+    while f"{role}-{number}" in taken:
+        number += 1
+    return f"{role}-{number}"

@@ -1,0 +1,51 @@
+"""From a TOML file and flags to one checked tree."""
+
+import json
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from pdgate.gateway.config.checks import check
+from pdgate.gateway.config.complaints import ConfigError, complaints
+from pdgate.gateway.config.settings import Settings
+
+
+def load(path: Path | None, overrides: Mapping[str, Any]) -> Settings:
+    """The settings of a file with `overrides` ("listen.port": 8080) put over them.
+
+    An override replaces what the file says, lists included. Raises ConfigError.
+    """
+    tree = _read(path) if path else {}
+    for key, value in overrides.items():
+        _put(tree, key, value)
+    try:
+        # As JSON, because that is strict about types ("8000" is no port) and still takes
+        # the names of enums. TOML's dates are text to it, which no key accepts.
+        settings = Settings.model_validate_json(json.dumps(tree, default=str), strict=True)
+    except ValidationError as error:
+        raise ConfigError(complaints(error, Settings)) from None
+    check(settings)
+    return settings
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+    except ValueError as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from None
+
+
+def _put(tree: dict[str, Any], key: str, value: Any) -> None:
+    first, _, rest = key.partition(".")
+    if not rest:
+        tree[first] = value
+        return
+    section = tree.setdefault(first, {})
+    # A section that is no table stays as it is: the type check will name it.
+    if isinstance(section, dict):
+        _put(section, rest, value)

@@ -1,0 +1,109 @@
+"""The tree of configuration keys, their types and defaults.
+
+It is frozen, and JSON brings it to the workers and back unchanged:
+`Settings.model_validate_json(settings.model_dump_json()) == settings`.
+"""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from pdgate.forwarders.base import Mode
+from pdgate.gateway.config.instances import HIGHEST_PORT, InstanceEntry, records
+from pdgate.protocols.instance import Instance
+
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1)]
+
+DEFAULT_POLICY = "least_loaded"
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Listen(Section):
+    """Where clients find us. Port 0 takes a free one."""
+
+    host: str = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=HIGHEST_PORT)] = 8000
+    workers: Count = 1
+
+
+class Timeouts(Section):
+    """How long an engine may take.
+
+    Attributes:
+        connect_seconds: Until it accepts a connection.
+        prefill_seconds: Until prefill has answered in full.
+        first_byte_seconds: Until decode's status line.
+        idle_seconds: Between two pieces of decode's answer.
+    """
+
+    connect_seconds: Seconds = 5.0
+    prefill_seconds: Seconds = 600.0
+    first_byte_seconds: Seconds = 600.0
+    idle_seconds: Seconds = 300.0
+
+
+class Health(Section):
+    """How often engines are asked whether they are well, and how long they may think."""
+
+    interval_seconds: Seconds = 2.0
+    timeout_seconds: Seconds = 2.0
+
+
+class Settings(Section):
+    """Everything that the gateway is told.
+
+    Attributes:
+        pdd_protocol: For instances that name none.
+        scheduling_mode: None takes what each protocol prefers: batch if it can.
+        mooncake_generation: For vllm-mooncake instances that name none.
+        neuron_generation: static sends the ids that a fixed pair of engines expects.
+        trust_client_kv_params: Passes a client's own kv_transfer_params to the engines.
+            They pick whom an engine dials and can kill it.
+        max_attempts: Engines tried for one call before its first byte.
+        debug_routes: Serves GET /debug/calls/{request id}.
+        debug_headers: Tells clients which instances answered.
+        call_log: One line for each call.
+    """
+
+    listen: Listen = Listen()
+    instances: tuple[InstanceEntry, ...] = ()
+    pdd_protocol: str = "vllm-nixl"
+    scheduling_mode: Mode | None = None
+    mooncake_generation: Literal["auto", "a", "b", "c", "d"] = "auto"
+    neuron_generation: Literal["dynamic", "static"] = "dynamic"
+    prefill_policy: str = DEFAULT_POLICY
+    decode_policy: str = DEFAULT_POLICY
+    plain_policy: str = DEFAULT_POLICY
+    trust_client_kv_params: bool = False
+    max_body_bytes: Count = 256 << 20
+    max_attempts: Count = 3
+    timeouts: Timeouts = Timeouts()
+    health: Health = Health()
+    debug_routes: bool = False
+    debug_headers: bool = False
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    call_log: bool = False
+
+    @property
+    def fleet(self) -> tuple[Instance, ...]:
+        """The engines, with ids, protocols and generations filled in."""
+        return records(self.instances, self.pdd_protocol, self._generation)
+
+    @model_validator(mode="after")
+    def _every_instance_is_one_of_a_kind(self) -> Self:
+        records(self.instances, self.pdd_protocol, self._generation)
+        return self
+
+    def _generation(self, protocol: str) -> str:
+        """What an instance that names no generation speaks; empty to find it out."""
+        match protocol:
+            case "vllm-mooncake" if self.mooncake_generation != "auto":
+                return self.mooncake_generation
+            case "neuron" if self.neuron_generation != "dynamic":
+                return self.neuron_generation
+            case _:
+                return ""
