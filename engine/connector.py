@@ -26,10 +26,12 @@ class Pages:
     Attributes:
         block_ids: In prompt order; block i holds tokens [i * block_tokens, ...).
         tokens: How many leading tokens of the sequence they hold, or shall hold.
+        cached_tokens: How many of them the prefix cache gave, so nobody computed them.
     """
 
     block_ids: Sequence[int]
     tokens: int
+    cached_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +128,11 @@ class Connector(ABC):
 
     @abstractmethod
     def start(self, request_id: str, load: Load, pages: Pages, skip_tokens: int) -> None:
-        """Begin to fill the pages. The first `skip_tokens` are already there (prefix cache)."""
+        """Begin to fill the pages. The first `skip_tokens` are already there (prefix cache).
+
+        Also called when nothing is left to load, so that the peer can be told to free its
+        pages; `loaded` is due all the same.
+        """
 
     @abstractmethod
     def cancel(self, request_id: str) -> None:
