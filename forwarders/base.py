@@ -20,12 +20,14 @@ where they differ):
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import ClassVar, Protocol
+from types import TracebackType
+from typing import ClassVar, Protocol, Self
 
 from pdgate.protocols.call import COMPLETIONS, Call, Headers, Json
+from pdgate.protocols.errors import GatewayError
 from pdgate.protocols.instance import Instance, Role
 
 
@@ -74,8 +76,6 @@ class Forwarder(ABC):
     modes: ClassVar[Mapping[Mode, str]] = {}
     """Mode -> "" if it can be done, else the reason why not."""
 
-    default_kv_port: ClassVar[int] = 0
-
     def why_local(self, call: Call) -> str | None:
         """Why this call must not be split over two engines; None if it may.
 
@@ -102,6 +102,8 @@ class Forwarder(ABC):
 
 class HandOff(Forwarder):
     modes: ClassVar = {Mode.BATCH: "", Mode.STAGED: ""}
+    lease_seconds: ClassVar[float | None] = None
+    """How long prefill keeps the blocks after its answer; None if it says nothing."""
 
     @abstractmethod
     def prefill(self, call: Call, at: Instance) -> Leg: ...
@@ -155,16 +157,45 @@ class Family:
     reasons: Mapping[tuple[Mode, str], str] = field(default_factory=dict)
 
 
+class Reserved(Protocol):
+    """An engine that counts as busy until the block, or `end`, is over."""
+
+    instance: Instance
+
+    def end(self) -> None: ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+
 class Engines(Protocol):
-    """Chooses engines; an engine counts as busy while it is reserved."""
+    """Chooses engines."""
+
+    def disaggregates(self, call: Call) -> bool:
+        """Whether prefill and decode engines serve the call's model; else plain ones do."""
 
     def reserve(
         self, role: Role, call: Call, *, avoid: Collection[str] = (), peer: Instance | None = None
-    ) -> AbstractContextManager[Instance]:
+    ) -> Reserved:
         """An instance of the role that is not in `avoid` and speaks the peer's protocol.
 
-        Raises NoInstance, UnknownModel.
+        Raises NoInstance, UnknownModel, BadRequest.
         """
+
+
+class Sink(Protocol):
+    """Takes the body of an answer, by callback: no task or future per piece."""
+
+    def data(self, chunk: bytes) -> None: ...
+
+    def ended(self, error: GatewayError | None) -> None:
+        """Called once, last: the body is whole, or EngineFailed, EngineTooSlow."""
 
 
 class Answer(Protocol):
@@ -173,14 +204,15 @@ class Answer(Protocol):
     status: int
     headers: Headers
 
-    async def ready(self) -> bytes:
-        """Waits for the first bytes of the body and returns them, without taking them."""
+    async def ready(self, beyond: int = 0) -> bytes:
+        """Waits until more than `beyond` bytes of the body are here, or all of it.
 
-    async def relay(self, sink: Callable[[bytes], None]) -> None:
-        """Gives the whole body to `sink`, piece by piece as it arrives, to the end.
-
-        Raises EngineFailed if the engine breaks off, EngineTooSlow if it falls silent.
+        Returns what is here, without taking it. Raises EngineFailed if the engine breaks
+        off, EngineTooSlow if it falls silent.
         """
+
+    def start(self, sink: Sink) -> None:
+        """Gives the whole body to the sink, piece by piece as it arrives, from now on."""
 
     def pause(self) -> None:
         """The client is slow: read no more from the engine for now."""

@@ -1,0 +1,254 @@
+"""Sends the legs of any forwarder and delivers the answer.
+
+One attempt is a plan (engines reserved), its legs, and the answer's first byte. Until
+that byte is committed a failure leads to another attempt, with a fresh id and without
+the engines that failed. Reservations, connections and the sibling leg live in blocks,
+so they end with the attempt, and with the client, in whatever way it leaves.
+
+A failed prefill must end decode's leg: Mooncake's decode, for one, would wait minutes.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from time import monotonic
+
+from pdgate.forwarders.base import (
+    Answer,
+    Delegation,
+    Engines,
+    Forwarder,
+    HandOff,
+    Leg,
+    Mode,
+    Rendezvous,
+    Reserved,
+    Upstream,
+)
+from pdgate.forwarders.merged import Merging
+from pdgate.forwarders.record import DISAGGREGATED, LOCAL, PLAIN, Record
+from pdgate.forwarders.tried import Tried
+from pdgate.protocols import openai, request_id
+from pdgate.protocols.call import CHAT, Call, Json
+from pdgate.protocols.errors import EngineFailed, EngineRefused, GatewayError, NoInstance
+from pdgate.protocols.instance import Instance, Role
+
+SHARE_OF_LEASE = 0.8
+"""Of the time that prefill keeps blocks; nobody is sent to fetch them later."""
+
+HELD_BYTES = 128 << 10
+"""Of an answer that is not a stream, before it is relayed as it comes."""
+
+Deliver = Callable[[Answer], Awaitable[None]]
+"""Relays the answer to the client; notes in the record when the first byte is committed."""
+
+
+class Execution:
+    def __init__(
+        self,
+        engines: Engines,
+        forwarder_of: Callable[[Instance], Forwarder],
+        upstream: Upstream,
+        *,
+        mode: Mode,
+        max_attempts: int = 3,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        self._engines = engines
+        self._forwarder_of = forwarder_of
+        self._upstream = upstream
+        self._mode = mode
+        self._max_attempts = max_attempts
+        self._clock = clock
+
+    async def serve(self, call: Call, record: Record, deliver: Deliver) -> None:
+        """Raises the GatewayError that the client is to see."""
+        tried = Tried()
+        while True:
+            record.attempts += 1
+            try:
+                await self._attempt(call, record, deliver, tried)
+                return
+            except NoInstance as error:
+                raise tried.first_cause or error from None
+            except GatewayError as error:
+                final = record.committed is not None or record.attempts >= self._max_attempts
+                if final or not error.worth_retrying or not error.at:
+                    raise
+                tried.note(error)
+            call = record.call = call.retried(request_id.attempt(call.id))
+
+    async def _attempt(self, call: Call, record: Record, deliver: Deliver, tried: Tried) -> None:
+        if not self._engines.disaggregates(call):
+            with self._reserve(Role.PLAIN, call, tried) as plain:
+                self._note_path(record, PLAIN, plain.instance)
+                leg = self._forwarder_of(plain.instance).local(call, plain.instance)
+                await self._answer(leg, Role.PLAIN, record, deliver)
+        elif self._mode is Mode.BATCH:
+            await self._batch(call, record, deliver, tried)
+        else:
+            await self._staged(call, record, deliver, tried)
+
+    async def _batch(self, call: Call, record: Record, deliver: Deliver, tried: Tried) -> None:
+        with (
+            self._reserve(Role.DECODE, call, tried) as decode,
+            self._reserve(Role.PREFILL, call, tried, decode.instance) as prefill,
+        ):
+            forwarder = self._forwarder_of(prefill.instance)
+            if await self._locally(forwarder, call, record, deliver, prefill, decode):
+                return
+            self._note_path(record, DISAGGREGATED, prefill.instance)
+            match forwarder:
+                case HandOff():
+                    reply = await self._ask_prefill(
+                        forwarder.prefill(call, prefill.instance), record
+                    )
+                    prefill.end()
+                    leg = forwarder.decode(call, prefill.instance, decode.instance, reply)
+                    await self._answer(leg, Role.DECODE, record, deliver)
+                case Rendezvous():
+                    await self._rendezvous(forwarder, call, record, deliver, prefill, decode)
+                case Delegation():
+                    leg = forwarder.leg(call, prefill.instance, decode.instance)
+                    await self._answer(leg, Role.DECODE, record, deliver)
+                case _:
+                    raise TypeError(f"{forwarder.name} has no way to cross two engines")
+
+    async def _staged(self, call: Call, record: Record, deliver: Deliver, tried: Tried) -> None:
+        with self._reserve(Role.PREFILL, call, tried) as prefill:
+            forwarder = self._forwarder_of(prefill.instance)
+            if not isinstance(forwarder, HandOff) or forwarder.why_local(call):
+                with self._reserve(Role.DECODE, call, tried, prefill.instance) as decode:
+                    await self._locally(forwarder, call, record, deliver, prefill, decode)
+                return
+            self._note_path(record, DISAGGREGATED, prefill.instance)
+            reply = await self._ask_prefill(forwarder.prefill(call, prefill.instance), record)
+        answered = self._clock()
+        while True:
+            with self._reserve(Role.DECODE, call, tried, prefill.instance) as decode:
+                leg = forwarder.decode(call, prefill.instance, decode.instance, reply)
+                try:
+                    await self._answer(leg, Role.DECODE, record, deliver)
+                    return
+                except EngineRefused as error:
+                    # Nothing was sent, so the KV is still there for another decode engine.
+                    tried.note(error)
+            lease = forwarder.lease_seconds
+            if lease is not None and self._clock() - answered > lease * SHARE_OF_LEASE:
+                raise EngineFailed("no decode engine took the call in time", at=prefill.instance.id)
+
+    async def _locally(
+        self,
+        forwarder: Forwarder,
+        call: Call,
+        record: Record,
+        deliver: Deliver,
+        prefill: Reserved,
+        decode: Reserved,
+    ) -> bool:
+        """Gives the whole call to the decode engine if it must not be split."""
+        reason = forwarder.why_local(call)
+        if reason is None:
+            return False
+        prefill.end()
+        record.why_local = reason
+        self._note_path(record, LOCAL, decode.instance)
+        leg = forwarder.local(call, decode.instance)
+        await self._answer(leg, Role.DECODE, record, deliver)
+        return True
+
+    async def _rendezvous(
+        self,
+        forwarder: Rendezvous,
+        call: Call,
+        record: Record,
+        deliver: Deliver,
+        prefill: Reserved,
+        decode: Reserved,
+    ) -> None:
+        to_prefill, to_decode = forwarder.legs(call, prefill.instance, decode.instance)
+        with _ungrouped():
+            async with asyncio.TaskGroup() as together:
+                prefilling = together.create_task(self._watch_prefill(to_prefill, record, prefill))
+                merge = forwarder.merge(call, to_prefill, to_decode)
+                merging = None if merge is None else Merging(merge, prefilling)
+                await self._answer(to_decode, Role.DECODE, record, deliver, merging)
+                # Decode has all it needed; what prefill still says is of no use.
+                prefilling.cancel()
+
+    async def _watch_prefill(self, leg: Leg, record: Record, reserved: Reserved) -> Json:
+        """Prefill's reply. Its failure ends decode's leg, unless decode answers already."""
+        try:
+            return await self._ask_prefill(leg, record)
+        except GatewayError:
+            if record.committed is None:
+                raise
+            return {}
+        finally:
+            reserved.end()
+
+    async def _ask_prefill(self, leg: Leg, record: Record) -> Json:
+        noted = record.leg(Role.PREFILL, leg.to)
+        with noted.noting(self._clock):
+            reply = await self._upstream.ask(leg, record.call)
+            if openai.finish_reason(reply) == "abort":
+                raise EngineFailed("the prefill engine gave the call up", at=leg.to.id)
+        return reply
+
+    async def _answer(
+        self,
+        leg: Leg,
+        role: Role,
+        record: Record,
+        deliver: Deliver,
+        merging: Merging | None = None,
+    ) -> None:
+        noted = record.leg(role, leg.to)
+        with noted.noting(self._clock):
+            async with self._upstream.open(leg, record.call) as opened:
+                answer = opened if merging is None else merging.of(opened)
+                await _good_start(answer, leg, record.call)
+                noted.first_byte = self._clock()
+                record.handed_over = record.path == DISAGGREGATED
+                await deliver(answer)
+
+    def _reserve(
+        self, role: Role, call: Call, tried: Tried, peer: Instance | None = None
+    ) -> Reserved:
+        """One that has not failed this call yet; else one that may be tried again."""
+        if not tried:
+            return self._engines.reserve(role, call, peer=peer)
+        try:
+            return self._engines.reserve(role, call, avoid=tried.failed, peer=peer)
+        except NoInstance:
+            return self._engines.reserve(role, call, avoid=tried.given_up, peer=peer)
+
+    def _note_path(self, record: Record, path: str, at: Instance) -> None:
+        record.path = path
+        record.protocol = at.protocol
+
+
+async def _good_start(answer: Answer, leg: Leg, call: Call) -> None:
+    """Waits for the first bytes that say something. Raises EngineFailed if they are bad.
+
+    Half a JSON answer is of no use to a client, so one that is not a stream is held until
+    it is whole (or long), and can be had from another engine until then.
+    """
+    first = await answer.ready(0 if call.streams else HELD_BYTES)
+    if not first:
+        raise EngineFailed("the engine's answer was empty", at=leg.to.id)
+    if call.streams and call.path == CHAT and openai.only_says_role(first):
+        first = await answer.ready(beyond=len(first))
+    if openai.aborted(first):
+        raise EngineFailed("the engine gave the call up", at=leg.to.id)
+    if call.streams:
+        openai.raise_stream_error(first, at=leg.to.id)
+
+
+@contextmanager
+def _ungrouped() -> Iterator[None]:
+    """A task group wraps what went wrong; callers want the error itself."""
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        raise group.exceptions[0] from None

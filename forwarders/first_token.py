@@ -1,0 +1,181 @@
+"""One stream of prefill's first token and decode's whole answer.
+
+Prefill has the first token before decode begins to stream, so the client gets it at
+once; decode's stream repeats it, so as much text is taken from there again:
+
+    prefill   {"message": {"content": "The"}, ...}
+    client    role chunk, "The"
+    decode    role chunk, "The", " sky", finish, usage, [DONE]
+    client                       " sky", finish, usage, [DONE]
+
+Chunks are not tokens, so what is taken out is counted in text, not in chunks. Where
+the first token's text may still change (stop strings, tools, half a character), nothing
+is sent early and decode's stream passes whole.
+
+Request ids of this protocol carry addresses and engines repeat them: `marker` is
+replaced by `public` everywhere. It holds a unique id, so it cannot occur in text.
+"""
+
+from typing import Any
+
+import msgspec
+
+from pdgate.forwarders.base import Merge
+from pdgate.protocols import sse
+from pdgate.protocols.call import CHAT, Call, Json, value
+from pdgate.protocols.errors import EngineFailed
+
+CHANGES_TEXT_LATER = (
+    "stop",
+    "tools",
+    "functions",
+    "tool_choice",
+    "response_format",
+    "structured_outputs",
+    "logprobs",
+    "echo",
+    "return_token_ids",
+)
+HALF_A_CHARACTER = "\N{REPLACEMENT CHARACTER}"
+
+
+def may_go_early(call: Call) -> bool:
+    """Whether the text of the first token is final as soon as prefill has it."""
+    if any(call.value(name) for name in CHANGES_TEXT_LATER):
+        return False
+    options = call.value("stream_options", {})
+    return not (isinstance(options, dict) and options.get("continuous_usage_stats"))
+
+
+class RenamedAnswer(Merge):
+    """A complete JSON answer; only the ids change."""
+
+    def __init__(self, renames: dict[bytes, bytes]) -> None:
+        self._renames = renames
+        self._pieces: list[bytes] = []
+
+    def first(self, reply: Json) -> bytes:
+        return b""
+
+    def feed(self, chunk: bytes) -> bytes:
+        self._pieces.append(chunk)
+        return b""
+
+    def end(self) -> bytes:
+        return _renamed(b"".join(self._pieces), self._renames)
+
+
+class FirstTokenStream(Merge):
+    def __init__(self, call: Call, renames: dict[bytes, bytes]) -> None:
+        self._chat = call.path == CHAT
+        self._early = may_go_early(call)
+        self._renames = renames
+        self._splitter = sse.Splitter()
+        self._sent = ""
+        """Text that went out early and is still to be taken from decode's stream."""
+        self._role_sent = False
+
+    def first(self, reply: Json) -> bytes:
+        text = _first_text(reply, self._chat) if self._early else ""
+        if not text or text.endswith(HALF_A_CHARACTER):
+            return b""
+        self._sent = text
+        self._role_sent = self._chat
+        head = {name: reply[name] for name in ("id", "created", "model") if name in reply}
+        if not self._chat:
+            choice = {"index": 0, "text": text, "logprobs": None, "finish_reason": None}
+            return self._event({**head, "object": "text_completion", "choices": [choice]})
+        return b"".join(
+            self._event(
+                {
+                    **head,
+                    "object": "chat.completion.chunk",
+                    "choices": [
+                        {"index": 0, "delta": delta, "logprobs": None, "finish_reason": None}
+                    ],
+                }
+            )
+            for delta in ({"role": "assistant", "content": ""}, {"content": text})
+        )
+
+    def feed(self, chunk: bytes) -> bytes:
+        events = self._splitter.feed(chunk)
+        if self._sent or self._role_sent:
+            events = [self._without_what_went_out(event) for event in events]
+        return _renamed(b"".join(events), self._renames)
+
+    def end(self) -> bytes:
+        return _renamed(self._splitter.rest, self._renames)
+
+    def _event(self, payload: Json) -> bytes:
+        return _renamed(sse.event(payload), self._renames)
+
+    def _without_what_went_out(self, event: bytes) -> bytes:
+        data = sse.payload(event)
+        if not data or data == b"[DONE]":
+            return event
+        chunk = msgspec.json.decode(data)
+        choices = chunk.get("choices")
+        if not choices:
+            return event
+        choice = choices[0]
+        if self._chat:
+            return self._shortened_delta(event, chunk, choice)
+        text = choice.get("text") or ""
+        choice["text"] = self._take(text)
+        if choice["text"] == text:
+            return event
+        return sse.event(chunk) if _says_something(choice, choice["text"]) else b""
+
+    def _shortened_delta(self, event: bytes, chunk: Any, choice: Any) -> bytes:
+        delta = choice.get("delta") or {}
+        text = delta.get("content") or ""
+        rest = self._take(text)
+        role_again = self._role_sent and delta.pop("role", None) is not None
+        if rest == text and not role_again:
+            return event
+        delta["content"] = rest
+        if not self._sent:
+            # Decode's role chunk comes before its first text, so it has been seen.
+            self._role_sent = False
+        return sse.event(chunk) if _says_something(choice, rest) else b""
+
+    def _take(self, text: str) -> str:
+        """What is left of decode's text without what went out early."""
+        if not text or not self._sent:
+            return text
+        if self._sent.startswith(text):
+            self._sent = self._sent[len(text) :]
+            return ""
+        if not text.startswith(self._sent):
+            raise EngineFailed("prefill and decode disagree on the first token")
+        rest = text[len(self._sent) :]
+        self._sent = ""
+        return rest
+
+
+def _says_something(choice: Any, text: str) -> bool:
+    """Whether a chunk is worth sending: it has text, ends the choice, or carries more."""
+    if text or choice.get("finish_reason") is not None:
+        return True
+    delta = choice.get("delta") or {}
+    return any(found for name, found in delta.items() if name != "content")
+
+
+def _first_text(reply: Json, chat: bool) -> str:
+    """The text of prefill's one token; empty if it is anything but plain text."""
+    choices = value(reply, "choices")
+    if not isinstance(choices, list) or len(choices) != 1:
+        return ""
+    if not chat:
+        return choices[0].get("text") or ""
+    message = choices[0].get("message") or {}
+    other = {name for name, found in message.items() if found and name not in ("role", "content")}
+    content = message.get("content")
+    return content if isinstance(content, str) and not other else ""
+
+
+def _renamed(data: bytes, renames: dict[bytes, bytes]) -> bytes:
+    for marker, public in renames.items():
+        data = data.replace(marker, public)
+    return data

@@ -1,0 +1,55 @@
+"""AWS Neuron's disaggregated inference: both at once, the peer named in the request id.
+
+client        gateway                     prefill                  decode
+  | call ------> | one token, id + D's address -> |                    |
+  |              | call, id + P's address ---------------------------> |
+  |              |                          | <-- "uid" over ZMQ ----- |
+  |              |                          | --- KV, first token ---> |
+  | <- 1st token |  <----------- token ---- |                          |
+  | <-------------- the other tokens --------------------------------- |
+"""
+
+from typing import ClassVar
+
+from pdgate.forwarders.base import Family, Leg, Merge, Mode, Rendezvous, one_token
+from pdgate.forwarders.first_token import FirstTokenStream, RenamedAnswer
+from pdgate.protocols.call import Call
+from pdgate.protocols.dialects import neuron
+from pdgate.protocols.instance import Instance
+
+
+class Neuron(Rendezvous):
+    """Dynamic xPyD: each id names the other side."""
+
+    name: ClassVar = "neuron"
+
+    def legs(self, call: Call, prefill: Instance, decode: Instance) -> tuple[Leg, Leg]:
+        to_prefill = neuron.names_peer(call.attempt_id, decode)
+        to_decode = neuron.names_peer(call.attempt_id, prefill)
+        return (
+            Leg(prefill, call.path, one_token(call.body), request_id=to_prefill),
+            Leg(decode, call.path, call.body, request_id=to_decode),
+        )
+
+    def merge(self, call: Call, to_prefill: Leg, to_decode: Leg) -> Merge:
+        public = call.attempt_id.encode()
+        renames = {leg.request_id.encode(): public for leg in (to_prefill, to_decode)}
+        return FirstTokenStream(call, renames) if call.streams else RenamedAnswer(renames)
+
+
+class NeuronStatic(Neuron):
+    """Static 1P1D: the engines know each other, the id is the same for both."""
+
+    def legs(self, call: Call, prefill: Instance, decode: Instance) -> tuple[Leg, Leg]:
+        same = f"cmpl-{call.attempt_id}"
+        return (
+            Leg(prefill, call.path, one_token(call.body), request_id=same),
+            Leg(decode, call.path, call.body, request_id=same),
+        )
+
+
+NEURON = Family(
+    "neuron",
+    members={(Mode.BATCH, ""): Neuron, (Mode.BATCH, "static"): NeuronStatic},
+    reasons={(Mode.STAGED, ""): Rendezvous.modes[Mode.STAGED]},
+)

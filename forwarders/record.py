@@ -1,0 +1,160 @@
+"""What happened to one call: which legs, when, how they ended.
+
+Written by execution as it goes, read when the call is over: metrics, the log line, the
+trace and "where did this call run" all come from here. Times are monotonic seconds.
+"""
+
+from asyncio import CancelledError
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from time import monotonic
+from types import TracebackType
+from typing import Any
+
+from pdgate.protocols.call import Call
+from pdgate.protocols.errors import GatewayError
+from pdgate.protocols.instance import Instance, Role
+
+DISAGGREGATED, LOCAL, PLAIN = "disaggregated", "local", "plain"
+
+
+@dataclass(slots=True)
+class LegRecord:
+    """One request to one engine.
+
+    Attributes:
+        outcome: "running", "ok", "cancelled", or the code of the error.
+    """
+
+    role: Role
+    instance: Instance
+    attempt: int
+    started: float
+    first_byte: float | None = None
+    ended: float | None = None
+    outcome: str = "running"
+
+    def noting(self, clock: Callable[[], float]) -> "_Noting":
+        """A block that is this leg: when it ends, and how, is written here."""
+        return _Noting(self, clock)
+
+
+class _Noting:
+    __slots__ = ("_clock", "_leg")
+
+    def __init__(self, leg: LegRecord, clock: Callable[[], float]) -> None:
+        self._leg = leg
+        self._clock = clock
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._leg.ended = self._clock()
+        if error is None:
+            self._leg.outcome = "ok"
+        elif isinstance(error, GatewayError):
+            self._leg.outcome = error.code or type(error).__name__
+        elif isinstance(error, CancelledError):
+            self._leg.outcome = "cancelled"
+        else:
+            self._leg.outcome = "internal_error"
+
+
+@dataclass(slots=True)
+class Record:
+    """The life of one call.
+
+    Attributes:
+        path: DISAGGREGATED, LOCAL (a decode engine did it all), PLAIN; "" before it is known.
+        why_local: The reason for LOCAL.
+        handed_over: Decode answered well with the KV that prefill was asked to leave for it.
+        committed: The first byte is on its way to the client: no retry any more.
+        outcome: "ok", "client_gone", or the code of the error that the client got.
+    """
+
+    call: Call
+    mode: str
+    clock: Callable[[], float] = monotonic
+    started: float = 0.0
+    ended: float | None = None
+    protocol: str = ""
+    path: str = ""
+    why_local: str = ""
+    handed_over: bool = False
+    committed: float | None = None
+    status: int = 0
+    outcome: str = "running"
+    attempts: int = 0
+    legs: list[LegRecord] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.started = self.clock()
+
+    def leg(self, role: Role, instance: Instance) -> LegRecord:
+        leg = LegRecord(role, instance, self.attempts, self.clock())
+        self.legs.append(leg)
+        return leg
+
+    def end(self, outcome: str, status: int) -> None:
+        if self.ended is None:
+            self.ended, self.outcome, self.status = self.clock(), outcome, status
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "id": self.call.id,
+            "attempt_id": self.call.attempt_id,
+            "model": self.call.model,
+            "protocol": self.protocol,
+            "mode": self.mode,
+            "path": self.path,
+            "why_local": self.why_local,
+            "kv": "handed_over" if self.handed_over else "none",
+            "status": self.status,
+            "outcome": self.outcome,
+            "attempts": [
+                {"legs": [self._leg_json(leg) for leg in self.legs if leg.attempt == number]}
+                for number in range(1, self.attempts + 1)
+            ],
+            "stages_ms": self.stages_ms(),
+        }
+
+    def stages_ms(self) -> dict[str, float]:
+        """How long each stage of the last attempt took; a stage that was not is left out."""
+        stages: dict[str, float] = {}
+        last = [leg for leg in self.legs if leg.attempt == self.attempts]
+        prefill = next((leg for leg in last if leg.role is Role.PREFILL), None)
+        answer = next((leg for leg in reversed(last) if leg.role is not Role.PREFILL), None)
+        if last:
+            stages["choose"] = _ms(last[0].started - self.started)
+        if prefill and prefill.ended is not None:
+            stages["prefill"] = _ms(prefill.ended - prefill.started)
+        if prefill and answer and prefill.ended is not None and answer.started > prefill.started:
+            stages["choose_decode"] = _ms(max(0.0, answer.started - prefill.ended))
+        if answer and answer.first_byte is not None:
+            stages["decode_first_byte"] = _ms(answer.first_byte - answer.started)
+        if answer and answer.ended is not None and answer.first_byte is not None:
+            stages["decode"] = _ms(answer.ended - answer.first_byte)
+        if self.committed is not None:
+            stages["first_byte"] = _ms(self.committed - self.started)
+        if self.ended is not None:
+            stages["total"] = _ms(self.ended - self.started)
+        return stages
+
+    def _leg_json(self, leg: LegRecord) -> dict[str, Any]:
+        return {
+            "role": leg.role.value,
+            "instance": leg.instance.id,
+            "started_ms": _ms(leg.started - self.started),
+            "ended_ms": None if leg.ended is None else _ms(leg.ended - self.started),
+            "outcome": leg.outcome,
+        }
+
+
+def _ms(seconds: float) -> float:
+    return round(seconds * 1000, 3)

@@ -1,0 +1,23 @@
+"""The less loaded of two drawn at random.
+
+Nearly as even as looking at all of them, and several gateways that do not know of each
+other do not run to the same instance.
+"""
+
+from collections.abc import Sequence
+from random import Random
+
+from pdgate.protocols.call import Call
+from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling.policies.least_loaded import load
+from pdgate.scheduling.policy import Policy
+
+
+class RandomTwo(Policy):
+    def __init__(self, random: Random | None = None) -> None:
+        self._random = random or Random()
+
+    def choose(self, call: Call, candidates: Sequence[Candidate]) -> Candidate:
+        if len(candidates) == 1:
+            return candidates[0]
+        return min(self._random.sample(candidates, 2), key=load)

@@ -1,0 +1,16 @@
+"""Each in turn."""
+
+from collections.abc import Sequence
+
+from pdgate.protocols.call import Call
+from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling.policy import Policy
+
+
+class RoundRobin(Policy):
+    def __init__(self) -> None:
+        self._turn = 0
+
+    def choose(self, call: Call, candidates: Sequence[Candidate]) -> Candidate:
+        self._turn += 1
+        return candidates[self._turn % len(candidates)]
