@@ -13,6 +13,9 @@ another epoch, so a stale descriptor is refused and never reads foreign memory.
 Completion of writes can be counted: a write may carry a u32 immediate, and `expect`
 ends when that many writes with this immediate have arrived, in any order.
 
+What is wrong from the start (a range outside our own memory, a closed backend) raises at
+once; all that a peer or the network can do ends the transfer instead.
+
 Thread safety: every method may be called from any thread; transfers end on a thread of
 the backend's.
 """
@@ -97,6 +100,10 @@ class Transfer(ABC):
     def settled(self) -> bool:
         """No byte can land any more, so the memory may be used again."""
 
+    @abstractmethod
+    def settle(self, timeout_seconds: float) -> bool:
+        """Blocks until `settled`; False at the timeout. Starts nothing and cancels nothing."""
+
 
 class Region(ABC):
     """Memory that peers may reach."""
@@ -114,12 +121,16 @@ class Backend(ABC):
 
     @abstractmethod
     def allocate(self, length: int) -> Region:
-        """Registered memory of the kind this backend likes best (zeroed)."""
+        """Registered memory of the kind this backend likes best, zeroed.
+
+        Raises ValueError, OSError, TransferError.
+        """
 
     @abstractmethod
     def read(
         self, local: Region, remote: Descriptor, ranges: Sequence[Range], timeout_seconds: float
-    ) -> Transfer: ...
+    ) -> Transfer:
+        """Copies the remote ranges into `local`. Raises OutOfBounds, ValueError, TransferError."""
 
     @abstractmethod
     def write(
@@ -129,11 +140,21 @@ class Backend(ABC):
         ranges: Sequence[Range],
         timeout_seconds: float,
         immediate: int | None = None,
-    ) -> Transfer: ...
+    ) -> Transfer:
+        """Copies ranges of `local` to the peer, then counts `immediate` there, once per call.
+
+        Raises like `read`. A write that did not end well counts nothing, and its remote
+        ranges are dirty.
+        """
 
     @abstractmethod
     def expect(self, local: Region, immediate: int, count: int, timeout_seconds: float) -> Transfer:
-        """Ends when `count` writes with this immediate have landed in `local`."""
+        """Ends when `count` writes with this immediate have landed in `local`.
+
+        Those that came before the call count too; those that it waited for are used up.
+        An expectation moves nothing, so its `settled` says nothing of writes under way:
+        after a cancel or timeout only the peer knows when the memory may be used again.
+        """
 
     @abstractmethod
     def close(self) -> None:

@@ -1,0 +1,73 @@
+"""A process that owns a region and says where: `python -m tests.support.kv_owner tcp 4096`.
+
+Byte i of the region is i % 251. It prints the descriptor as one line of JSON and lives
+until its standard input ends. `Owned` runs it.
+"""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from pdgate.transfer import descriptors, registry
+from pdgate.transfer.base import Descriptor
+
+ROOT = Path(__file__).parents[2]
+
+
+def pattern(length: int, start: int = 0) -> bytes:
+    return bytes(i % 251 for i in range(start, start + length))
+
+
+class Owned:
+    """The process, from the outside."""
+
+    def __init__(self, backend: str, length: int) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.kv_owner", backend, str(length)],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        assert self._process.stdout is not None
+        self.descriptor: Descriptor = descriptors.from_data(
+            json.loads(self._process.stdout.readline())
+        )
+
+    def freeze(self) -> None:
+        self._process.send_signal(signal.SIGSTOP)
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        self.kill()
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.stdout.close()
+
+
+def main() -> None:
+    backend = registry.load(sys.argv[1])
+    region = backend.allocate(int(sys.argv[2]))
+    region.memory[:] = pattern(len(region.memory))
+    print(json.dumps(descriptors.as_data(region.descriptor)), flush=True)
+    sys.stdin.read()
+    backend.close()
+
+
+if __name__ == "__main__":
+    main()

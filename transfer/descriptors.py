@@ -1,0 +1,71 @@
+"""Descriptors as they come from a peer: nothing in them is believed before this."""
+
+import secrets
+from collections.abc import Mapping
+from typing import Any
+
+from pdgate.transfer.arrivals import MAX_IMMEDIATE
+from pdgate.transfer.base import Descriptor, OutOfBounds, TransferError
+
+EPOCH_BYTES = 16
+
+
+def new_epoch() -> str:
+    return secrets.token_hex(EPOCH_BYTES)
+
+
+def epoch_bytes(epoch: str) -> bytes:
+    """Raises TransferError."""
+    try:
+        raw = bytes.fromhex(epoch)
+    except ValueError:
+        raw = b""
+    if len(raw) != EPOCH_BYTES:
+        raise TransferError(f"not an epoch: {epoch!r}")
+    return raw
+
+
+def as_data(descriptor: Descriptor) -> dict[str, Any]:
+    return {
+        "backend": descriptor.backend,
+        "epoch": descriptor.epoch,
+        "length": descriptor.length,
+        "address": dict(descriptor.address),
+    }
+
+
+def from_data(data: object) -> Descriptor:
+    """Raises ValueError."""
+    match data:
+        case {
+            "backend": str(backend),
+            "epoch": str(epoch),
+            "length": int(length),
+            "address": dict(address),
+        } if length >= 0:
+            return Descriptor(backend, epoch, length, address)
+    raise ValueError("not a transfer descriptor")
+
+
+def text(address: Mapping[str, Any], name: str) -> str:
+    found = address.get(name)
+    if not isinstance(found, str) or not found:
+        raise TransferError(f"the descriptor has no {name}")
+    return found
+
+
+def port(address: Mapping[str, Any]) -> int:
+    found = address.get("port")
+    if not isinstance(found, int) or isinstance(found, bool) or not 0 < found < 65536:
+        raise TransferError("the descriptor has no port")
+    return found
+
+
+def check_backend(descriptor: Descriptor, name: str) -> None:
+    if descriptor.backend != name:
+        raise TransferError(f"{name} cannot reach memory of backend {descriptor.backend!r}")
+
+
+def check_immediate(immediate: int | None) -> None:
+    if immediate is not None and not 0 <= immediate <= MAX_IMMEDIATE:
+        raise OutOfBounds(f"an immediate is a u32, not {immediate}")

@@ -1,0 +1,84 @@
+"""The threads that move bytes, and how a transfer on them ends."""
+
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from pdgate.transfer.base import State, TransferError
+from pdgate.transfer.deadlines import Deadlines
+from pdgate.transfer.running import Interrupted, Running
+
+# Threads start as they are needed. Many, because one that waits for a hung peer is
+# taken until its deadline, and other peers must not wait with it.
+MAX_THREADS = 64
+CLOSE_SECONDS = 5.0
+
+log = logging.getLogger(__name__)
+
+
+class Jobs:
+    """Runs one function per transfer on a thread, with a deadline for each."""
+
+    def __init__(self, name: str) -> None:
+        self._pool = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix=f"pdgate-{name}")
+        self._deadlines = Deadlines()
+        self._lock = threading.Lock()
+        self._alive: set[Running] = set()
+        self._closed = False
+
+    def start(self, what: str, timeout_seconds: float, move: Callable[[Running], None]) -> Running:
+        """`move` blocks until the bytes are where they belong, or raises TransferError."""
+        transfer = self._track(Running(what), timeout_seconds)
+        try:
+            self._pool.submit(_run, transfer, move)
+        except RuntimeError:
+            transfer.leave(TransferError("the backend is closed"))
+        return transfer
+
+    def expectation(self, what: str, timeout_seconds: float) -> Running:
+        """A transfer without a thread: somebody else ends it, or its deadline does."""
+        return self._track(Running(what, moves_bytes=False), timeout_seconds)
+
+    def close(self) -> None:
+        """Returns when no byte moves any more (or after CLOSE_SECONDS per transfer)."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            alive = list(self._alive)
+        for transfer in alive:
+            transfer.end(State.FAILED, TransferError(f"{transfer.what}: the backend was closed"))
+        self._pool.shutdown(wait=False)
+        for transfer in alive:
+            transfer.settle(CLOSE_SECONDS)
+        self._deadlines.close()
+
+    def _track(self, transfer: Running, timeout_seconds: float) -> Running:
+        with self._lock:
+            if self._closed:
+                raise TransferError("the backend is closed")
+            self._alive.add(transfer)
+        transfer.add_done_callback(lambda _: self._forget(transfer))
+        self._deadlines.add(transfer, timeout_seconds)
+        return transfer
+
+    def _forget(self, transfer: Running) -> None:
+        with self._lock:
+            self._alive.discard(transfer)
+
+
+def _run(transfer: Running, move: Callable[[Running], None]) -> None:
+    try:
+        transfer.on_interrupt(None)
+        move(transfer)
+    except Interrupted:
+        transfer.leave(transfer.error)
+    except TransferError as error:
+        transfer.leave(error)
+    # A bug must not leave the owner of the transfer waiting, nor go unseen in a pool.
+    except Exception as error:
+        log.exception("%s broke", transfer.what)
+        transfer.leave(TransferError(f"{transfer.what} broke: {error!r}"))
+    else:
+        transfer.leave()

@@ -1,0 +1,114 @@
+"""Segments of peers that we have mapped, each with the connection that shows its owner alive."""
+
+import os
+import socket
+import threading
+
+from pdgate.transfer import shm_wire as wire
+from pdgate.transfer.base import PeerLost, StaleDescriptor, TransferError
+from pdgate.transfer.listener import shut
+from pdgate.transfer.running import Interrupted, Running
+from pdgate.transfer.shm_segment import Segment
+from pdgate.transfer.tcp_links import hung_up
+
+CONNECT_SECONDS = 5.0
+NOTICE_SECONDS = 5.0
+
+
+class Link:
+    def __init__(self, sock: socket.socket, segment: Segment, epoch: bytes) -> None:
+        self._sock = sock
+        self.segment = segment
+        self._epoch = epoch
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def check(self) -> None:
+        """The owner lives and the region is open. Raises PeerLost, StaleDescriptor."""
+        self.segment.check(self._epoch)
+        with self._lock:
+            if self._closed or hung_up(self._sock):
+                raise PeerLost("the owner of the memory is gone")
+
+    def landed(self, immediate: int) -> None:
+        try:
+            wire.send_landed(self._sock, immediate)
+        except OSError as error:
+            raise PeerLost(f"the owner of the memory is gone: {error}") from None
+
+    def close(self) -> None:
+        """The mapping goes when the last transfer lets go of it."""
+        with self._lock:
+            self._closed = True
+            self._sock.close()
+
+
+class Links:
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._links: dict[bytes, Link] = {}
+        self._closed = False
+
+    def get(self, name: str, epoch: bytes, length: int, transfer: Running) -> Link:
+        """Raises TransferError, Interrupted."""
+        with self._lock:
+            link = self._links.get(epoch)
+        if link is None:
+            made = _attach(name, epoch, length, transfer)
+            with self._lock:
+                # Two transfers may have attached at once: the first one's stays.
+                link = made if self._closed else self._links.setdefault(epoch, made)
+            if link is not made:
+                made.close()
+        return link
+
+    def drop(self, epoch: bytes) -> None:
+        """The peer is gone or has closed the region."""
+        with self._lock:
+            link = self._links.pop(epoch, None)
+        if link is not None:
+            link.close()
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            links = list(self._links.values())
+            self._links.clear()
+        for link in links:
+            link.close()
+
+
+def _attach(name: str, epoch: bytes, length: int, transfer: Running) -> Link:
+    sock = wire.new_socket()
+    try:
+        segment = _hello(sock, name, epoch, length, transfer)
+    except BaseException as error:
+        sock.close()
+        if transfer.over:
+            raise Interrupted from None
+        if isinstance(error, OSError):
+            raise PeerLost(f"{transfer.what}: {error}") from None
+        if isinstance(error, wire.BadMessage):
+            raise TransferError(f"{transfer.what}: the peer speaks something else") from None
+        raise
+    sock.settimeout(NOTICE_SECONDS)
+    return Link(sock, segment, epoch)
+
+
+def _hello(sock: socket.socket, name: str, epoch: bytes, length: int, transfer: Running) -> Segment:
+    sock.settimeout(CONNECT_SECONDS)
+    sock.connect(wire.path(name))
+    sock.settimeout(None)
+    transfer.on_interrupt(lambda: shut(sock))
+    wire.send_hello(sock, epoch)
+    status, owned, fds = wire.receive_reply(sock)
+    try:
+        transfer.on_interrupt(None)
+        if status is wire.Status.STALE:
+            raise StaleDescriptor(f"{transfer.what}: the owner does not know this epoch")
+        if status is not wire.Status.OK or len(fds) != 1 or owned != length:
+            raise TransferError(f"{transfer.what}: the owner refused")
+        return Segment(fds[0], length)
+    finally:
+        for fd in fds:
+            os.close(fd)
