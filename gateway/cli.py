@@ -1,0 +1,204 @@
+"""The gateway's commands. Heavy imports wait until a command runs, so that help is quick."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+CONNECTION, ENGINES, SCHEDULING, LIMITS, INSIGHT = (
+    "Where clients connect",
+    "Engines",
+    "Scheduling",
+    "Limits",
+    "Insight",
+)
+WITHOUT_EXTRA = "the demo needs more packages: pip install 'pdgate[demo]'"
+
+# Flags whose name is not the key's. All others are spelled like their key.
+KEYS = {
+    "host": "listen.host",
+    "port": "listen.port",
+    "workers": "listen.workers",
+    "connect_timeout": "timeouts.connect_seconds",
+    "prefill_timeout": "timeouts.prefill_seconds",
+    "first_byte_timeout": "timeouts.first_byte_seconds",
+    "idle_timeout": "timeouts.idle_seconds",
+    "health_interval": "health.interval_seconds",
+    "health_timeout": "health.timeout_seconds",
+}
+ENGINE_FLAGS = ("instance", "prefill", "decode", "plain")
+
+
+def _option(panel: str, help: str, default: str = "") -> Any:
+    """A flag whose default is the settings' (None here), shown in words."""
+    return typer.Option(help=help, rich_help_panel=panel, show_default=default or False)
+
+
+Urls = list[str] | None
+
+
+def serve(
+    context: typer.Context,
+    config: Annotated[
+        Path | None, typer.Option(help="TOML file; flags go over it.", show_default=False)
+    ] = None,
+    host: Annotated[str | None, _option(CONNECTION, "Address to listen on.", "127.0.0.1")] = None,
+    port: Annotated[int | None, _option(CONNECTION, "0 takes a free one.", "8000")] = None,
+    workers: Annotated[int | None, _option(CONNECTION, "Processes.", "1")] = None,
+    instance: Annotated[
+        Urls,
+        _option(
+            ENGINES,
+            "One engine, as role=prefill,url=http://h:p and, if need be, kv=h:p, protocol=, "
+            "model=, generation=, dp_rank=, dp_size=, id=. Repeat it. The engines of flags "
+            "replace those of the file.",
+        ),
+    ] = None,
+    prefill: Annotated[Urls, _option(ENGINES, "URL of a prefill engine; repeat it.")] = None,
+    decode: Annotated[Urls, _option(ENGINES, "URL of a decode engine; repeat it.")] = None,
+    plain: Annotated[Urls, _option(ENGINES, "URL of an engine that does both.")] = None,
+    pdd_protocol: Annotated[
+        str | None,
+        _option(ENGINES, "For engines that name none; see pdgate protocols.", "vllm-nixl"),
+    ] = None,
+    mooncake_generation: Annotated[
+        Literal["auto", "a", "b", "c", "d"] | None,
+        _option(ENGINES, "For vllm-mooncake engines.", "auto"),
+    ] = None,
+    neuron_generation: Annotated[
+        Literal["dynamic", "static"] | None, _option(ENGINES, "For neuron engines.", "dynamic")
+    ] = None,
+    scheduling_mode: Annotated[
+        Literal["batch", "staged"] | None,
+        _option(SCHEDULING, "batch chooses both engines at once.", "batch if it can"),
+    ] = None,
+    prefill_policy: Annotated[
+        str | None, _option(SCHEDULING, "Chooses prefill engines.", "least_loaded")
+    ] = None,
+    decode_policy: Annotated[
+        str | None, _option(SCHEDULING, "Chooses decode engines.", "least_loaded")
+    ] = None,
+    plain_policy: Annotated[
+        str | None, _option(SCHEDULING, "Chooses plain engines.", "least_loaded")
+    ] = None,
+    trust_client_kv_params: Annotated[
+        bool | None, _option(LIMITS, "Let clients choose whom engines dial.", "no")
+    ] = None,
+    max_body_bytes: Annotated[int | None, _option(LIMITS, "Of a request.", "268435456")] = None,
+    max_attempts: Annotated[int | None, _option(LIMITS, "Before the first byte.", "3")] = None,
+    connect_timeout: Annotated[float | None, _option(LIMITS, "Seconds to connect.", "5")] = None,
+    prefill_timeout: Annotated[
+        float | None, _option(LIMITS, "Seconds: until prefill has answered.", "600")
+    ] = None,
+    first_byte_timeout: Annotated[
+        float | None, _option(LIMITS, "Seconds: until decode's status.", "600")
+    ] = None,
+    idle_timeout: Annotated[
+        float | None, _option(LIMITS, "Seconds: between pieces of an answer.", "300")
+    ] = None,
+    health_interval: Annotated[
+        float | None, _option(LIMITS, "Seconds: between health checks.", "2")
+    ] = None,
+    health_timeout: Annotated[
+        float | None, _option(LIMITS, "Seconds: for a health check.", "2")
+    ] = None,
+    debug_routes: Annotated[
+        bool | None, _option(INSIGHT, "Serve GET /debug/calls/{id}.", "no")
+    ] = None,
+    debug_headers: Annotated[
+        bool | None, _option(INSIGHT, "Name the instances to clients.", "no")
+    ] = None,
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"] | None,
+        _option(INSIGHT, "From here on.", "info"),
+    ] = None,
+    call_log: Annotated[bool | None, _option(INSIGHT, "One line for each call.", "no")] = None,
+) -> None:
+    """Run the gateway.
+
+    Engines may still be down: they are used as soon as they are well.
+    """
+    from pdgate.gateway.config import ConfigError, load
+
+    try:
+        settings = load(config, overrides(context.params))
+    except ConfigError as error:
+        typer.echo(f"pdgate serve: {error}", err=True)
+        raise typer.Exit(2) from None
+
+    from pdgate.gateway import server
+
+    server.serve(settings)
+
+
+def overrides(flags: dict[str, Any]) -> dict[str, Any]:
+    """What the flags that were given put over the file: dotted key -> value."""
+    from pdgate.gateway.config.instances import from_flag
+
+    given = {name: value for name, value in flags.items() if value not in (None, [], ())}
+    instances = [from_flag(text) for text in given.get("instance", ())]
+    for role in ("prefill", "decode", "plain"):
+        instances += [{"role": role, "url": url} for url in given.get(role, ())]
+    kept = {
+        KEYS.get(name, name): value
+        for name, value in given.items()
+        if name not in (*ENGINE_FLAGS, "config")
+    }
+    return {**kept, "instances": instances} if instances else kept
+
+
+def protocols(
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """List the protocols that are installed, from which package, and their modes."""
+    from pdgate.gateway.installed import lines, protocols
+
+    found = protocols()
+    if as_json:
+        typer.echo(json.dumps([one.as_json() for one in found], indent=2))
+    else:
+        typer.echo("\n".join(lines(found)))
+
+
+def demo(
+    pdd_protocol: Annotated[str, typer.Option(help="How KV is handed over.")] = "vllm-nixl",
+    scheduling_mode: Annotated[
+        Literal["batch", "staged"] | None,
+        typer.Option(help="As in serve.", show_default="batch if it can"),
+    ] = None,
+    prefills: Annotated[int, typer.Option(help="Prefill engines.")] = 1,
+    decodes: Annotated[int, typer.Option(help="Decode engines.")] = 1,
+    transfer: Annotated[str, typer.Option(help="What moves the KV: shm or tcp.")] = "shm",
+    port: Annotated[int, typer.Option(help="Of the gateway; 0: a free one.")] = 8000,
+    model: Annotated[
+        Path | None,
+        typer.Option(help="Folder of a Llama model; a tiny one is built in.", show_default=False),
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="Stop after the first answer.")] = False,
+) -> None:
+    """Start engines and the gateway on this machine, ask one question, show how it went."""
+    from pdgate.gateway.demo.plan import BadPlan, Plan
+
+    try:
+        plan = Plan(
+            protocol=pdd_protocol,
+            mode=scheduling_mode,
+            prefills=prefills,
+            decodes=decodes,
+            transfer=transfer,
+            port=port,
+            model=model,
+            once=once,
+        )
+        plan.check()
+        from pdgate.gateway.demo.run import run
+    except BadPlan as error:
+        typer.echo(f"pdgate demo: {error}", err=True)
+        raise typer.Exit(2) from None
+    except ModuleNotFoundError as error:
+        if error.name != "openai":
+            raise
+        typer.echo(WITHOUT_EXTRA, err=True)
+        raise typer.Exit(2) from None
+    raise typer.Exit(run(plan))

@@ -1,0 +1,100 @@
+"""What the demo was asked for, and whether it can be had."""
+
+import socket
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from pathlib import Path
+
+from pdgate.forwarders import registry
+from pdgate.forwarders.base import Mode
+
+HOST = "127.0.0.1"
+PDGATE = (sys.executable, "-m", "pdgate")
+TRANSFERS = "pdgate.transfers"
+
+
+class BadPlan(Exception):
+    """The flags ask for what cannot be had; nothing was started."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The demo's flags.
+
+    Attributes:
+        mode: None takes what the protocol prefers.
+        port: Of the gateway; 0 takes a free one.
+        model: Folder of a model; None takes the built-in one.
+        once: Stop after the first answer.
+    """
+
+    protocol: str = "vllm-nixl"
+    mode: str | None = None
+    prefills: int = 1
+    decodes: int = 1
+    transfer: str = "shm"
+    port: int = 0
+    model: Path | None = None
+    once: bool = False
+
+    def check(self) -> None:
+        """Raises BadPlan."""
+        self._check_protocol()
+        for flag, count in (("--prefills", self.prefills), ("--decodes", self.decodes)):
+            if count < 1:
+                raise BadPlan(f"{flag} {count}: it takes at least one engine of each role")
+        transfers = sorted(entry_points(group=TRANSFERS).names)
+        if self.transfer not in transfers:
+            raise BadPlan(
+                f"--transfer {self.transfer}: there is no such backend; "
+                f"there are {', '.join(transfers)}"
+            )
+        if self.model and not (self.model / "config.json").is_file():
+            raise BadPlan(f"--model {self.model}: there is no config.json, so it is no model")
+        _check_port(self.port)
+
+    def _check_protocol(self) -> None:
+        if self.protocol == "plain":
+            raise BadPlan("--pdd-protocol plain hands no KV over, and that is what the demo shows")
+        try:
+            modes = registry.modes(self.protocol)
+        except LookupError as error:
+            raise BadPlan(f"--pdd-protocol: {error.args[0]}") from None
+        if self.mode and (why_not := modes[Mode(self.mode)]):
+            raise BadPlan(f"{self.protocol} cannot do {self.mode} scheduling: {why_not}")
+
+    def engine_command(self, role: str) -> Sequence[str]:
+        model = ("--model", str(self.model)) if self.model else ()
+        return (
+            *PDGATE, "engine", "--role", role, "--pdd-protocol", self.protocol,
+            "--transfer", self.transfer, "--host", HOST, "--port", "0", *model,
+        )  # fmt: skip
+
+    def gateway_command(self, port: int, instances: Sequence[str]) -> Sequence[str]:
+        mode = ("--scheduling-mode", self.mode) if self.mode else ()
+        engines = [part for instance in instances for part in ("--instance", instance)]
+        return (
+            *PDGATE, "serve", "--host", HOST, "--port", str(port), "--debug-routes",
+            "--pdd-protocol", self.protocol, *mode, *engines,
+        )  # fmt: skip
+
+    def free_port(self) -> int:
+        """The port asked for, or one that is free now."""
+        if self.port:
+            return self.port
+        with socket.socket() as probe:
+            probe.bind((HOST, 0))
+            port: int = probe.getsockname()[1]
+            return port
+
+
+def _check_port(port: int) -> None:
+    with socket.socket() as probe:
+        # As servers do, so that the connections of an earlier demo do not block this one.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except (OSError, OverflowError) as error:
+            raise BadPlan(f"--port {port} cannot be had: {error}; try --port 0") from None

@@ -1,0 +1,188 @@
+"""The show: start, ask, tell, keep serving, leave nothing behind."""
+
+import asyncio
+import signal
+import sys
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass
+from typing import Self, TypeVar
+
+import httpx2
+from openai import OpenAIError
+
+from pdgate.gateway.demo.ask import QUESTION, ask
+from pdgate.gateway.demo.children import Child, ChildDied, Children
+from pdgate.gateway.demo.plan import HOST, Plan
+from pdgate.gateway.demo.screen import Screen
+from pdgate.gateway.demo.story import KV_BYTES, counter, curl, told, was_handed_over
+
+READY = "pdgate engine ready "
+START_SECONDS = 60.0
+POLL_SECONDS = 0.05
+
+T = TypeVar("T")
+
+
+class DemoFailed(Exception):
+    """The show cannot go on; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """A reference engine as its ready line describes it.
+
+    Attributes:
+        kv: "host:port" of its KV side; empty if it has none.
+    """
+
+    id: str
+    role: str
+    url: str
+    kv: str
+
+    @classmethod
+    def from_line(cls, id: str, role: str, line: str) -> Self:
+        """Reads "pdgate engine ready http://h:p role=... protocol=... kv=h:p"."""
+        url, *facts = line.removeprefix(READY).split()
+        named = dict(fact.split("=", 1) for fact in facts if "=" in fact)
+        return cls(id, role, url, named.get("kv", ""))
+
+    def as_flag(self) -> str:
+        kv = f",kv={self.kv}" if self.kv else ""
+        return f"role={self.role},url={self.url},id={self.id}{kv}"
+
+
+def run(plan: Plan) -> int:
+    """The exit code: 0 also when it was told to stop, 1 when something failed."""
+    try:
+        asyncio.run(_until_told_to_stop(plan, Screen()))
+    except* (DemoFailed, ChildDied, OpenAIError, httpx2.HTTPError) as group:
+        for error in _leaves(group):
+            print(f"pdgate demo: {error}", file=sys.stderr)
+    else:
+        return 0
+    return 1
+
+
+async def _until_told_to_stop(plan: Plan, screen: Screen) -> None:
+    """SIGINT and SIGTERM end the show in order; a second one does not disturb that."""
+    loop = asyncio.get_running_loop()
+    show = asyncio.create_task(_show(plan, screen))
+    told_to_stop = asyncio.Event()
+
+    def stop() -> None:
+        if not told_to_stop.is_set():
+            told_to_stop.set()
+            show.cancel()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop)
+    await asyncio.wait((show,))
+    if show.cancelled():
+        screen.line("\nstopped")
+    else:
+        show.result()
+
+
+async def _show(plan: Plan, screen: Screen) -> None:
+    async with Children() as engine_children, Children() as front:
+        with screen.step(f"{plan.prefills} prefill and {plan.decodes} decode engines"):
+            engines = await _start_engines(plan, engine_children)
+        port = plan.free_port()
+        base_url = f"http://{HOST}:{port}"
+        # Everything is on this machine, so no proxy of the environment's may come between.
+        async with httpx2.AsyncClient(trust_env=False) as http, asyncio.TaskGroup() as watch:
+            with screen.step(f"gateway at {base_url}"):
+                command = plan.gateway_command(port, [engine.as_flag() for engine in engines])
+                gateway = await front.start("gateway", command)
+                await _unless_dead(gateway, _ready(http, base_url))
+            deaths = [watch.create_task(group.any_ended()) for group in (engine_children, front)]
+            await _question(http, base_url, engines, screen)
+            if not plan.once:
+                screen.line("\nServing until Ctrl-C.")
+                await asyncio.wait(deaths, return_when=asyncio.FIRST_COMPLETED)
+            for death in deaths:
+                death.cancel()
+
+
+async def _start_engines(plan: Plan, children: Children) -> list[Engine]:
+    """All at once."""
+    roles = [
+        *(("prefill", number) for number in range(plan.prefills)),
+        *(("decode", number) for number in range(plan.decodes)),
+    ]
+    started = [
+        (role, await children.start(f"{role}-{number}", plan.engine_command(role), READY))
+        for role, number in roles
+    ]
+    return [
+        Engine.from_line(child.name, role, await _unless_dead(child, child.ready))
+        for role, child in started
+    ]
+
+
+async def _unless_dead(child: Child, awaited: Awaitable[T]) -> T:
+    """What `awaited` gives. Raises ChildDied if the child ends first, DemoFailed if it is slow."""
+    hoped = asyncio.ensure_future(awaited)
+    feared = asyncio.create_task(child.ended())
+    try:
+        done, _ = await asyncio.wait(
+            (hoped, feared), timeout=START_SECONDS, return_when=asyncio.FIRST_COMPLETED
+        )
+        if hoped in done:
+            return hoped.result()
+        if feared in done:
+            feared.result()
+        raise DemoFailed(f"{child.name} was not ready after {START_SECONDS:.0f} s")
+    finally:
+        hoped.cancel()
+        feared.cancel()
+
+
+async def _ready(http: httpx2.AsyncClient, base_url: str) -> None:
+    """Waits until the gateway has a healthy engine of each role."""
+    # It is another process, so there is no event to wait for.
+    while not await _says_ready(http, base_url):  # noqa: ASYNC110
+        await asyncio.sleep(POLL_SECONDS)
+
+
+async def _says_ready(http: httpx2.AsyncClient, base_url: str) -> bool:
+    try:
+        return (await http.get(f"{base_url}/ready")).status_code == httpx2.codes.OK
+    except httpx2.ConnectError:
+        return False
+
+
+async def _question(
+    http: httpx2.AsyncClient, base_url: str, engines: Sequence[Engine], screen: Screen
+) -> None:
+    before = await _kv_bytes(http, engines)
+    screen.line()
+    screen.verbatim(f"  > {QUESTION}")
+    screen.piece("  ")
+    answered = await ask(base_url, screen.piece)
+    screen.line("\n")
+    moved = await _kv_bytes(http, engines) - before
+    found = await http.get(f"{base_url}/debug/calls/{answered.request_id}")
+    found.raise_for_status()
+    call = found.json()
+    for line in told(call, moved):
+        screen.verbatim(line)
+    if not was_handed_over(call):
+        raise DemoFailed(f"the call was answered ({call['path']}), but no KV was handed over")
+    screen.line("\nTry it:")
+    screen.verbatim(curl(base_url, answered.model, QUESTION))
+
+
+async def _kv_bytes(http: httpx2.AsyncClient, engines: Sequence[Engine]) -> int:
+    """What all engines together have received so far."""
+    pages = [(await http.get(f"{engine.url}/metrics")).text for engine in engines]
+    return sum(counter(page, KV_BYTES) for page in pages)
+
+
+def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
+    """The errors in a group of groups."""
+    found: list[BaseException] = []
+    for error in group.exceptions:
+        found += _leaves(error) if isinstance(error, BaseExceptionGroup) else [error]
+    return found
