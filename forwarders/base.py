@@ -188,6 +188,9 @@ class Engines(Protocol):
         Raises NoInstance, UnknownModel, BadRequest.
         """
 
+    def report(self, instance: Instance, error: GatewayError | None) -> None:
+        """How a leg to the instance ended; a cancelled one is not reported."""
+
 
 class Sink(Protocol):
     """Takes the body of an answer, by callback: no task or future per piece."""

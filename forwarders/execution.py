@@ -11,6 +11,7 @@ A failed prefill must end decode's leg: Mooncake's decode, for one, would wait m
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from time import monotonic
 
 from pdgate.forwarders.base import (
@@ -43,21 +44,27 @@ Deliver = Callable[[Answer], Awaitable[None]]
 """Relays the answer to the client; notes in the record when the first byte is committed."""
 
 
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How calls cross from (and to) an instance: its protocol's forwarder, and the mode."""
+
+    forwarder: Forwarder
+    mode: Mode
+
+
 class Execution:
     def __init__(
         self,
         engines: Engines,
-        forwarder_of: Callable[[Instance], Forwarder],
+        way_of: Callable[[Instance], Way],
         upstream: Upstream,
         *,
-        mode: Mode,
         max_attempts: int = 3,
         clock: Callable[[], float] = monotonic,
     ) -> None:
         self._engines = engines
-        self._forwarder_of = forwarder_of
+        self._way_of = way_of
         self._upstream = upstream
-        self._mode = mode
         self._max_attempts = max_attempts
         self._clock = clock
 
@@ -81,52 +88,66 @@ class Execution:
     async def _attempt(self, call: Call, record: Record, deliver: Deliver, tried: Tried) -> None:
         if not self._engines.disaggregates(call):
             with self._reserve(Role.PLAIN, call, tried) as plain:
-                self._note_path(record, PLAIN, plain.instance)
-                leg = self._forwarder_of(plain.instance).local(call, plain.instance)
+                _note_path(record, PLAIN, plain.instance, "")
+                leg = self._way_of(plain.instance).forwarder.local(call, plain.instance)
                 await self._answer(leg, Role.PLAIN, record, deliver)
-        elif self._mode is Mode.BATCH:
-            await self._batch(call, record, deliver, tried)
-        else:
-            await self._staged(call, record, deliver, tried)
-
-    async def _batch(self, call: Call, record: Record, deliver: Deliver, tried: Tried) -> None:
-        with (
-            self._reserve(Role.DECODE, call, tried) as decode,
-            self._reserve(Role.PREFILL, call, tried, decode.instance) as prefill,
-        ):
-            forwarder = self._forwarder_of(prefill.instance)
-            if await self._locally(forwarder, call, record, deliver, prefill, decode):
-                return
-            self._note_path(record, DISAGGREGATED, prefill.instance)
-            match forwarder:
-                case HandOff():
-                    reply = await self._ask_prefill(
-                        forwarder.prefill(call, prefill.instance), record
-                    )
-                    prefill.end()
-                    leg = forwarder.decode(call, prefill.instance, decode.instance, reply)
-                    await self._answer(leg, Role.DECODE, record, deliver)
-                case Rendezvous():
-                    await self._rendezvous(forwarder, call, record, deliver, prefill, decode)
-                case Delegation():
-                    leg = forwarder.leg(call, prefill.instance, decode.instance)
-                    await self._answer(leg, Role.DECODE, record, deliver)
-                case _:
-                    raise TypeError(f"{forwarder.name} has no way to cross two engines")
-
-    async def _staged(self, call: Call, record: Record, deliver: Deliver, tried: Tried) -> None:
+            return
         with self._reserve(Role.PREFILL, call, tried) as prefill:
-            forwarder = self._forwarder_of(prefill.instance)
-            if not isinstance(forwarder, HandOff) or forwarder.why_local(call):
-                with self._reserve(Role.DECODE, call, tried, prefill.instance) as decode:
-                    await self._locally(forwarder, call, record, deliver, prefill, decode)
+            way = self._way_of(prefill.instance)
+            _note_path(record, DISAGGREGATED, prefill.instance, way.mode)
+            record.why_local = way.forwarder.why_local(call) or ""
+            if way.mode is Mode.STAGED and not record.why_local:
+                await self._staged(way.forwarder, call, record, deliver, tried, prefill)
                 return
-            self._note_path(record, DISAGGREGATED, prefill.instance)
-            reply = await self._ask_prefill(forwarder.prefill(call, prefill.instance), record)
+            with self._reserve(Role.DECODE, call, tried, prefill.instance) as decode:
+                if record.why_local:
+                    prefill.end()
+                    _note_path(record, LOCAL, decode.instance, way.mode)
+                    leg = way.forwarder.local(call, decode.instance)
+                    await self._answer(leg, Role.DECODE, record, deliver)
+                else:
+                    await self._batch(way.forwarder, call, record, deliver, prefill, decode)
+
+    async def _batch(
+        self,
+        forwarder: Forwarder,
+        call: Call,
+        record: Record,
+        deliver: Deliver,
+        prefill: Reserved,
+        decode: Reserved,
+    ) -> None:
+        match forwarder:
+            case HandOff():
+                reply = await self._ask_prefill(forwarder.prefill(call, prefill.instance), record)
+                prefill.end()
+                leg = _decode_leg(forwarder, call, prefill.instance, decode.instance, reply)
+                await self._answer(leg, Role.DECODE, record, deliver)
+            case Rendezvous():
+                await self._rendezvous(forwarder, call, record, deliver, prefill, decode)
+            case Delegation():
+                leg = forwarder.leg(call, prefill.instance, decode.instance)
+                await self._answer(leg, Role.DECODE, record, deliver)
+            case _:
+                raise TypeError(f"{forwarder.name} has no way to cross two engines")
+
+    async def _staged(
+        self,
+        forwarder: Forwarder,
+        call: Call,
+        record: Record,
+        deliver: Deliver,
+        tried: Tried,
+        prefill: Reserved,
+    ) -> None:
+        if not isinstance(forwarder, HandOff):
+            raise TypeError(f"{forwarder.name} cannot choose decode after prefill")
+        reply = await self._ask_prefill(forwarder.prefill(call, prefill.instance), record)
+        prefill.end()
         answered = self._clock()
         while True:
             with self._reserve(Role.DECODE, call, tried, prefill.instance) as decode:
-                leg = forwarder.decode(call, prefill.instance, decode.instance, reply)
+                leg = _decode_leg(forwarder, call, prefill.instance, decode.instance, reply)
                 try:
                     await self._answer(leg, Role.DECODE, record, deliver)
                     return
@@ -136,26 +157,6 @@ class Execution:
             lease = forwarder.lease_seconds
             if lease is not None and self._clock() - answered > lease * SHARE_OF_LEASE:
                 raise EngineFailed("no decode engine took the call in time", at=prefill.instance.id)
-
-    async def _locally(
-        self,
-        forwarder: Forwarder,
-        call: Call,
-        record: Record,
-        deliver: Deliver,
-        prefill: Reserved,
-        decode: Reserved,
-    ) -> bool:
-        """Gives the whole call to the decode engine if it must not be split."""
-        reason = forwarder.why_local(call)
-        if reason is None:
-            return False
-        prefill.end()
-        record.why_local = reason
-        self._note_path(record, LOCAL, decode.instance)
-        leg = forwarder.local(call, decode.instance)
-        await self._answer(leg, Role.DECODE, record, deliver)
-        return True
 
     async def _rendezvous(
         self,
@@ -189,7 +190,7 @@ class Execution:
 
     async def _ask_prefill(self, leg: Leg, record: Record) -> Json:
         noted = record.leg(Role.PREFILL, leg.to)
-        with noted.noting(self._clock):
+        with noted.noting(self._clock, self._engines.report):
             reply = await self._upstream.ask(leg, record.call)
             if openai.finish_reason(reply) == "abort":
                 raise EngineFailed("the prefill engine gave the call up", at=leg.to.id)
@@ -204,7 +205,7 @@ class Execution:
         merging: Merging | None = None,
     ) -> None:
         noted = record.leg(role, leg.to)
-        with noted.noting(self._clock):
+        with noted.noting(self._clock, self._engines.report):
             async with self._upstream.open(leg, record.call) as opened:
                 answer = opened if merging is None else merging.of(opened)
                 await _good_start(answer, leg, record.call)
@@ -223,9 +224,20 @@ class Execution:
         except NoInstance:
             return self._engines.reserve(role, call, avoid=tried.given_up, peer=peer)
 
-    def _note_path(self, record: Record, path: str, at: Instance) -> None:
-        record.path = path
-        record.protocol = at.protocol
+
+def _decode_leg(
+    forwarder: HandOff, call: Call, prefill: Instance, decode: Instance, reply: Json
+) -> Leg:
+    try:
+        return forwarder.decode(call, prefill, decode, reply)
+    except GatewayError as error:
+        # It was prefill's answer that was of no use.
+        error.at = error.at or prefill.id
+        raise
+
+
+def _note_path(record: Record, path: str, at: Instance, mode: str) -> None:
+    record.path, record.protocol, record.mode = path, at.protocol, mode
 
 
 async def _good_start(answer: Answer, leg: Leg, call: Call) -> None:

@@ -15,6 +15,8 @@ from pdgate.protocols.call import Call
 from pdgate.protocols.errors import GatewayError
 from pdgate.protocols.instance import Instance, Role
 
+Report = Callable[[Instance, GatewayError | None], None]
+
 DISAGGREGATED, LOCAL, PLAIN = "disaggregated", "local", "plain"
 
 
@@ -34,17 +36,18 @@ class LegRecord:
     ended: float | None = None
     outcome: str = "running"
 
-    def noting(self, clock: Callable[[], float]) -> "_Noting":
-        """A block that is this leg: when it ends, and how, is written here."""
-        return _Noting(self, clock)
+    def noting(self, clock: Callable[[], float], report: Report) -> "_Noting":
+        """A block that is this leg: when it ends, and how, is written here and reported."""
+        return _Noting(self, clock, report)
 
 
 class _Noting:
-    __slots__ = ("_clock", "_leg")
+    __slots__ = ("_clock", "_leg", "_report")
 
-    def __init__(self, leg: LegRecord, clock: Callable[[], float]) -> None:
+    def __init__(self, leg: LegRecord, clock: Callable[[], float], report: Report) -> None:
         self._leg = leg
         self._clock = clock
+        self._report = report
 
     def __enter__(self) -> None:
         pass
@@ -58,8 +61,10 @@ class _Noting:
         self._leg.ended = self._clock()
         if error is None:
             self._leg.outcome = "ok"
+            self._report(self._leg.instance, None)
         elif isinstance(error, GatewayError):
             self._leg.outcome = error.code or type(error).__name__
+            self._report(self._leg.instance, error)
         elif isinstance(error, CancelledError):
             self._leg.outcome = "cancelled"
         else:
@@ -79,11 +84,11 @@ class Record:
     """
 
     call: Call
-    mode: str
     clock: Callable[[], float] = monotonic
     started: float = 0.0
     ended: float | None = None
     protocol: str = ""
+    mode: str = ""
     path: str = ""
     why_local: str = ""
     handed_over: bool = False

@@ -1,31 +1,69 @@
 """vLLM with Mooncake: prefill writes into decode's blocks.
 
-generation a: serial, as NIXL is              generations b, c, d: both at once
+generation a, and all others when staged      generations b, c, d in batch mode
 
 gateway        prefill        decode          gateway        prefill        decode
   | one token -> |              |               | one token -> |              |
-  | <-- params - |              |               | call + where P is --------> |
-  | call + params ------------> |               |              | <- blocks -- |
-  |              | -- writes -> |               |              | -- writes -> |
-  | <---------- tokens -------- |               | <---------- tokens -------- |
+  | <-- answer - |              |               | call + where P is --------> |
+  | call + where P is --------> |               |              | <- blocks -- |
+  |              | <- blocks -- |               |              | -- writes -> |
+  |              | -- writes -> |               | <---------- tokens -------- |
+  | <---------- tokens -------- |
 
-In b to d decode does not learn that prefill failed, and waits minutes for it; execution
+In generation a the answer says where P is, word for word; the others are told by the
+gateway, and find each other by request id or transfer id in whatever order they start.
+Decode does not learn that prefill failed, and would wait minutes for it; execution
 closes decode's leg when prefill's fails.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 from pdgate.forwarders.base import Family, HandOff, Leg, Mode, Rendezvous, one_token
-from pdgate.protocols import request_id
 from pdgate.protocols.call import Call, Json
 from pdgate.protocols.dialects import mooncake, nixl
 from pdgate.protocols.instance import Instance
 
 
-def _read_prompt(call: Call, at: Instance, params: Json, **headers: str) -> Leg:
-    body = one_token(call.body, min_tokens=1, **{mooncake.FIELD: params})
-    return Leg(at, call.path, body, headers)
+@dataclass(frozen=True, slots=True)
+class Spelling:
+    """What a generation tells each side, before either has answered."""
+
+    send: Callable[[Call], Json]
+    receive: Callable[[Call, Instance], Json]
+    pins_rank: bool = False
+
+    def to_prefill(self, call: Call, prefill: Instance) -> Leg:
+        headers = {}
+        if self.pins_rank:
+            headers[mooncake.RANK_HEADER] = str(mooncake.rank_of(prefill))
+        return _read_prompt(call, prefill, self.send(call), headers)
+
+    def to_decode(self, call: Call, prefill: Instance, decode: Instance) -> Leg:
+        params = self.receive(call, prefill)
+        return Leg(decode, call.path, {**call.body, mooncake.FIELD: params})
+
+
+def _transfer_id(call: Call) -> str:
+    """As fresh as the attempt is: a reused one gives wrong tokens."""
+    return f"xfer-{call.attempt_id}"
+
+
+B = Spelling(
+    send=lambda call: mooncake.SEND,
+    receive=lambda call, prefill: mooncake.receive_b(prefill),
+)
+C = Spelling(
+    send=lambda call: mooncake.SEND,
+    receive=lambda call, prefill: mooncake.receive_c(prefill),
+    pins_rank=True,
+)
+D = Spelling(
+    send=lambda call: mooncake.send_d(_transfer_id(call)),
+    receive=lambda call, prefill: mooncake.receive_d(prefill, _transfer_id(call)),
+)
 
 
 class MooncakeA(HandOff):
@@ -38,51 +76,50 @@ class MooncakeA(HandOff):
         return Leg(decode, call.path, {**call.body, mooncake.FIELD: nixl.handle(reply)})
 
 
-class MooncakeB(Rendezvous):
+class MooncakeBatch(Rendezvous):
     name: ClassVar = "vllm-mooncake"
 
-    def legs(self, call: Call, prefill: Instance, decode: Instance) -> tuple[Leg, Leg]:
-        body = {**call.body, mooncake.FIELD: mooncake.receive_b(prefill)}
-        return _read_prompt(call, prefill, mooncake.SEND), Leg(decode, call.path, body)
-
-
-class MooncakeC(Rendezvous):
-    name: ClassVar = "vllm-mooncake"
+    def __init__(self, spelling: Spelling) -> None:
+        self._spelling = spelling
 
     def legs(self, call: Call, prefill: Instance, decode: Instance) -> tuple[Leg, Leg]:
-        pinned = {mooncake.RANK_HEADER: str(mooncake.rank_of(prefill))}
-        body = {**call.body, mooncake.FIELD: mooncake.receive_c(prefill)}
         return (
-            _read_prompt(call, prefill, mooncake.SEND, **pinned),
-            Leg(decode, call.path, body),
+            self._spelling.to_prefill(call, prefill),
+            self._spelling.to_decode(call, prefill, decode),
         )
 
 
-class MooncakeD(Rendezvous):
+class MooncakeStaged(HandOff):
     name: ClassVar = "vllm-mooncake"
 
-    def __init__(self, new_id: Callable[[], str] = request_id.new) -> None:
-        self._new_id = new_id
+    def __init__(self, spelling: Spelling) -> None:
+        self._spelling = spelling
 
-    def legs(self, call: Call, prefill: Instance, decode: Instance) -> tuple[Leg, Leg]:
-        transfer_id = f"xfer-{self._new_id()}"
-        body = {**call.body, mooncake.FIELD: mooncake.receive_d(prefill, transfer_id)}
-        return (
-            _read_prompt(call, prefill, mooncake.send_d(transfer_id)),
-            Leg(decode, call.path, body),
-        )
+    def prefill(self, call: Call, at: Instance) -> Leg:
+        return self._spelling.to_prefill(call, at)
+
+    def decode(self, call: Call, prefill: Instance, decode: Instance, reply: Json) -> Leg:
+        return self._spelling.to_decode(call, prefill, decode)
 
 
-_TOGETHER = Rendezvous.modes[Mode.STAGED]
+def _read_prompt(
+    call: Call, at: Instance, params: Json, headers: dict[str, str] | None = None
+) -> Leg:
+    """min_tokens 1: P keeps its blocks only if it stopped by length."""
+    body = one_token(call.body, min_tokens=1, **{mooncake.FIELD: params})
+    return Leg(at, call.path, body, headers or {})
+
 
 VLLM_MOONCAKE = Family(
     "vllm-mooncake",
     members={
         (Mode.BATCH, "a"): MooncakeA,
+        (Mode.BATCH, "b"): partial(MooncakeBatch, B),
+        (Mode.BATCH, "c"): partial(MooncakeBatch, C),
+        (Mode.BATCH, "d"): partial(MooncakeBatch, D),
         (Mode.STAGED, "a"): MooncakeA,
-        (Mode.BATCH, "b"): MooncakeB,
-        (Mode.BATCH, "c"): MooncakeC,
-        (Mode.BATCH, "d"): MooncakeD,
+        (Mode.STAGED, "b"): partial(MooncakeStaged, B),
+        (Mode.STAGED, "c"): partial(MooncakeStaged, C),
+        (Mode.STAGED, "d"): partial(MooncakeStaged, D),
     },
-    reasons={(Mode.STAGED, generation): _TOGETHER for generation in "bcd"},
 )

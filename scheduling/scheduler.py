@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Self
 
 from pdgate.protocols.call import Call
-from pdgate.protocols.errors import NoInstance
+from pdgate.protocols.errors import EngineRefused, GatewayError, NoInstance
 from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.candidate import Candidate
 from pdgate.scheduling.instances import RETRY_AFTER_SECONDS, Instances
@@ -83,6 +83,11 @@ class Scheduler:
                 f"no {role.value} engine is available", retry_after_seconds=RETRY_AFTER_SECONDS
             )
         return Reservation(self._policies[role].choose(call, candidates), call.prompt_tokens)
+
+    def report(self, instance: Instance, error: GatewayError | None) -> None:
+        """An engine that refuses connections gets no more calls until it is seen up again."""
+        if isinstance(error, EngineRefused):
+            self._instances.mark_down(instance.id)
 
 
 def _pairs(one: Instance, other: Instance) -> bool:

@@ -1,0 +1,139 @@
+"""The FastAPI application: everything but the hot POSTs, which asgi.py takes before it.
+
+They are declared here all the same, so that the OpenAPI schema names them and a wrong
+method is answered 405.
+"""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from starlette.exceptions import HTTPException
+
+from pdgate import __version__
+from pdgate.gateway import errors
+from pdgate.gateway.debug import RecentCalls
+from pdgate.gateway.probe import Prober
+from pdgate.protocols.call import CHAT, COMPLETIONS
+from pdgate.protocols.errors import GatewayError, NotFound
+from pdgate.scheduling.instances import Instances
+
+Running = Callable[[], AbstractAsyncContextManager[None]]
+
+
+def create_app(
+    instances: Instances,
+    prober: Prober,
+    registry: CollectorRegistry,
+    running: Running,
+    recent: RecentCalls | None,
+) -> FastAPI:
+    """`running` is the block in which the gateway has its connections and probes."""
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        async with running():
+            yield
+
+    app = FastAPI(
+        title="pdgate",
+        version=__version__,
+        lifespan=lifespan,
+        redirect_slashes=False,
+        openapi_url="/openapi.json",
+    )
+    _answer_errors_as_openai_does(app)
+    _declare_hot_routes(app)
+
+    @app.get("/health")
+    async def health() -> dict[str, str]:
+        """Alive: this process answers."""
+        return {"status": "ok"}
+
+    @app.get("/ready")
+    async def ready() -> JSONResponse:
+        """200 only when every role that is needed has an instance that is up."""
+        missing = [
+            {"protocol": protocol, "role": role, "why": why}
+            for why, found in (
+                ("none is up", instances.missing_roles()),
+                ("none is configured", instances.unpaired_roles()),
+            )
+            for protocol, role in found
+        ]
+        is_ready = not missing and any(candidate.up for candidate in instances)
+        return JSONResponse({"ready": is_ready, "missing": missing}, 200 if is_ready else 503)
+
+    @app.get("/v1/models")
+    async def models() -> dict[str, Any]:
+        """What the instances that are up serve; each card as its engine wrote it."""
+        cards: dict[str, Any] = {}
+        for candidate in instances:
+            if candidate.up:
+                for card in prober.cards.get(candidate.instance.id, ()):
+                    cards.setdefault(card["id"], card)
+        return {"object": "list", "data": list(cards.values())}
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+
+    if recent is not None:
+
+        @app.get("/debug/calls/{call_id}")
+        async def call(call_id: str) -> dict[str, Any]:
+            """What happened to one of the last calls."""
+            found = recent.find(call_id)
+            if found is None:
+                raise NotFound(f"no recent call has the id {call_id!r}")
+            return found
+
+    return app
+
+
+def _declare_hot_routes(app: FastAPI) -> None:
+    async def served_before_this() -> None:
+        raise AssertionError("the front end takes this route")
+
+    for path, summary in ((CHAT, "Chat completion"), (COMPLETIONS, "Text completion")):
+        app.post(
+            path,
+            summary=summary,
+            openapi_extra={
+                "requestBody": {
+                    "required": True,
+                    "content": {"application/json": {"schema": {"type": "object"}}},
+                }
+            },
+        )(served_before_this)
+
+
+def _answer_errors_as_openai_does(app: FastAPI) -> None:
+    def respond(error: GatewayError) -> Response:
+        status, headers, body = errors.as_response(error)
+        response = Response(body, status)
+        response.raw_headers = list(headers)
+        return response
+
+    async def gateway_error(_: Request, error: Exception) -> Response:
+        return respond(errors.known(error))
+
+    async def refused(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        detail = f"{request.method} {request.url.path}: {error.detail}"
+        response = respond(errors.of_status(error.status_code, detail))
+        for name, found in (error.headers or {}).items():
+            response.headers[name] = found
+        return response
+
+    async def invalid(_: Request, error: Exception) -> Response:
+        return respond(errors.of_status(422, str(error)))
+
+    app.add_exception_handler(GatewayError, gateway_error)
+    app.add_exception_handler(HTTPException, refused)
+    app.add_exception_handler(RequestValidationError, invalid)
+    app.add_exception_handler(Exception, gateway_error)

@@ -1,0 +1,189 @@
+"""The ASGI front end: takes the hot POSTs before FastAPI, and hands on the rest.
+
+One task serves a call and pumps its answer; another waits for the client to leave and
+then cancels the first, which closes everything that was opened for it. Pieces of the
+answer arrive by callback and wait here; when too many do, the engine is read no more.
+"""
+
+import asyncio
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from pdgate.forwarders.base import Answer
+from pdgate.forwarders.record import Record
+from pdgate.gateway import errors
+from pdgate.gateway.answer_head import answer_head, streams
+from pdgate.gateway.debug import DebugHeaders
+from pdgate.gateway.intake import HOT_PATHS
+from pdgate.gateway.service import Service
+from pdgate.protocols.call import Headers
+from pdgate.protocols.errors import GatewayError
+
+MAX_WAITING_BYTES = 64 << 10
+
+
+class Front:
+    def __init__(self, service: Service, others: ASGIApp, debug: DebugHeaders) -> None:
+        self._service = service
+        self._others = others
+        self._debug = debug
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] not in HOT_PATHS or scope["method"] != "POST":
+            await self._others(scope, receive, send)
+            return
+        client = AsgiClient(send, self._debug)
+        headers = scope["headers"]
+        try:
+            body = await _read_body(headers, receive, self._service)
+        except GatewayError as error:
+            await client.refuse(error, "")
+            return
+        if body is None:
+            return
+        serving = asyncio.current_task()
+        assert serving is not None
+        watching = asyncio.create_task(_cancel_when_client_leaves(serving, receive, client))
+        try:
+            await self._service.handle(scope["path"], headers, body, client)
+        except asyncio.CancelledError:
+            # Ours if the client left; the server's own, at shutdown, goes on.
+            if not (watching.done() and serving.uncancel() == 0):
+                raise
+        finally:
+            watching.cancel()
+
+
+class AsgiClient:
+    """One client: sink of the answer, and the pump that sends it on."""
+
+    __slots__ = (
+        "_answer",
+        "_debug",
+        "_error",
+        "_over",
+        "_paused",
+        "_pieces",
+        "_send",
+        "_streams",
+        "_waiter",
+        "_waiting_bytes",
+        "finished",
+    )
+
+    def __init__(self, send: Send, debug: DebugHeaders) -> None:
+        self._send = send
+        self._debug = debug
+        self._pieces: list[bytes] = []
+        self._waiting_bytes = 0
+        self._over = False
+        self._error: GatewayError | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._answer: Answer | None = None
+        self._paused = False
+        self._streams = False
+        self.finished = False
+
+    # The sink.
+
+    def data(self, chunk: bytes) -> None:
+        self._pieces.append(chunk)
+        self._waiting_bytes += len(chunk)
+        if self._waiting_bytes > MAX_WAITING_BYTES and not self._paused:
+            self._paused = True
+            assert self._answer is not None
+            self._answer.pause()
+        self._wake()
+
+    def ended(self, error: GatewayError | None) -> None:
+        self._over, self._error = True, error
+        self._wake()
+
+    # The client.
+
+    async def deliver(self, answer: Answer, record: Record) -> None:
+        self._answer = answer
+        self._streams = streams(answer)
+        head = answer_head(answer, record.call.id, self._debug(record))
+        answer.start(self)
+        if not self._pieces and not self._over:
+            await self._wait()
+        record.committed = record.clock()
+        # No await suspends between these two unless the client is slow, so head and first
+        # event leave in one write.
+        await self._send({"type": "http.response.start", "status": answer.status, "headers": head})
+        while True:
+            piece = self._take()
+            finished = self._over
+            if finished and self._error is not None:
+                if piece:
+                    await self._body(piece)
+                raise self._error
+            await self._body(piece, more=not finished)
+            if finished:
+                return
+            if self._paused:
+                self._paused = False
+                answer.resume()
+            if not self._pieces and not self._over:
+                await self._wait()
+
+    async def refuse(self, error: GatewayError, call_id: str) -> None:
+        status, headers, body = errors.as_response(error, call_id)
+        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+        await self._body(body, more=False)
+
+    async def break_off(self, error: GatewayError) -> None:
+        if self._streams:
+            await self._body(errors.mid_stream(error), more=False)
+        # Half a JSON body has no room for an error. Returning without its end makes the
+        # server close the connection, which is how the client learns of it.
+
+    async def _body(self, piece: bytes, more: bool = True) -> None:
+        self.finished = not more
+        await self._send({"type": "http.response.body", "body": piece, "more_body": more})
+
+    def _take(self) -> bytes:
+        pieces, self._pieces, self._waiting_bytes = self._pieces, [], 0
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    async def _wait(self) -> None:
+        self._waiter = asyncio.get_running_loop().create_future()
+        await self._waiter
+
+    def _wake(self) -> None:
+        waiter = self._waiter
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+
+async def _read_body(headers: Headers, receive: Receive, service: Service) -> bytes | None:
+    """None if the client left. Raises TooLarge, before reading where the length is said."""
+    for name, found in headers:
+        if name == b"content-length":
+            service.intake.check_length(int(found))
+    message = await receive()
+    body: bytes = message.get("body", b"")
+    if message["type"] == "http.disconnect":
+        return None
+    if not message.get("more_body"):
+        return body
+    pieces, length = [body], len(body)
+    while message.get("more_body"):
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
+        pieces.append(message.get("body", b""))
+        length += len(pieces[-1])
+        service.intake.check_length(length)
+    return b"".join(pieces)
+
+
+async def _cancel_when_client_leaves(
+    serving: asyncio.Task[None], receive: Receive, client: AsgiClient
+) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    # Servers say "disconnect" also when the response is complete.
+    if not client.finished:
+        serving.cancel()

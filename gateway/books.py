@@ -1,0 +1,195 @@
+"""Counts what happens to calls, in plain numbers; Prometheus text is made when asked for.
+
+The names are documented in docs/operations/metrics.md, which a test keeps equal.
+"""
+
+import json
+import logging
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+)
+from prometheus_client.registry import Collector
+
+from pdgate.forwarders.record import DISAGGREGATED, Record
+from pdgate.gateway.debug import RecentCalls
+from pdgate.protocols.errors import GatewayError
+from pdgate.protocols.instance import Role
+from pdgate.scheduling.candidate import Candidate
+
+calls_log = logging.getLogger("pdgate.calls")
+
+SECONDS = (
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0,
+)  # fmt: skip
+
+
+class Histogram:
+    """Counts per bucket of SECONDS, the last one open, and their sum."""
+
+    __slots__ = ("counts", "sum")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(SECONDS) + 1)
+        self.sum = 0.0
+
+    def observe(self, seconds: float) -> None:
+        self.counts[bisect_left(SECONDS, seconds)] += 1
+        self.sum += seconds
+
+    def buckets(self) -> list[tuple[str, float]]:
+        so_far, found = 0, []
+        for bound, count in zip((*map(str, SECONDS), "+Inf"), self.counts, strict=True):
+            so_far += count
+            found.append((bound, float(so_far)))
+        return found
+
+
+class Books(Collector):
+    """Everything that is counted in one process.
+
+    Attributes:
+        recent: Keeps records if operators may look at single calls.
+        logs_calls: One JSON line per call on the logger "pdgate.calls".
+    """
+
+    def __init__(
+        self,
+        candidates: Iterable[Candidate],
+        recent: RecentCalls | None = None,
+        logs_calls: bool = False,
+    ) -> None:
+        self._candidates = candidates
+        self._recent = recent
+        self._logs_calls = logs_calls
+        self._in_flight = 0
+        self._calls: Counter[tuple[str, str, str]] = Counter()
+        self._refused: Counter[str] = Counter()
+        self._retries: Counter[tuple[str, str]] = Counter()
+        self._handovers: Counter[tuple[str, str]] = Counter()
+        self._call_seconds: defaultdict[str, Histogram] = defaultdict(Histogram)
+        self._first_byte_seconds: defaultdict[str, Histogram] = defaultdict(Histogram)
+        self._stage_seconds: defaultdict[tuple[str, str], Histogram] = defaultdict(Histogram)
+
+    def refused(self, error: GatewayError) -> None:
+        """A request that never became a call."""
+        self._refused[str(error.status)] += 1
+
+    def opened(self, record: Record) -> None:
+        self._in_flight += 1
+        if self._recent is not None:
+            self._recent.keep(record)
+
+    def closed(self, record: Record) -> None:
+        """The record has ended."""
+        self._in_flight -= 1
+        protocol = record.protocol
+        self._calls[protocol, record.path, record.outcome] += 1
+        if record.ended is not None:
+            self._call_seconds[protocol].observe(record.ended - record.started)
+        if record.committed is not None:
+            self._first_byte_seconds[protocol].observe(record.committed - record.started)
+        for leg in record.legs:
+            last = leg.attempt == record.attempts
+            if leg.outcome == "ok" and last:
+                stage = "prefill" if leg.role is Role.PREFILL else "decode"
+                if leg.ended is not None:
+                    seconds = leg.ended - leg.started
+                    self._stage_seconds[protocol, stage].observe(seconds)
+            elif not last:
+                self._retries[leg.role.value, leg.outcome] += 1
+        if record.path == DISAGGREGATED:
+            self._handovers[protocol, "done" if record.handed_over else "failed"] += 1
+        if self._logs_calls:
+            calls_log.info(json.dumps(record.as_json()))
+
+    def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily]:
+        yield GaugeMetricFamily(
+            "pdgate_calls_in_flight", "Calls that are being served.", self._in_flight
+        )
+        yield _counter(
+            "pdgate_calls",
+            "Calls that ended, by protocol, path and outcome.",
+            ("protocol", "path", "outcome"),
+            self._calls.items(),
+        )
+        yield _counter(
+            "pdgate_requests_refused",
+            "Requests that were wrong before any engine was asked.",
+            ("status",),
+            (((status,), count) for status, count in self._refused.items()),
+        )
+        yield _counter(
+            "pdgate_retried_legs",
+            "Legs whose attempt failed and was followed by another.",
+            ("role", "outcome"),
+            self._retries.items(),
+        )
+        yield _counter(
+            "pdgate_kv_handover",
+            "Disaggregated calls, by whether decode answered with prefill's KV.",
+            ("protocol", "result"),
+            self._handovers.items(),
+        )
+        yield _histogram(
+            "pdgate_call_seconds",
+            "From the call's arrival to the end of its answer.",
+            ("protocol",),
+            (((protocol,), found) for protocol, found in self._call_seconds.items()),
+        )
+        yield _histogram(
+            "pdgate_first_byte_seconds",
+            "From the call's arrival to the first byte of its answer.",
+            ("protocol",),
+            (((protocol,), found) for protocol, found in self._first_byte_seconds.items()),
+        )
+        yield _histogram(
+            "pdgate_stage_seconds",
+            "How long each leg of a good call took.",
+            ("protocol", "stage"),
+            self._stage_seconds.items(),
+        )
+        yield from self._instances()
+
+    def _instances(self) -> Iterator[GaugeMetricFamily]:
+        labels = ("instance", "role")
+        up = GaugeMetricFamily("pdgate_instance_up", "1 if calls may go there.", labels=labels)
+        calls = GaugeMetricFamily(
+            "pdgate_instance_calls", "Legs in flight at an instance.", labels=labels
+        )
+        for candidate in self._candidates:
+            key = (candidate.instance.id, candidate.instance.role.value)
+            up.add_metric(key, float(candidate.up))
+            calls.add_metric(key, float(candidate.calls))
+        yield up
+        yield calls
+
+
+def registry_of(books: Books) -> CollectorRegistry:
+    registry = CollectorRegistry()
+    registry.register(books)
+    return registry
+
+
+def _counter(
+    name: str, text: str, labels: Sequence[str], counts: Iterable[tuple[Sequence[str], int]]
+) -> CounterMetricFamily:
+    family = CounterMetricFamily(name, text, labels=labels)
+    for key, count in counts:
+        family.add_metric(key, count)
+    return family
+
+
+def _histogram(
+    name: str, text: str, labels: Sequence[str], found: Iterable[tuple[Sequence[str], Histogram]]
+) -> HistogramMetricFamily:
+    family = HistogramMetricFamily(name, text, labels=labels)
+    for key, histogram in found:
+        family.add_metric(key, histogram.buckets(), histogram.sum)
+    return family

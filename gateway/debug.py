@@ -1,0 +1,46 @@
+"""What operators may see of single calls: recent records, and headers that name instances.
+
+Both are off unless asked for, because they show the fleet to whoever may call.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+from pdgate.forwarders.record import Record
+from pdgate.protocols.call import Headers
+from pdgate.protocols.instance import Role
+
+KEPT_RECORDS = 1024
+
+DebugHeaders = Callable[[Record], Headers]
+
+
+def no_headers(_: Record) -> Headers:
+    return ()
+
+
+def path_headers(record: Record) -> Headers:
+    """x-pd-path, and the instances of the last attempt."""
+    found = [(b"x-pd-path", record.path.encode())]
+    for leg in record.legs:
+        if leg.attempt == record.attempts:
+            role = b"decode" if leg.role is not Role.PREFILL else b"prefill"
+            found.append((b"x-pd-" + role, leg.instance.id.encode()))
+    return found
+
+
+class RecentCalls:
+    """The last KEPT_RECORDS records, by the id that the client saw."""
+
+    def __init__(self) -> None:
+        self._records: OrderedDict[str, Record] = OrderedDict()
+
+    def keep(self, record: Record) -> None:
+        self._records[record.call.id] = record
+        if len(self._records) > KEPT_RECORDS:
+            self._records.popitem(last=False)
+
+    def find(self, call_id: str) -> dict[str, Any] | None:
+        record = self._records.get(call_id)
+        return None if record is None else record.as_json()

@@ -1,0 +1,81 @@
+"""The one place where an error becomes HTTP."""
+
+import logging
+from http import HTTPStatus
+
+from pdgate.protocols import sse
+from pdgate.protocols.call import Headers, encode
+from pdgate.protocols.errors import (
+    BadRequest,
+    ClientTooSlow,
+    EngineRejected,
+    GatewayError,
+    MethodNotAllowed,
+    NotFound,
+    TooLarge,
+    Unprocessable,
+    UnsupportedMediaType,
+)
+
+log = logging.getLogger(__name__)
+
+JSON_TYPE = (b"content-type", b"application/json")
+REQUEST_ID = b"x-request-id"
+
+_BY_STATUS: dict[int, type[GatewayError]] = {
+    error.status: error
+    for error in (
+        BadRequest,
+        NotFound,
+        MethodNotAllowed,
+        ClientTooSlow,
+        TooLarge,
+        UnsupportedMediaType,
+        Unprocessable,
+    )
+}
+
+
+def known(error: BaseException) -> GatewayError:
+    """The error itself if it is for clients; a bug becomes "internal error"."""
+    if isinstance(error, GatewayError):
+        return error
+    log.error("unexpected error", exc_info=error)
+    return GatewayError("internal error")
+
+
+def of_status(status: int, detail: str = "") -> GatewayError:
+    """For what the framework refuses by status only."""
+    kind = _BY_STATUS.get(status, BadRequest if status < 500 else GatewayError)
+    return kind(detail or HTTPStatus(status).phrase)
+
+
+def as_response(error: GatewayError, call_id: str = "") -> tuple[int, Headers, bytes]:
+    """Status, headers and body: the engine's own for what it rejected."""
+    if isinstance(error, EngineRejected):
+        status, body = error.answer_status, error.body
+        headers = [h for h in error.headers if h[0] in (b"content-type", b"retry-after")]
+        if not _is_json(headers):
+            # An engine's proxy may answer in HTML; our clients read JSON.
+            body = encode(of_status(status).as_openai())
+            headers = [h for h in headers if h[0] != b"content-type"] + [JSON_TYPE]
+    else:
+        status, body, headers = error.status, encode(error.as_openai()), [JSON_TYPE]
+        if error.retry_after_seconds is not None:
+            headers.append((b"retry-after", b"%d" % error.retry_after_seconds))
+        if isinstance(error, TooLarge):
+            # The rest of the body is still coming, and nobody will read it.
+            headers.append((b"connection", b"close"))
+    headers.append((b"content-length", b"%d" % len(body)))
+    if call_id:
+        headers.append((REQUEST_ID, call_id.encode()))
+    return status, headers, body
+
+
+def mid_stream(error: GatewayError) -> bytes:
+    """The status line is gone, so the error travels as the last event."""
+    return sse.event(error.as_openai()) + sse.DONE
+
+
+def _is_json(headers: Headers) -> bool:
+    return any(name == b"content-type" and b"json" in found for name, found in headers)

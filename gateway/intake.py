@@ -1,0 +1,109 @@
+"""From what a client sent to a Call, or to the error that says what is wrong with it.
+
+Nothing that an engine would take is refused, except what would let a client choose
+whom an engine dials: kv_transfer_params and its like kill engines when they are wrong
+(vLLM 0.32.0 asserts on them), and are the gateway's to set.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pdgate.protocols import request_id
+from pdgate.protocols.call import (
+    BYTES_PER_TOKEN,
+    CHAT,
+    COMPLETIONS,
+    Call,
+    Headers,
+    Json,
+    parse_object,
+    value,
+)
+from pdgate.protocols.errors import BadRequest, TooLarge, UnsupportedMediaType
+
+HOT_PATHS = frozenset({CHAT, COMPLETIONS})
+
+OURS = frozenset(
+    {
+        "kv_transfer_params",
+        "ec_transfer_params",
+        "transfer_id",
+        "bootstrap_host",
+        "bootstrap_port",
+        "bootstrap_room",
+        "bootstrap_pair_key",
+        "disagg_spec",
+        "disaggregated_params",
+    }
+)
+OUR_PREFIXES = ("do_remote_", "remote_", "bootstrap_")
+HOLDERS = ("vllm_xargs", "extra_args", "extra_body")
+"""Objects whose fields some engines treat as if they stood at the top."""
+
+
+@dataclass(frozen=True, slots=True)
+class Intake:
+    max_body_bytes: int
+    trust_client_kv_params: bool = False
+
+    def check_length(self, length: int) -> None:
+        """Raises TooLarge."""
+        if length > self.max_body_bytes:
+            raise TooLarge(f"the request body is larger than {self.max_body_bytes} bytes")
+
+    def call_id(self, headers: Headers) -> str:
+        """The client's x-request-id if it may be used, else a new one. Raises BadRequest."""
+        for name, found in headers:
+            if name == b"x-request-id":
+                return self._checked_id(found.decode("latin-1"))
+        return request_id.new()
+
+    def call(self, path: str, headers: Headers, body: bytes, call_id: str) -> Call:
+        """Raises BadRequest, UnsupportedMediaType."""
+        check_content_type(headers)
+        fields = parse_object(body)
+        if not self.trust_client_kv_params:
+            _refuse_ours(fields)
+        model = value(fields, "model")
+        if model is not None and not isinstance(model, str):
+            raise BadRequest("the model must be a string", param="model")
+        return Call(
+            id=call_id,
+            attempt_id=request_id.attempt(call_id),
+            path=path,
+            body=fields,
+            headers=headers,
+            model=model,
+            streams=value(fields, "stream") is True,
+            prompt_tokens=len(body) // BYTES_PER_TOKEN,
+        )
+
+    def _checked_id(self, name: str) -> str:
+        if request_id.carries_address(name) and not self.trust_client_kv_params:
+            raise BadRequest("x-request-id must not carry an address", param="x-request-id")
+        return name if request_id.usable(name) else request_id.new()
+
+
+def check_content_type(headers: Headers) -> None:
+    """JSON, or nothing said. Raises UnsupportedMediaType."""
+    for name, found in headers:
+        if name == b"content-type":
+            media = found.split(b";", 1)[0].strip().lower()
+            if media != b"application/json" and not media.endswith(b"+json"):
+                raise UnsupportedMediaType("the content type must be application/json")
+        elif name == b"content-encoding" and found.strip().lower() not in (b"", b"identity"):
+            raise UnsupportedMediaType("compressed request bodies are not supported")
+
+
+def _refuse_ours(fields: Json, holder: str = "") -> None:
+    for name in fields:
+        if name in OURS or name.startswith(OUR_PREFIXES):
+            if value(fields, name) is not None:
+                raise BadRequest(
+                    f"{holder}{name} is set by the gateway and must not be sent",
+                    param=f"{holder}{name}",
+                )
+        elif name in HOLDERS and not holder:
+            held = value(fields, name)
+            if isinstance(held, Mapping):
+                _refuse_ours(held, f"{name}.")

@@ -1,0 +1,56 @@
+"""Runs the gateway: one process, or several behind one listening socket."""
+
+import logging
+import os
+
+import uvicorn
+from uvicorn.supervisors import Multiprocess
+
+from pdgate.gateway.asgi import Front
+from pdgate.gateway.config import Settings
+from pdgate.gateway.wiring import build
+
+SETTINGS_VARIABLE = "PDGATE_SETTINGS"
+"""Brings the settings to the workers, which start as new processes."""
+
+KEEP_ALIVE_SECONDS = 75
+SHUTDOWN_SECONDS = 30
+
+
+def serve(settings: Settings) -> None:
+    """Blocks until SIGINT or SIGTERM."""
+    logging.basicConfig(
+        level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s"
+    )
+    os.environ[SETTINGS_VARIABLE] = settings.model_dump_json()
+    config = uvicorn.Config(
+        "pdgate.gateway.server:from_environment",
+        factory=True,
+        host=settings.listen.host,
+        port=settings.listen.port,
+        workers=settings.listen.workers,
+        loop="uvloop",
+        http="httptools",
+        log_config=None,
+        log_level=settings.log_level,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+    )
+    socket = config.bind_socket()
+    host, port = socket.getsockname()[:2]
+    print(f"pdgate listens on http://{host}:{port}", flush=True)
+    if settings.listen.workers > 1:
+        Multiprocess(config, sockets=[socket]).run()
+    else:
+        uvicorn.Server(config).run(sockets=[socket])
+
+
+def from_environment() -> Front:
+    """What each worker builds."""
+    settings = Settings.model_validate_json(os.environ[SETTINGS_VARIABLE])
+    logging.basicConfig(
+        level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s"
+    )
+    return build(settings)

@@ -1,0 +1,91 @@
+"""Chooses the implementations and puts the gateway together; nobody else does.
+
+settings --> instances, policies --> scheduler --.
+         --> forwarders ----------------------- execution --> service --> front end
+         --> upstream --------------------------'                          |
+         --> prober, books, debug ------------------------> FastAPI app ---'
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+
+from pdgate.forwarders import registry
+from pdgate.forwarders.execution import Execution, Way
+from pdgate.gateway.app import create_app
+from pdgate.gateway.asgi import Front
+from pdgate.gateway.books import Books, registry_of
+from pdgate.gateway.config import Settings
+from pdgate.gateway.config.checks import mode_for
+from pdgate.gateway.deadlines import Timeouts
+from pdgate.gateway.debug import RecentCalls, no_headers, path_headers
+from pdgate.gateway.intake import Intake
+from pdgate.gateway.probe import Prober
+from pdgate.gateway.service import Service
+from pdgate.gateway.upstream.client import HttpUpstream
+from pdgate.gateway.upstream.settings import UpstreamSettings
+from pdgate.protocols.instance import Instance
+from pdgate.scheduling import policy
+from pdgate.scheduling.instances import Instances
+from pdgate.scheduling.scheduler import Scheduler
+
+log = logging.getLogger(__name__)
+
+
+def build(settings: Settings) -> Front:
+    """The gateway as an ASGI application; it opens nothing before its lifespan begins."""
+    instances = Instances(settings.fleet)
+    scheduler = Scheduler(
+        instances,
+        prefill=policy.load(settings.prefill_policy),
+        decode=policy.load(settings.decode_policy),
+        plain=policy.load(settings.plain_policy),
+    )
+    upstream = HttpUpstream(UpstreamSettings(timeouts=_timeouts(settings)))
+    recent = RecentCalls() if settings.debug_routes else None
+    books = Books(instances, recent, settings.call_log)
+    execution = Execution(scheduler, ways(settings), upstream, max_attempts=settings.max_attempts)
+    intake = Intake(settings.max_body_bytes, settings.trust_client_kv_params)
+    prober = Prober(instances, settings.health.interval_seconds, settings.health.timeout_seconds)
+
+    @asynccontextmanager
+    async def running() -> AsyncIterator[None]:
+        async with upstream, asyncio.TaskGroup() as background:
+            probing = background.create_task(prober.run())
+            # Engines that are down are found out within the probe's own timeout.
+            with suppress(TimeoutError):
+                await asyncio.wait_for(
+                    prober.first_round.wait(), settings.health.timeout_seconds + 1
+                )
+            yield
+            probing.cancel()
+
+    app = create_app(instances, prober, registry_of(books), running, recent)
+    headers = path_headers if settings.debug_headers else no_headers
+    return Front(Service(intake, execution, books), app, headers)
+
+
+def ways(settings: Settings) -> Callable[[Instance], Way]:
+    """Instance -> the forwarder of its protocol and generation, made when first needed."""
+    made: dict[tuple[str, str], Way] = {}
+
+    def way_of(instance: Instance) -> Way:
+        key = (instance.protocol, instance.generation)
+        way = made.get(key)
+        if way is None:
+            mode = mode_for(settings, instance.protocol)
+            way = made[key] = Way(registry.load(instance.protocol, mode, instance.generation), mode)
+        return way
+
+    return way_of
+
+
+def _timeouts(settings: Settings) -> Timeouts:
+    given = settings.timeouts
+    return Timeouts(
+        connect_seconds=given.connect_seconds,
+        prefill_seconds=given.prefill_seconds,
+        first_byte_seconds=given.first_byte_seconds,
+        idle_seconds=given.idle_seconds,
+    )
