@@ -1,0 +1,79 @@
+"""Who owns which block. Pure bookkeeping; free + used == total at all times.
+
+    empty  --take-->  used (counted owners)  --last drop-->  empty
+                        ^                                \\-> idle (contents worth keeping)
+                        '--- share ------ idle --take-->  used, contents forgotten
+
+Idle blocks are free: they are taken once the empty ones are gone, longest idle first.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+
+
+class OutOfBlocks(Exception):
+    """Fewer blocks are free than were asked for; nothing was taken."""
+
+
+class Allocator:
+    """
+    Args:
+        forget: Told of a block whose contents are lost, because it was taken anew.
+    """
+
+    def __init__(self, total: int, forget: Callable[[int], None] = lambda block_id: None) -> None:
+        self.total = total
+        self._forget = forget
+        self._empty = list(reversed(range(total)))
+        self._idle: OrderedDict[int, None] = OrderedDict()
+        self._owners: dict[int, int] = {}
+        self._worth_keeping: set[int] = set()
+
+    @property
+    def free(self) -> int:
+        return len(self._empty) + len(self._idle)
+
+    @property
+    def used(self) -> int:
+        return len(self._owners)
+
+    def take(self, count: int) -> list[int]:
+        """`count` blocks with one owner each. Raises OutOfBlocks."""
+        if count > self.free:
+            raise OutOfBlocks(f"{count} blocks asked for, {self.free} free")
+        taken = [self._take_one() for _ in range(count)]
+        self._owners |= dict.fromkeys(taken, 1)
+        return taken
+
+    def _take_one(self) -> int:
+        if self._empty:
+            return self._empty.pop()
+        block_id, _ = self._idle.popitem(last=False)
+        self._worth_keeping.discard(block_id)
+        self._forget(block_id)
+        return block_id
+
+    def share(self, block_ids: Iterable[int]) -> None:
+        """One more owner for blocks that are used or idle."""
+        for block_id in block_ids:
+            self._idle.pop(block_id, None)
+            self._owners[block_id] = self._owners.get(block_id, 0) + 1
+
+    def drop(self, block_ids: Iterable[int]) -> None:
+        """One owner less. Raises KeyError for a block that has none.
+
+        Later blocks of a sequence go idle first, as they are of use only after the earlier.
+        """
+        for block_id in reversed(list(block_ids)):
+            self._owners[block_id] -= 1
+            if self._owners[block_id]:
+                continue
+            del self._owners[block_id]
+            if block_id in self._worth_keeping:
+                self._idle[block_id] = None
+            else:
+                self._empty.append(block_id)
+
+    def keep_contents(self, block_id: int) -> None:
+        """When its last owner leaves, the block goes idle rather than empty."""
+        self._worth_keeping.add(block_id)

@@ -1,0 +1,58 @@
+"""Finds blocks that already hold the KV of a prompt's beginning.
+
+A full block is known by the hash of its tokens and of the hash before it, so equal
+hashes mean equal text from the very start:
+
+    hash[i] = blake2b(hash[i - 1], tokens of block i)
+"""
+
+from collections.abc import Sequence
+from hashlib import blake2b
+
+import numpy as np
+
+from pdgate.engine.cache.allocator import Allocator
+
+HASH_BYTES = 16
+
+
+def extend(hashes: list[bytes], tokens: Sequence[int], block_tokens: int, blocks: int) -> None:
+    """Makes `hashes` cover the first `blocks` blocks of the tokens."""
+    for index in range(len(hashes), blocks):
+        block = tokens[index * block_tokens : (index + 1) * block_tokens]
+        before = hashes[-1] if hashes else b""
+        data = before + np.asarray(block, "<i4").tobytes()
+        hashes.append(blake2b(data, digest_size=HASH_BYTES).digest())
+
+
+class BlockPool:
+    """An allocator that remembers which full blocks hold what."""
+
+    def __init__(self, total: int, block_tokens: int, reuse: bool = True) -> None:
+        self.block_tokens = block_tokens
+        self.allocator = Allocator(total, self._forget)
+        self._reuse = reuse
+        self._block_of: dict[bytes, int] = {}
+        self._hash_of: dict[int, bytes] = {}
+
+    def borrow(self, hashes: Sequence[bytes]) -> list[int]:
+        """Blocks for as many leading hashes as are known, each with one owner more."""
+        found = []
+        for known in hashes:
+            block_id = self._block_of.get(known)
+            if block_id is None:
+                break
+            found.append(block_id)
+        self.allocator.share(found)
+        return found
+
+    def publish(self, block_id: int, full: bytes) -> None:
+        """The block is full and its contents are `full`; the first of two equal ones stays."""
+        if not self._reuse or full in self._block_of or block_id in self._hash_of:
+            return
+        self._block_of[full] = block_id
+        self._hash_of[block_id] = full
+        self.allocator.keep_contents(block_id)
+
+    def _forget(self, block_id: int) -> None:
+        del self._block_of[self._hash_of.pop(block_id)]

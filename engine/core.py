@@ -1,0 +1,170 @@
+"""The thread that steps, and the thread-safe doors to it.
+
+    any thread      submit, abort, loaded, release ...  --inbox-->  core thread: Work
+    core thread     outputs of a step, as one batch     --deliver-> whoever asked
+
+The thread sleeps on a condition while there is nothing to do: no polling, no spinning.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from pdgate.engine.connector import Connector, Keep
+from pdgate.engine.layout import Layout
+from pdgate.engine.model.load import LoadedModel
+from pdgate.engine.pace import Faults, Pace
+from pdgate.engine.request import Output, Refusal, Request
+from pdgate.engine.stats import Gauges, Stats
+from pdgate.engine.work import Options, Work
+
+log = logging.getLogger(__name__)
+
+Deliver = Callable[[Sequence[Output]], None]
+
+
+class EngineCore:
+    """Implements `connector.Core`.
+
+    Args:
+        memory: Holds the pages; at least `layout.total_bytes` long.
+        deliver: Gets the outputs of each step, on the core's thread.
+    """
+
+    def __init__(
+        self,
+        model: LoadedModel,
+        layout: Layout,
+        memory: memoryview,
+        deliver: Deliver,
+        options: Options | None = None,
+        pace: Pace | None = None,
+        faults: Faults | None = None,
+    ) -> None:
+        self.model = model
+        self._deliver = deliver
+        self._pace = pace or Pace()
+        self._work = Work(model, layout, memory, options or Options(), faults or Faults())
+        self._inbox: list[Callable[[], None]] = []
+        self._wake = threading.Condition()
+        self._stopping = False
+        self._over = False
+        self._failed = False
+        self._thread = threading.Thread(target=self._run, name="engine-core", daemon=True)
+
+    def connect(self, connector: Connector) -> None:
+        """Before `start`; without it the engine computes everything itself."""
+        self._work.connector = connector
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends everything and waits for the thread, so that nobody touches the pages."""
+        with self._wake:
+            self._stopping = True
+            self._wake.notify()
+        self._thread.join()
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive() and not self._failed
+
+    @property
+    def stats(self) -> Stats:
+        return self._work.stats
+
+    @property
+    def gauges(self) -> Gauges:
+        return self._work.gauges
+
+    def submit(self, request: Request) -> None:
+        if not self._post(partial(self._work.submit, request)):
+            refusal = Refusal("the engine has stopped")
+            self._deliver([Output(request.id, refusal=refusal)])
+
+    def submit_prefill(
+        self, request_id: str, prompt: Sequence[int], tokens: int, keep: Keep
+    ) -> None:
+        """Raises ValueError for a prompt that this engine cannot hold."""
+        if not 0 < tokens <= len(prompt):
+            raise ValueError(f"{tokens} tokens of a prompt of {len(prompt)} cannot be computed")
+        if tokens > self.model.positions:
+            raise ValueError(f"{tokens} tokens do not fit in {self.model.positions}")
+        vocabulary = self.model.config.vocab_size
+        if not all(0 <= token < vocabulary for token in prompt):
+            raise ValueError(f"token ids must lie in [0, {vocabulary})")
+        self._post(partial(self._work.prefill, request_id, prompt, tokens, keep))
+
+    def abort(self, request_id: str) -> None:
+        self._post(partial(self._work.abort, request_id))
+
+    def loaded(self, request_id: str, error: str | None = None) -> None:
+        self._post(partial(self._work.loaded, request_id, error))
+
+    def release(self, request_id: str) -> None:
+        self._post(partial(self._work.release, request_id))
+
+    def _post(self, act: Callable[[], None]) -> bool:
+        """False when the thread will do nothing any more."""
+        with self._wake:
+            if self._over:
+                return False
+            self._inbox.append(act)
+            self._wake.notify()
+            return True
+
+    def _run(self) -> None:
+        try:
+            while self._turn():
+                pass
+        except Exception:  # the last stop of a thread: whoever waits must hear of it
+            log.exception("the engine core died")
+            self._failed = True
+        self._end()
+
+    def _end(self) -> None:
+        """Answers everybody, also those who came while we stopped."""
+        with self._wake:
+            self._over = True
+            acts, self._inbox = self._inbox, []
+        why = "the engine core died" if self._failed else "the engine is shutting down"
+        try:
+            for act in acts:
+                act()
+            self._work.shut_down(why, failed=self._failed)
+        finally:
+            self._deliver(self._work.take_outputs())
+
+    def _turn(self) -> bool:
+        """One step and what goes with it; False when it is time to stop."""
+        for act in self._take_inbox():
+            act()
+        self._work.end_leases()
+        begun = time.monotonic()
+        done = self._work.step()
+        if least := self._pace.least_seconds(done.prompts, done.decodes):
+            self._linger(begun + least)
+        if outputs := self._work.take_outputs():
+            self._deliver(outputs)
+        if done.idle:
+            self._sleep(self._work.next_lease_end)
+        return not self._stopping
+
+    def _take_inbox(self) -> list[Callable[[], None]]:
+        with self._wake:
+            acts, self._inbox = self._inbox, []
+        return acts
+
+    def _sleep(self, until: float | None) -> None:
+        """Until there is something to do, or a lease ends."""
+        with self._wake:
+            timeout = None if until is None else max(0.0, until - time.monotonic())
+            self._wake.wait_for(lambda: self._inbox or self._stopping, timeout)
+
+    def _linger(self, until: float) -> None:
+        """The pace asks for it; only stopping cuts it short."""
+        with self._wake:
+            self._wake.wait_for(lambda: self._stopping, until - time.monotonic())

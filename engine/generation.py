@@ -1,0 +1,90 @@
+"""One answer as it grows: from logits to text, until it ends."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from pdgate.engine.detokenize import Detokenizer, StopText
+from pdgate.engine.model.tokenizer import Tokenizer
+from pdgate.engine.model.weights import Floats
+from pdgate.engine.request import Finish, Logprob, Output, Request
+from pdgate.engine.sampling import Sampler, logprob
+
+
+class Generation:
+    """
+    Args:
+        positions: The longest sequence that the model computes, prompt included.
+    """
+
+    def __init__(self, request: Request, tokenizer: Tokenizer, positions: int) -> None:
+        sampling = request.sampling
+        self.request = request
+        self.first_token: int | None = None
+        self.count = 0
+        self._room = min(sampling.max_tokens, positions - len(request.prompt))
+        self._sampler = Sampler(sampling)
+        self._text = Detokenizer(tokenizer, request.prompt)
+        self._stop_text = StopText(sampling.stop, sampling.include_stop)
+        eos_ids = frozenset() if sampling.ignore_eos else tokenizer.eos_ids
+        self._ends = eos_ids | sampling.stop_token_ids
+        self._prompt_logprobs: list[Logprob | None] = []
+        if sampling.prompt_logprobs is not None:
+            self._prompt_logprobs = [None] * len(request.prompt)
+
+    def saw_prompt(self, start: int, logits: Floats) -> None:
+        """`logits` [t, vocab] of the tokens at start..; each speaks of the token after it."""
+        wanted = self.request.sampling.prompt_logprobs
+        if wanted is None:
+            return
+        for position, row in enumerate(logits, start + 1):
+            if position < len(self.request.prompt):
+                token = self.request.prompt[position]
+                self._prompt_logprobs[position] = logprob(row, token, wanted)
+
+    def next(self, logits: Floats) -> Output:
+        """Samples a token from `logits` [vocab]."""
+        sampling = self.request.sampling
+        too_early = self.count < sampling.min_tokens
+        token = self._sampler.choose(logits, self._ends if too_early else ())
+        if self.count == 0:
+            self.first_token = token
+        self.count += 1
+        logprobs = []
+        if sampling.logprobs is not None:
+            logprobs.append(logprob(logits, token, sampling.logprobs))
+        output = self._end(token) if token in self._ends else self._go_on(token)
+        return replace(
+            output,
+            tokens=(token,),
+            logprobs=logprobs,
+            prompt_logprobs=self.prompt_logprobs if self.count == 1 else None,
+        )
+
+    @property
+    def prompt_logprobs(self) -> Sequence[Logprob | None] | None:
+        return self._prompt_logprobs or None
+
+    def _end(self, token: int) -> Output:
+        """An end token is no text, unless the client asked to see it."""
+        sampling = self.request.sampling
+        asked_for = token in sampling.stop_token_ids
+        text = self._text.feed(token) if asked_for and sampling.include_stop else ""
+        text, _ = self._stop_text.feed(text + self._text.flush(), check=False)
+        return Output(
+            self.request.id,
+            text=text + self._stop_text.flush(),
+            finish=Finish.STOP,
+            stopped_by=token if asked_for else None,
+        )
+
+    def _go_on(self, token: int) -> Output:
+        full = self.count >= self._room
+        text = self._text.feed(token) + (self._text.flush() if full else "")
+        check = self.count >= self.request.sampling.min_tokens
+        text, stop = self._stop_text.feed(text, check)
+        if stop is not None:
+            return Output(self.request.id, text=text, finish=Finish.STOP, stopped_by=stop)
+        if full:
+            text += self._stop_text.flush()
+            return Output(self.request.id, text=text, finish=Finish.LENGTH)
+        return Output(self.request.id, text=text)

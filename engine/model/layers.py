@@ -1,0 +1,74 @@
+"""The parts of a Llama layer, as functions of arrays.
+
+Shapes: t tokens of one sequence or of a whole batch, h heads, c tokens of context,
+d = head_dim. Everything is float32.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pdgate.engine.model.config import ModelConfig
+from pdgate.engine.model.weights import Floats
+
+
+def rms_norm(x: Floats, weight: Floats, eps: float) -> Floats:
+    mean_square = np.mean(x * x, axis=-1, keepdims=True)
+    normed: Floats = x / np.sqrt(mean_square + np.float32(eps)) * weight
+    return normed
+
+
+def silu(x: Floats) -> Floats:
+    """x * sigmoid(x), in a form that does not overflow."""
+    half = np.float32(0.5)
+    gated: Floats = x * (half + half * np.tanh(half * x))
+    return gated
+
+
+def rotary_table(config: ModelConfig, positions: int) -> tuple[Floats, Floats]:
+    """Cosines and sines, [positions, head_dim / 2] each."""
+    exponents = np.arange(0, config.head_dim, 2, dtype=np.float32) / np.float32(config.head_dim)
+    frequencies = 1.0 / np.float32(config.rope_theta) ** exponents
+    if (scaling := config.rope_scaling) is not None:
+        wavelengths = 2 * np.pi / frequencies
+        low, high = scaling.low_freq_factor, scaling.high_freq_factor
+        turns = scaling.original_positions / wavelengths
+        # 0: slow frequencies, stretched by `factor`; 1: fast ones, left alone.
+        blend = np.clip((turns - low) / (high - low), 0.0, 1.0)
+        frequencies = frequencies * (blend + (1 - blend) / scaling.factor)
+    angles = np.outer(np.arange(positions, dtype=np.float32), frequencies.astype(np.float32))
+    return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
+
+
+def rotate(x: Floats, cos: Floats, sin: Floats) -> Floats:
+    """[t, h, d] with [t, d / 2]: the first half of each head turns with the second."""
+    first, second = np.split(x, 2, axis=-1)
+    c, s = cos[:, None, :], sin[:, None, :]
+    return np.concatenate((first * c - second * s, second * c + first * s), axis=-1)
+
+
+def attention(q: Floats, k: Floats, v: Floats, start: int) -> Floats:
+    """Causal attention of one sequence: q [t, h, d] at positions start.., k and v [kv, c, d].
+
+    The context ends with the queries themselves (c = start + t). Returns [t, h * d].
+    """
+    t, heads, dim = q.shape
+    kv_heads, context, _ = k.shape
+    group = heads // kv_heads
+    grouped = q.reshape(t, kv_heads, group, dim).transpose(1, 2, 0, 3)
+    scores: Floats = grouped.reshape(kv_heads, group * t, dim) @ k.transpose(0, 2, 1)
+    scores *= np.float32(dim**-0.5)
+    if t > 1:
+        scores = scores.reshape(kv_heads, group, t, context)
+        scores[:, :, _hidden(t, context, start)] = -np.inf
+        scores = scores.reshape(kv_heads, group * t, context)
+    scores -= scores.max(axis=-1, keepdims=True)
+    np.exp(scores, out=scores)
+    scores /= scores.sum(axis=-1, keepdims=True)
+    mixed: Floats = scores @ v
+    by_token = mixed.reshape(kv_heads, group, t, dim).transpose(2, 0, 1, 3)
+    return by_token.reshape(t, heads * dim)
+
+
+def _hidden(t: int, context: int, start: int) -> NDArray[np.bool_]:
+    """[t, context]: True where a token would see one that comes after it."""
+    return np.arange(context)[None, :] > np.arange(start, start + t)[:, None]

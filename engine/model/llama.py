@@ -1,0 +1,148 @@
+"""A Llama decoder over pages of KV cache.
+
+One call computes a batch of spans, each a run of tokens of one sequence:
+
+    spans -> embed -> [norm, q k v, write pages, attend over pages, mlp] * layers -> logits
+
+The projections see all spans as one matrix; attention goes span by span, since every
+sequence has its own context.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+
+from pdgate.engine.cache.memory import KvMemory
+from pdgate.engine.model import layers
+from pdgate.engine.model.config import ModelConfig
+from pdgate.engine.model.weights import Floats, Weights
+
+
+class Wanted(Enum):
+    """Of which tokens of a span the logits are asked."""
+
+    NONE = "none"
+    LAST = "last"
+    ALL = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Tokens [start, start + len(tokens)) of a sequence; its earlier ones are in the pages."""
+
+    tokens: Sequence[int]
+    start: int
+    block_ids: Sequence[int]
+    wanted: Wanted = Wanted.LAST
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """Matrices are [in, out]; q, k and v are one, and so are gate and up."""
+
+    attention_norm: Floats
+    qkv: Floats
+    out: Floats
+    mlp_norm: Floats
+    gate_up: Floats
+    down: Floats
+
+
+class Llama:
+    """
+    Args:
+        positions: The longest sequence that will be asked for.
+        bias: Added to the logits, [vocab]; -inf forbids a token.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        weights: Weights,
+        positions: int,
+        bias: Floats | None = None,
+    ) -> None:
+        self.config = config
+        self._embedding = weights["model.embed_tokens.weight"]
+        self._layers = [_layer(weights, i) for i in range(config.layers)]
+        self._norm = weights["model.norm.weight"]
+        head = self._embedding if config.tied else weights["lm_head.weight"]
+        self._head = np.ascontiguousarray(head.T)
+        self._bias = bias
+        self._cos, self._sin = layers.rotary_table(config, positions)
+
+    def forward(self, spans: Sequence[Span], memory: KvMemory) -> list[Floats]:
+        """Fills the pages of the spans and returns each span's logits, [0, 1 or t, vocab]."""
+        config = self.config
+        ids = np.concatenate([np.asarray(span.tokens, np.intp) for span in spans])
+        positions = np.concatenate([np.arange(span.start, span.end) for span in spans])
+        slots = [memory.slots(s.block_ids, s.start, len(s.tokens)) for s in spans]
+        blocks = np.concatenate([block for block, _ in slots])
+        places = np.concatenate([place for _, place in slots])
+        cos, sin = self._cos[positions], self._sin[positions]
+        widths = [config.heads, config.heads + config.kv_heads]
+
+        x = self._embedding[ids]
+        for index, layer in enumerate(self._layers):
+            normed = layers.rms_norm(x, layer.attention_norm, config.rms_eps)
+            qkv = (normed @ layer.qkv).reshape(len(ids), -1, config.head_dim)
+            q, k, v = np.split(qkv, widths, axis=1)
+            memory.write(index, (blocks, places), layers.rotate(k, cos, sin), v)
+            x = x + self._attend(index, layers.rotate(q, cos, sin), spans, memory) @ layer.out
+            normed = layers.rms_norm(x, layer.mlp_norm, config.rms_eps)
+            gate, up = np.split(normed @ layer.gate_up, 2, axis=-1)
+            x = x + (layers.silu(gate) * up) @ layer.down
+        return self._logits(x, spans)
+
+    def _attend(self, index: int, q: Floats, spans: Sequence[Span], memory: KvMemory) -> Floats:
+        parts = []
+        row = 0
+        for span in spans:
+            k, v = memory.read(index, span.block_ids, span.end)
+            parts.append(layers.attention(q[row : row + len(span.tokens)], k, v, span.start))
+            row += len(span.tokens)
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def _logits(self, x: Floats, spans: Sequence[Span]) -> list[Floats]:
+        rows: list[int] = []
+        counts = []
+        end = 0
+        for span in spans:
+            begin, end = end, end + len(span.tokens)
+            match span.wanted:
+                case Wanted.NONE:
+                    begin = end
+                case Wanted.LAST:
+                    begin = end - 1
+                case Wanted.ALL:
+                    pass
+            rows.extend(range(begin, end))
+            counts.append(end - begin)
+        normed = layers.rms_norm(x[rows], self._norm, self.config.rms_eps)
+        logits: Floats = normed @ self._head
+        if self._bias is not None:
+            logits += self._bias
+        return np.split(logits, np.cumsum(counts)[:-1])
+
+
+def _layer(weights: Weights, index: int) -> _Layer:
+    def take(name: str) -> Floats:
+        return weights[f"model.layers.{index}.{name}.weight"]
+
+    def merged(*names: str) -> Floats:
+        return np.ascontiguousarray(np.concatenate([take(name) for name in names]).T)
+
+    return _Layer(
+        attention_norm=take("input_layernorm"),
+        qkv=merged("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+        out=merged("self_attn.o_proj"),
+        mlp_norm=take("post_attention_layernorm"),
+        gate_up=merged("mlp.gate_proj", "mlp.up_proj"),
+        down=merged("mlp.down_proj"),
+    )

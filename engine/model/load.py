@@ -1,0 +1,41 @@
+"""A model by its folder, or the built-in one."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from pdgate.engine.model import builtin, tokenizer, weights
+from pdgate.engine.model.config import ModelConfig, from_hugging_face
+from pdgate.engine.model.llama import Llama
+from pdgate.engine.model.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """
+    Attributes:
+        root: Folder of the model, or the name of the built-in one.
+        positions: The longest sequence, prompt and answer together, in tokens.
+    """
+
+    root: str
+    decoder: Llama
+    tokenizer: Tokenizer
+    positions: int
+
+    @property
+    def config(self) -> ModelConfig:
+        return self.decoder.config
+
+
+def load(path: str | None, max_positions: int) -> LoadedModel:
+    """Raises OSError or ValueError if the folder holds no model that this engine computes."""
+    if path is None:
+        positions = min(max_positions, builtin.CONFIG.max_positions)
+        decoder = Llama(builtin.CONFIG, builtin.weights(), positions, builtin.bias())
+        return LoadedModel(builtin.NAME, decoder, builtin.tokenizer(), positions)
+    folder = Path(path)
+    config = from_hugging_face(json.loads((folder / "config.json").read_text()))
+    positions = min(max_positions, config.max_positions)
+    decoder = Llama(config, weights.load_folder(folder), positions)
+    return LoadedModel(path, decoder, tokenizer.load_folder(folder), positions)

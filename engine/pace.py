@@ -1,0 +1,46 @@
+"""Slows the engine down and makes it fail, on purpose, so that others can be tested."""
+
+import os
+import random
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How long a step takes at least.
+
+    Attributes:
+        prefill_seconds: A step that finishes prompts.
+        token_seconds: A step that decodes.
+    """
+
+    prefill_seconds: float = 0.0
+    token_seconds: float = 0.0
+
+    def least_seconds(self, prompts: int, decodes: int) -> float:
+        return max(
+            self.prefill_seconds if prompts else 0.0,
+            self.token_seconds if decodes else 0.0,
+        )
+
+
+class Faults:
+    """
+    Args:
+        fail_rate: Share of requests that are refused with a 500, 0..1.
+        die_after: The process ends without a word when it has taken in so many requests
+            and gets another.
+    """
+
+    def __init__(self, fail_rate: float = 0.0, die_after: int | None = None) -> None:
+        self._fail_rate = fail_rate
+        self._requests_left = die_after
+        self._random = random.Random()
+
+    def strikes(self) -> bool:
+        """A request came: shall it fail? May not return."""
+        if self._requests_left is not None:
+            if self._requests_left == 0:
+                os._exit(1)
+            self._requests_left -= 1
+        return self._random.random() < self._fail_rate

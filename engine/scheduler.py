@@ -1,0 +1,218 @@
+"""Continuous batching: which tokens are computed in the next step. Pure, no I/O.
+
+A step has a budget of tokens. Sequences that decode come first, one token each; then
+prompts, cut into chunks where they do not fit. When pages run out, the youngest running
+job gives its pages up and starts again later (its prefix often survives in the cache).
+
+KV that comes from a peer needs pages but no budget: such a job waits in `loading`, out
+of the way of every step, until `loaded` says that its pages are filled.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+
+from pdgate.engine.cache import prefix
+from pdgate.engine.cache.allocator import OutOfBlocks
+from pdgate.engine.cache.prefix import BlockPool
+from pdgate.engine.job import Chunk, Job, State, Step
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Of one step. Every running sequence fits in with a token: max_seqs <= max_tokens."""
+
+    max_seqs: int = 64
+    max_tokens: int = 512
+
+
+class Scheduler:
+    def __init__(self, limits: Limits, pool: BlockPool) -> None:
+        self._limits = limits
+        self._pool = pool
+        self.arriving: deque[Job] = deque()
+        """Their KV comes from a peer, and they have no pages yet."""
+        self.waiting: deque[Job] = deque()
+        """Those that already hold pages come first."""
+        self.loading: dict[str, Job] = {}
+        self.running: list[Job] = []
+        self.preemptions = 0
+
+    def add(self, job: Job) -> None:
+        (self.waiting if job.load is None else self.arriving).append(job)
+
+    def step(self) -> Step:
+        chunks = self._continue_running()
+        loads = self._start_loads()
+        if len(chunks) == len(self.running):
+            # Whoever is running has its chunk; so there may be budget for others.
+            self._admit(chunks)
+        return Step(list(chunks.values()), loads)
+
+    def advance(self, chunk: Chunk) -> None:
+        """The KV of the chunk is in its pages."""
+        self._filled(chunk.job, chunk.end)
+
+    def loaded(self, job: Job, ok: bool) -> None:
+        """The load of a job in `loading` is over; what landed counts only if `ok`."""
+        del self.loading[job.id]
+        if job.state is State.DOOMED:
+            self._retire(job)
+            return
+        if ok and job.load is not None:
+            # The last token is computed here in any case: its logits are needed.
+            job.loaded = min(job.load, job.end - 1)
+            self._filled(job, max(job.loaded, job.computed))
+        job.load = None
+        job.state = State.WAITING
+        self._wait_with_pages(job)
+
+    def finish(self, job: Job) -> list[int]:
+        """Ends a running job; its pages are the caller's now, to `drop` in the end."""
+        self.running.remove(job)
+        job.state = State.OVER
+        blocks, job.blocks = job.blocks, []
+        return blocks
+
+    def abort(self, job: Job) -> None:
+        """Ends a job in any state. While it loads, its pages stay taken until `loaded`."""
+        match job.state:
+            case State.LOADING | State.DOOMED:
+                job.state = State.DOOMED
+                return
+            case State.RUNNING:
+                self.running.remove(job)
+            case State.WAITING:
+                (self.waiting if job.load is None else self.arriving).remove(job)
+            case State.OVER:
+                return
+        self._retire(job)
+
+    def drop(self, blocks: list[int]) -> None:
+        self._pool.allocator.drop(blocks)
+
+    def _continue_running(self) -> dict[str, Chunk]:
+        """A chunk for each running job, as far as budget and pages go."""
+        chunks: dict[str, Chunk] = {}
+        for job in sorted(self.running, key=lambda job: not job.decodes):
+            budget = self._limits.max_tokens - sum(chunk.count for chunk in chunks.values())
+            if job.state is not State.RUNNING or budget == 0:
+                continue
+            count = min(job.missing, budget)
+            if self._make_room(job, job.computed + count, chunks):
+                chunks[job.id] = Chunk(job, job.computed, count)
+        return chunks
+
+    def _make_room(self, job: Job, tokens: int, chunks: dict[str, Chunk]) -> bool:
+        """Pages for so many tokens, if need be those of other jobs, in the end its own."""
+        while not self._grow(job, tokens):
+            victim = self._victim(job)
+            chunks.pop(victim.id, None)
+            self._preempt(victim)
+            if victim is job:
+                return False
+        return True
+
+    def _victim(self, job: Job) -> Job:
+        if self.running[-1] is not job:
+            return self.running[-1]
+        holders = [other for other in self.waiting if other.blocks]
+        return holders[-1] if holders else job
+
+    def _start_loads(self) -> list[Job]:
+        loads = []
+        while self.arriving and self._may_hold_more_pages():
+            job = self.arriving[0]
+            if not self._begin(job):
+                break
+            self.arriving.popleft()
+            job.state = State.LOADING
+            self.loading[job.id] = job
+            loads.append(job)
+        return loads
+
+    def _may_hold_more_pages(self) -> bool:
+        """Loads run ahead of the turns they will get, but no further than one full batch."""
+        ready = sum(1 for job in self.waiting if job.blocks)
+        return len(self.loading) + ready < self._limits.max_seqs
+
+    def _admit(self, chunks: dict[str, Chunk]) -> None:
+        budget = self._limits.max_tokens - sum(chunk.count for chunk in chunks.values())
+        while self.waiting and budget and len(self.running) < self._limits.max_seqs:
+            job = self.waiting[0]
+            if not self._begin(job):
+                if self.running or not self._take_from_waiting(job):
+                    return
+                continue
+            self.waiting.popleft()
+            job.state = State.RUNNING
+            self.running.append(job)
+            chunk = Chunk(job, job.computed, min(job.missing, budget))
+            chunks[job.id] = chunk
+            budget -= chunk.count
+
+    def _begin(self, job: Job) -> bool:
+        """Pages for all of a job's tokens, so that it does not run into its own preemption."""
+        fresh = not job.blocks
+        if fresh and not job.every_logit:
+            self._borrow(job)
+        if self._grow(job, job.end):
+            return True
+        if fresh:
+            self._release(job)
+        return False
+
+    def _take_from_waiting(self, job: Job) -> bool:
+        """Pages of the last other job that waits with some; without it nobody might move."""
+        holders = [other for other in self.waiting if other.blocks and other is not job]
+        if not holders:
+            return False
+        self.waiting.remove(holders[-1])
+        self._release(holders[-1])
+        self.waiting.append(holders[-1])
+        return True
+
+    def _borrow(self, job: Job) -> None:
+        """Full blocks of the prefix cache; never the last token, whose logits are needed."""
+        most = (job.end - 1) // self._pool.block_tokens
+        prefix.extend(job.hashes, job.tokens, self._pool.block_tokens, most)
+        job.blocks = self._pool.borrow(job.hashes[:most])
+        job.hits = job.computed = len(job.blocks) * self._pool.block_tokens
+
+    def _grow(self, job: Job, tokens: int) -> bool:
+        needed = -(-tokens // self._pool.block_tokens) - len(job.blocks)
+        if needed <= 0:
+            return True
+        try:
+            job.blocks += self._pool.allocator.take(needed)
+        except OutOfBlocks:
+            return False
+        return True
+
+    def _filled(self, job: Job, tokens: int) -> None:
+        """The first `tokens` tokens have their KV; blocks that became full can be shared."""
+        before, after = (count // self._pool.block_tokens for count in (job.computed, tokens))
+        job.computed = tokens
+        prefix.extend(job.hashes, job.tokens, self._pool.block_tokens, after)
+        for index in range(before, after):
+            self._pool.publish(job.blocks[index], job.hashes[index])
+
+    def _preempt(self, job: Job) -> None:
+        self.preemptions += 1
+        (self.running if job.state is State.RUNNING else self.waiting).remove(job)
+        self._release(job)
+        job.state = State.WAITING
+        self._wait_with_pages(job)
+
+    def _wait_with_pages(self, job: Job) -> None:
+        """Behind those that hold pages, before those that never had any."""
+        self.waiting.insert(sum(1 for other in self.waiting if other.blocks), job)
+
+    def _retire(self, job: Job) -> None:
+        job.state = State.OVER
+        self._release(job)
+
+    def _release(self, job: Job) -> None:
+        """Pages and all that was in them."""
+        self._pool.allocator.drop(job.blocks)
+        job.blocks = []
+        job.hits = job.loaded = job.computed = 0

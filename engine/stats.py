@@ -1,0 +1,35 @@
+"""What the core counts. Written on its thread, read anywhere: a torn read is harmless."""
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class Stats:
+    """Counters since the start; tokens unless the name says otherwise."""
+
+    prompts_computed: int = 0
+    prompts_from_cache: int = 0
+    prompts_from_peer: int = 0
+    generated: int = 0
+    requests_stopped: int = 0
+    requests_cut: int = 0
+    requests_aborted: int = 0
+    requests_failed: int = 0
+    loads_failed: int = 0
+    loaded_bytes: int = 0
+    leases_ended: int = 0
+    steps: int = 0
+    stepping_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Gauges:
+    """What is the case now: requests by state, blocks by owner."""
+
+    running: int
+    waiting: int
+    loading: int
+    blocks_total: int
+    blocks_used: int
+    blocks_kept: int
+    preemptions: int

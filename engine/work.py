@@ -1,0 +1,383 @@
+"""What the core does, one thing at a time, on one thread.
+
+    submit, prefill, abort, loaded, release, end_leases    change what there is to do
+    step                                                   does the next piece of it
+    take_outputs                                           what came out since the last call
+
+A connector's hooks are called from here. One of them failing fails its own request and
+no other: connectors are written by others and speak with strangers.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal
+
+from pdgate.engine.cache.memory import KvMemory
+from pdgate.engine.cache.prefix import BlockPool
+from pdgate.engine.connector import Arrival, Connector, Keep, Load, Pages
+from pdgate.engine.generation import Generation
+from pdgate.engine.job import Chunk, Job, State
+from pdgate.engine.layout import Layout
+from pdgate.engine.leases import Lease, Leases
+from pdgate.engine.model.llama import Span, Wanted
+from pdgate.engine.model.load import LoadedModel
+from pdgate.engine.model.weights import Floats
+from pdgate.engine.pace import Faults
+from pdgate.engine.request import Finish, Output, Refusal, Request
+from pdgate.engine.scheduler import Limits, Scheduler
+from pdgate.engine.stats import Gauges, Stats
+
+log = logging.getLogger(__name__)
+
+# What a NIXL prefill says of its own cache hits; decode repeats it to the client.
+CACHED_BY_PEER: Final = "remote_prefill_cached_tokens"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    limits: Limits = field(default_factory=Limits)
+    reuse_prefixes: bool = True
+    on_failed_load: Literal["fail", "recompute"] = "fail"
+
+
+@dataclass(slots=True)
+class Live:
+    """A request that is not over. A prefill for a peer has no generation and no client.
+
+    Attributes:
+        cached_by_peer: Prompt tokens that the prefill engine had cached, as it said.
+        cached: Prompt tokens that nobody computed for this request; None until the whole
+            prompt is in the pages.
+    """
+
+    job: Job
+    generation: Generation | None = None
+    load: Load | None = None
+    keep: Keep | None = None
+    cached_by_peer: int = 0
+    cached: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What a step did: prompts it finished, tokens it decoded; `idle` if nothing at all."""
+
+    prompts: int = 0
+    decodes: int = 0
+    idle: bool = True
+
+
+class Work:
+    def __init__(
+        self,
+        model: LoadedModel,
+        layout: Layout,
+        memory: memoryview,
+        options: Options,
+        faults: Faults,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._model = model
+        self._layout = layout
+        self._memory = KvMemory(layout, memory)
+        self._options = options
+        self._faults = faults
+        self._now = now
+        self._pool = BlockPool(layout.blocks, layout.block_tokens, options.reuse_prefixes)
+        self._scheduler = Scheduler(options.limits, self._pool)
+        self._live: dict[str, Live] = {}
+        self._leases = Leases()
+        self._outputs: list[Output] = []
+        self.connector: Connector | None = None
+        self.stats = Stats()
+
+    @property
+    def gauges(self) -> Gauges:
+        scheduler = self._scheduler
+        return Gauges(
+            running=len(scheduler.running),
+            waiting=len(scheduler.waiting) + len(scheduler.arriving),
+            loading=len(scheduler.loading),
+            blocks_total=self._layout.blocks,
+            blocks_used=self._pool.allocator.used,
+            blocks_kept=self._leases.blocks,
+            preemptions=scheduler.preemptions,
+        )
+
+    @property
+    def next_lease_end(self) -> float | None:
+        return self._leases.next_end
+
+    def take_outputs(self) -> list[Output]:
+        outputs, self._outputs = self._outputs, []
+        return outputs
+
+    def submit(self, request: Request) -> None:
+        if self._faults.strikes():
+            self._refuse(request.id, "this engine was told to fail some requests")
+            return
+        try:
+            plan = self._plan(request)
+        except ValueError as error:
+            self._refuse(request.id, str(error), blame_client=True)
+            return
+        except Exception:  # a bug in a connector must cost its own request only
+            log.exception("the connector could not plan %s", request.id)
+            self._refuse(request.id, "the KV connector failed")
+            return
+        sampling = request.sampling
+        job = Job(
+            request.id,
+            list(request.prompt),
+            len(request.prompt),
+            goal=len(request.prompt) if sampling.max_tokens == 0 else None,
+            load=plan.tokens if isinstance(plan, Load) else None,
+            every_logit=sampling.prompt_logprobs is not None,
+        )
+        self._live[request.id] = Live(
+            job,
+            Generation(request, self._model.tokenizer, self._model.positions),
+            load=plan if isinstance(plan, Load) else None,
+            keep=plan if isinstance(plan, Keep) else None,
+            cached_by_peer=_cached_by_peer(request.params),
+        )
+        self._scheduler.add(job)
+
+    def prefill(self, request_id: str, prompt: Sequence[int], tokens: int, keep: Keep) -> None:
+        job = Job(request_id, list(prompt), len(prompt), goal=tokens)
+        self._live[request_id] = Live(job, keep=keep)
+        self._scheduler.add(job)
+
+    def abort(self, request_id: str) -> None:
+        """Ends a request in any state; one that is over but kept gives its pages up."""
+        live = self._live.get(request_id)
+        if live is None:
+            if lease := self._leases.release(request_id):
+                self._drop(lease, "aborted")
+            return
+        if live.job.state is State.DOOMED:
+            return
+        self.stats.requests_aborted += 1
+        self._end_early(live, Output(request_id, finish=Finish.ABORT), "aborted")
+
+    def loaded(self, request_id: str, error: str | None) -> None:
+        live = self._live.get(request_id)
+        if live is None or request_id not in self._scheduler.loading:
+            log.warning("a load of %s ended that nobody waits for", request_id)
+            return
+        job = live.job
+        doomed = job.state is State.DOOMED
+        self._scheduler.loaded(job, ok=error is None)
+        if doomed:
+            del self._live[request_id]
+        elif error is None:
+            blocks = self._layout.blocks_for(job.loaded) - self._layout.blocks_for(job.hits)
+            self.stats.loaded_bytes += blocks * self._layout.layers * self._layout.page_bytes
+        else:
+            self._load_failed(live, error)
+
+    def release(self, request_id: str) -> None:
+        if lease := self._leases.release(request_id):
+            self._scheduler.drop(lease.blocks)
+
+    def end_leases(self) -> None:
+        for lease in self._leases.take_ended(self._now()):
+            self.stats.leases_ended += 1
+            self._drop(lease, "the lease is over")
+
+    def step(self) -> Done:
+        step = self._scheduler.step()
+        for job in step.loads:
+            self._start(self._live[job.id])
+        if not step.chunks:
+            return Done(idle=not step.loads)
+        begun = self._now()
+        prompts = sum(1 for chunk in step.chunks if chunk.completes and not chunk.job.decodes)
+        decodes = sum(1 for chunk in step.chunks if chunk.job.decodes)
+        spans = [self._span(chunk) for chunk in step.chunks]
+        for chunk, logits in zip(
+            step.chunks, self._model.decoder.forward(spans, self._memory), strict=True
+        ):
+            self._scheduler.advance(chunk)
+            self._computed(chunk, logits)
+        self.stats.steps += 1
+        self.stats.stepping_seconds += self._now() - begun
+        return Done(prompts, decodes, idle=False)
+
+    def shut_down(self, why: str, *, failed: bool) -> None:
+        """Ends everything. Afterwards no hook is called and no page is touched."""
+        for live in list(self._live.values()):
+            request_id = live.job.id
+            refusal = Refusal(why) if failed else None
+            finish = None if failed else Finish.ABORT
+            self._end_early(live, Output(request_id, finish=finish, refusal=refusal), why)
+        for lease in self._leases.take_all():
+            self._drop(lease, why)
+
+    def _plan(self, request: Request) -> Load | Keep | None:
+        if self.connector is None:
+            return None
+        plan = self.connector.plan(
+            Arrival(request.id, request.wire_id, request.prompt, request.params, request.body)
+        )
+        if isinstance(plan, Load) and not 0 <= plan.tokens <= len(request.prompt):
+            raise ValueError(
+                f"{plan.tokens} tokens of a prompt of {len(request.prompt)} cannot be loaded"
+            )
+        return plan
+
+    def _start(self, live: Live) -> None:
+        job, load = live.job, live.load
+        assert load is not None
+        held = min(self._layout.blocks_for(load.tokens), len(job.blocks))
+        pages = Pages(tuple(job.blocks[:held]), load.tokens, job.hits)
+        # Nothing is left to load for a request that ended before it got pages; its peer
+        # learns through the same call that it may let go.
+        skip = load.tokens if job.state is State.DOOMED else min(job.hits, load.tokens)
+        try:
+            self._hooks.start(job.id, load, pages, skip)
+        except Exception:  # a bug in a connector must cost its own request only
+            log.exception("the connector could not start to load %s", job.id)
+            self.loaded(job.id, "the KV connector failed")
+
+    def _load_failed(self, live: Live, error: str) -> None:
+        self.stats.loads_failed += 1
+        log.warning("KV of %s did not arrive: %s", live.job.id, error)
+        if self._options.on_failed_load == "recompute":
+            return
+        self.stats.requests_failed += 1
+        self._scheduler.abort(live.job)
+        del self._live[live.job.id]
+        if self._hooks.load_failure == "abort":
+            self._outputs.append(Output(live.job.id, finish=Finish.ABORT))
+        else:
+            self._refuse(live.job.id, f"KV cache could not be loaded: {error}")
+
+    def _span(self, chunk: Chunk) -> Span:
+        job = chunk.job
+        if job.every_logit and chunk.start < job.prompt_tokens:
+            wanted = Wanted.ALL
+        elif chunk.completes and job.goal is None:
+            wanted = Wanted.LAST
+        else:
+            wanted = Wanted.NONE
+        return Span(job.tokens[chunk.start : chunk.end], chunk.start, job.blocks, wanted)
+
+    def _computed(self, chunk: Chunk, logits: Floats) -> None:
+        live = self._live[chunk.job.id]
+        if live.generation is not None and chunk.job.every_logit:
+            live.generation.saw_prompt(chunk.start, logits)
+        if not chunk.completes:
+            return
+        self._count_prompt(live)
+        if live.generation is None or chunk.job.goal is not None:
+            self._finish(live, Output(chunk.job.id, finish=Finish.LENGTH))
+            return
+        output = live.generation.next(logits[-1])
+        self.stats.generated += 1
+        if output.last:
+            self._finish(live, output)
+            return
+        chunk.job.tokens.append(output.tokens[0])
+        self._outputs.append(replace(output, cached_tokens=live.cached or 0))
+
+    def _finish(self, live: Live, output: Output) -> None:
+        job = live.job
+        blocks = self._scheduler.finish(job)
+        del self._live[job.id]
+        if output.finish is Finish.STOP:
+            self.stats.requests_stopped += 1
+        else:
+            self.stats.requests_cut += 1
+        params = None
+        if live.keep is None:
+            self._scheduler.drop(blocks)
+        else:
+            self._leases.hold(Lease(job.id, blocks, self._now() + live.keep.lease_seconds))
+            try:
+                params = self._kept(live, blocks, str(output.finish))
+            except Exception:  # a bug in a connector must cost its own request only
+                log.exception("the connector could not keep %s", job.id)
+                self.release(job.id)
+                self._refuse(job.id, "the KV connector failed")
+                return
+        if live.generation is not None:
+            prompt_logprobs = output.prompt_logprobs
+            if job.goal is not None:
+                prompt_logprobs = live.generation.prompt_logprobs
+            self._outputs.append(
+                replace(
+                    output,
+                    prompt_logprobs=prompt_logprobs,
+                    cached_tokens=live.cached or 0,
+                    kv_transfer_params=params,
+                )
+            )
+
+    def _kept(self, live: Live, blocks: list[int], finish: str) -> Mapping[str, Any] | None:
+        assert live.keep is not None
+        job = live.job
+        held = blocks[: self._layout.blocks_for(job.computed)]
+        pages = Pages(tuple(held), job.computed, min(job.hits, job.prompt_tokens))
+        first = live.generation.first_token if live.generation else None
+        return self._hooks.kept(job.id, live.keep, pages, first, finish)
+
+    def _end_early(self, live: Live, output: Output, why: str) -> None:
+        """The client hears of it now; pages that are being filled wait for `loaded`."""
+        job = live.job
+        never_started = job.load is not None and job.state is State.WAITING
+        was_loading = job.state is State.LOADING
+        self._scheduler.abort(job)
+        if live.generation is not None:
+            self._outputs.append(output)
+        if never_started:
+            self._scheduler.loading[job.id] = job
+            job.state = State.DOOMED
+            self._start(live)
+            return
+        if was_loading:
+            self._guarded(lambda: self._hooks.cancel(job.id), job.id)
+            return
+        self._live.pop(job.id, None)
+        if live.keep is not None:
+            self._guarded(lambda: self._hooks.dropped(job.id, why), job.id)
+
+    def _drop(self, lease: Lease, why: str) -> None:
+        """The connector hears of it first, so that no reader comes for pages used anew."""
+        self._guarded(lambda: self._hooks.dropped(lease.request_id, why), lease.request_id)
+        self._scheduler.drop(lease.blocks)
+
+    def _guarded(self, hook: Callable[[], None], request_id: str) -> None:
+        try:
+            hook()
+        except Exception:  # a bug in a connector must cost its own request only
+            log.exception("the connector failed while letting go of %s", request_id)
+
+    @property
+    def _hooks(self) -> Connector:
+        """Loads and keeps are only ever planned by a connector."""
+        assert self.connector is not None
+        return self.connector
+
+    def _refuse(self, request_id: str, message: str, *, blame_client: bool = False) -> None:
+        if not blame_client:
+            self.stats.requests_failed += 1
+        self._outputs.append(Output(request_id, refusal=Refusal(message, blame_client)))
+
+    def _count_prompt(self, live: Live) -> None:
+        """Once for each request, when its prompt is in the pages, however that came about."""
+        if live.cached is not None:
+            return
+        job = live.job
+        live.cached = live.cached_by_peer if job.loaded else job.hits
+        from_peer = max(0, job.loaded - job.hits)
+        self.stats.prompts_from_cache += job.hits
+        self.stats.prompts_from_peer += from_peer
+        self.stats.prompts_computed += min(job.prompt_tokens, job.end) - job.hits - from_peer
+
+
+def _cached_by_peer(params: Mapping[str, Any] | None) -> int:
+    count = (params or {}).get(CACHED_BY_PEER)
+    return count if isinstance(count, int) and count > 0 else 0
