@@ -1,0 +1,17 @@
+"""The gateway's HTTP/1.1 client towards engines: pooled, on asyncio Protocols.
+
+    client.py      HttpUpstream: sends legs, gives answers (the Upstream contract)
+    pool.py        the connections to one URL; the last one used is used next
+    connection.py  one connection: bytes in, head, body pieces and end out
+    exchange.py    one request and its answer (the Answer contract), with its deadlines
+    request.py     what the head of a request says, and which headers may pass
+    failures.py    what an answer other than 2xx means
+
+A piece of a body goes from `data_received` to the sink in one chain of calls: no task,
+future or timer is made for it.
+"""
+
+from pdgate.gateway.upstream.client import HttpUpstream
+from pdgate.gateway.upstream.settings import UpstreamSettings
+
+__all__ = ["HttpUpstream", "UpstreamSettings"]

@@ -1,0 +1,177 @@
+"""Sends legs to engines: the Upstream contract over HTTP.
+
+async with HttpUpstream(UpstreamSettings()) as upstream:
+    reply = await upstream.ask(prefill_leg, call)
+    async with upstream.open(decode_leg, call) as answer:
+        await answer.relay(transport.write)
+"""
+
+import asyncio
+import ssl
+from types import TracebackType
+from typing import Self
+
+from pdgate.forwarders.base import Answer, Leg
+from pdgate.gateway.deadlines import Deadlines
+from pdgate.gateway.upstream.connection import Connection, StaleConnection
+from pdgate.gateway.upstream.exchange import Exchange
+from pdgate.gateway.upstream.failures import failure, naming
+from pdgate.gateway.upstream.pool import Pool
+from pdgate.gateway.upstream.request import Target
+from pdgate.gateway.upstream.settings import UpstreamSettings
+from pdgate.protocols.call import Call, Raw, encode, parse_object
+from pdgate.protocols.errors import BadRequest, EngineFailed, EngineRefused
+from pdgate.protocols.instance import Instance, Role
+
+
+class HttpUpstream:
+    """Usable inside its `async with` block, which closes all connections at its end."""
+
+    def __init__(self, settings: UpstreamSettings | None = None) -> None:
+        self._settings = settings or UpstreamSettings()
+        self._tls = self._settings.tls
+        self._pools: dict[str, Pool] = {}
+
+    async def __aenter__(self) -> Self:
+        self._loop = asyncio.get_running_loop()
+        self._deadlines = Deadlines(self._loop)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        live = [connection for pool in self._pools.values() for connection in pool.live]
+        for pool in list(self._pools.values()):
+            pool.close()
+        for connection in live:
+            await connection.closed
+        self._deadlines.close()
+
+    @property
+    def connections(self) -> int:
+        """Open ones, free or not."""
+        return sum(len(pool.live) for pool in self._pools.values())
+
+    async def ask(self, leg: Leg, call: Call) -> dict[str, Raw]:
+        """The whole JSON answer of a leg, its values still raw."""
+        # An instance of both roles is asked for a whole answer when it is to prefill.
+        exchange = await self.start(leg, call, prefill=leg.to.role is not Role.DECODE)
+        body = await exchange.whole(self._settings.max_reply_bytes)
+        try:
+            return parse_object(body)
+        except BadRequest:
+            engine = leg.to
+            message = f"{naming(engine)} answered with something that is not a JSON object"
+            raise EngineFailed(message, at=engine.id) from None
+
+    def open(self, leg: Leg, call: Call) -> "Opening":
+        """An answer with a good status. Leaving the block before its end closes the connection."""
+        return Opening(self, leg, call)
+
+    async def start(self, leg: Leg, call: Call, *, prefill: bool) -> Exchange:
+        """Sends, and returns when the head of a 2xx answer is there; `prefill`: which limit."""
+        times = self._settings.timeouts
+        seconds = times.prefill_seconds if prefill else times.first_byte_seconds
+        body = encode(leg.body)
+        pool = self._pool(leg.to)
+        connection = pool.take() or await self._connect(pool, leg.to)
+        exchange = self._send(connection, pool, leg, call, body, seconds)
+        try:
+            await exchange.head()
+        except StaleConnection:
+            exchange = await self._send_again(leg, call, body, seconds)
+        if not 200 <= exchange.status < 300:
+            error_body = await exchange.whole(self._settings.max_reply_bytes)
+            raise failure(exchange.status, exchange.headers, error_body, leg.to)
+        return exchange
+
+    async def _send_again(
+        self, leg: Leg, call: Call, body: bytes, seconds: float | None
+    ) -> Exchange:
+        """Once, on a fresh connection: other free ones may be as stale."""
+        pool = self._pool(leg.to)
+        try:
+            connection = await self._connect(pool, leg.to)
+        except EngineRefused as error:
+            # "Refused" would promise that nothing was ever sent.
+            raise EngineFailed(f"{naming(leg.to)} broke off", at=leg.to.id) from error
+        exchange = self._send(connection, pool, leg, call, body, seconds)
+        await exchange.head()
+        return exchange
+
+    def _send(
+        self,
+        connection: Connection,
+        pool: Pool,
+        leg: Leg,
+        call: Call,
+        body: bytes,
+        seconds: float | None,
+    ) -> Exchange:
+        try:
+            head = pool.target.head(leg, call, len(body), self._settings.forwarded)
+        except ValueError:
+            # A bug of a forwarder, or an instance that announced nonsense.
+            connection.abort()
+            raise
+        idle_seconds = self._settings.timeouts.idle_seconds
+        exchange = Exchange(leg, connection, self._deadlines, seconds, idle_seconds, self._loop)
+        connection.send(exchange, head, body)
+        return exchange
+
+    async def _connect(self, pool: Pool, engine: Instance) -> Connection:
+        try:
+            return await pool.connect(self._settings.timeouts.connect_seconds)
+        except TimeoutError as error:
+            message = f"{naming(engine)} did not accept a connection in time"
+            raise EngineRefused(message, at=engine.id) from error
+        # UnicodeError: a host name that IDNA cannot encode.
+        except (OSError, UnicodeError) as error:
+            raise EngineRefused(f"{naming(engine)} cannot be reached", at=engine.id) from error
+
+    def _pool(self, engine: Instance) -> Pool:
+        """Several instances (data-parallel ranks) may share a URL, and so connections."""
+        pool = self._pools.get(engine.url)
+        if pool is None:
+            try:
+                target = Target(engine.url)
+            except ValueError as error:
+                message = f"{naming(engine)} has no address that can be used"
+                raise EngineRefused(message, at=engine.id) from error
+            if target.secure and self._tls is None:
+                self._tls = ssl.create_default_context()
+            pool = self._pools[engine.url] = Pool(
+                target,
+                self._tls if target.secure else None,
+                self._settings.keep_idle_seconds,
+                self._deadlines,
+                self._loop,
+                lambda: self._forget(engine.url),
+            )
+        return pool
+
+    def _forget(self, url: str) -> None:
+        """Fleets change: what has no connection takes no memory."""
+        self._pools.pop(url, None)
+
+
+class Opening:
+    """`async with` for one answer. A class, because a generator costs more per call."""
+
+    __slots__ = ("_call", "_client", "_exchange", "_leg")
+
+    def __init__(self, client: HttpUpstream, leg: Leg, call: Call) -> None:
+        self._client = client
+        self._leg = leg
+        self._call = call
+
+    async def __aenter__(self) -> Answer:
+        prefill = self._leg.to.role is Role.PREFILL
+        self._exchange = await self._client.start(self._leg, self._call, prefill=prefill)
+        return self._exchange
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._exchange.abandon()

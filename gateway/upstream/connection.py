@@ -1,0 +1,250 @@
+"""One connection to an engine: HTTP/1.1 answers in, heads, body pieces and ends out.
+
+The parser's callbacks only note what they saw. `data_received` passes it on when the
+parser is done with a read, so that what came in one read leaves in one piece, and a
+connection is used again only if nothing came after the message.
+
+Answers 1xx are skipped (RFC 9110, section 15.2), except 101, which we never ask for.
+"""
+
+import asyncio
+from typing import Protocol, cast
+
+from httptools import (
+    HttpParserCallbackError,
+    HttpParserError,
+    HttpParserUpgrade,
+    HttpResponseParser,
+)
+
+from pdgate.gateway.upstream.exchange import Exchange
+from pdgate.protocols.call import Headers
+
+MAX_HEAD_BYTES = 64 << 10
+JOIN_BYTES = 64 << 10
+
+
+class StaleConnection(Exception):
+    """A connection that had served before died without a byte of the answer.
+
+    The engine closed it while we sent, so sending again on a fresh one is safe.
+    """
+
+
+class Home(Protocol):
+    """Where a connection goes when it is free, and who hears of its end."""
+
+    def made(self, connection: "Connection") -> None: ...
+    def give(self, connection: "Connection") -> None: ...
+    def lost(self, connection: "Connection") -> None: ...
+
+
+class Connection(asyncio.Protocol):
+    """
+    Attributes:
+        idle_since: Loop time at which it became free.
+        closed: Done when the connection is gone.
+    """
+
+    __slots__ = (
+        "_complete",
+        "_exchange",
+        "_head_bytes",
+        "_headers",
+        "_home",
+        "_in_head",
+        "_keep_alive",
+        "_parser",
+        "_paused",
+        "_pieces",
+        "_status",
+        "_surplus",
+        "_told",
+        "_transport",
+        "_used_before",
+        "closed",
+        "idle_since",
+    )
+
+    _complete: bool
+    _head_bytes: int
+    _headers: list[tuple[bytes, bytes]]
+    _in_head: bool
+    _keep_alive: bool
+    _pieces: list[bytes]
+    _status: int
+    _surplus: bool
+    _told: bool
+    _transport: asyncio.Transport
+
+    def __init__(self, home: Home, loop: asyncio.AbstractEventLoop) -> None:
+        self.idle_since = 0.0
+        self.closed: asyncio.Future[None] = loop.create_future()
+        self._home = home
+        self._parser = HttpResponseParser(self)
+        self._exchange: Exchange | None = None
+        self._used_before = False
+        self._paused = False
+        self._reset()
+
+    @property
+    def usable(self) -> bool:
+        return not self._transport.is_closing()
+
+    def send(self, exchange: Exchange, head: bytes, body: bytes) -> None:
+        self._exchange = exchange
+        if len(body) < JOIN_BYTES:
+            self._transport.write(head + body)
+        else:
+            self._transport.writelines((head, body))
+
+    def abort(self) -> None:
+        """Closes at once, whatever is still to be written; the exchange hears nothing."""
+        self._exchange = None
+        self._transport.abort()
+
+    def end(self) -> None:
+        """Closes at once, and an exchange under way fails."""
+        if self._exchange is not None:
+            self._exchange.broken("was left: the gateway is closing")
+        self._transport.abort()
+
+    def pause(self) -> None:
+        if not self._paused and not self._transport.is_closing():
+            self._paused = True
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        if self._paused and not self._transport.is_closing():
+            self._paused = False
+            self._transport.resume_reading()
+
+    # asyncio calls these.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports do not inherit asyncio's classes. Both loops set TCP_NODELAY.
+        self._transport = cast(asyncio.Transport, transport)
+        self._home.made(self)
+
+    def data_received(self, data: bytes) -> None:
+        exchange = self._exchange
+        if exchange is None:
+            # Nobody asked: whatever it is, it cannot be told from the next answer.
+            self._transport.abort()
+            return
+        garbage = False
+        try:
+            self._parser.feed_data(data)
+        except HttpParserCallbackError:
+            raise
+        except (HttpParserError, HttpParserUpgrade):
+            garbage = True
+        if not self._told:
+            self._head_bytes += len(data)
+            if self._too_long():
+                exchange.broken("sent too large a head")
+                return
+            if not self._in_head:
+                self._told = True
+                exchange.on_head(self._status, self._headers)
+        if self._pieces:
+            pieces, self._pieces = self._pieces, []
+            piece = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            exchange.on_body(piece, last=self._complete)
+            # The sink may have ended the exchange.
+            if self._exchange is not exchange:
+                return
+        if self._complete:
+            self._finish(exchange, reusable=self._keep_alive and not garbage)
+        elif garbage:
+            exchange.broken("sent something that is not HTTP")
+
+    def eof_received(self) -> None:
+        exchange = self._exchange
+        if exchange is not None and self._told and self._ends_with_connection():
+            self._finish(exchange, reusable=False)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        exchange, self._exchange = self._exchange, None
+        if exchange is not None:
+            if self._used_before and not self._head_bytes:
+                exchange.fail(StaleConnection())
+            else:
+                exchange.broken("broke off")
+        self._home.lost(self)
+        self.closed.set_result(None)
+
+    # httptools calls these.
+
+    def on_message_begin(self) -> None:
+        if self._complete:
+            self._surplus = True
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        # After the head these are trailers, which nobody reads. Endless ones meet the
+        # idle deadline, as only pieces of the body count as signs of life.
+        if self._in_head:
+            self._headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        if self._complete:
+            return
+        status = self._parser.get_status_code()
+        if 100 <= status < 200 and status != 101:
+            self._headers = []
+        else:
+            self._status = status
+            self._in_head = False
+
+    def on_body(self, piece: bytes) -> None:
+        if not self._complete:
+            self._pieces.append(piece)
+
+    def on_message_complete(self) -> None:
+        if not self._in_head:
+            self._complete = True
+            self._keep_alive = self._parser.should_keep_alive()
+
+    # How.
+
+    def _reset(self) -> None:
+        """Before the next answer."""
+        self._status = 0
+        self._headers = []
+        self._head_bytes = 0
+        self._pieces = []
+        self._in_head = True
+        self._told = False
+        self._complete = False
+        self._keep_alive = False
+        self._surplus = False
+
+    def _too_long(self) -> bool:
+        """The read with the end of the head may hold much of the body, so count exactly."""
+        if self._head_bytes <= MAX_HEAD_BYTES:
+            return False
+        return self._in_head or size(self._headers) > MAX_HEAD_BYTES
+
+    def _ends_with_connection(self) -> bool:
+        """The head gave no other end (RFC 9112, section 6.3)."""
+        fields = dict(self._headers)
+        if b"transfer-encoding" in fields:
+            return not fields[b"transfer-encoding"].lower().rstrip().endswith(b"chunked")
+        return b"content-length" not in fields
+
+    def _finish(self, exchange: Exchange, *, reusable: bool) -> None:
+        self._exchange = None
+        # An engine that answered before it read everything may never read the rest.
+        unsent = self._transport.get_write_buffer_size()
+        if reusable and not self._surplus and not unsent and not self._transport.is_closing():
+            self.resume()
+            self._used_before = True
+            self._reset()
+            self._home.give(self)
+        else:
+            self._transport.abort()
+        exchange.on_end()
+
+
+def size(headers: Headers) -> int:
+    return sum(len(name) + len(value) + 4 for name, value in headers)

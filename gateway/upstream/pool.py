@@ -1,0 +1,127 @@
+"""The connections to one URL.
+
+The one that became free last is used first: it is the least likely to be stale, and the
+ones that are not needed any more stay unused until the limit.
+"""
+
+import asyncio
+import ssl
+from collections import deque
+from collections.abc import Callable
+
+from pdgate.gateway.deadlines import Deadline, Deadlines
+from pdgate.gateway.upstream.connection import Connection
+from pdgate.gateway.upstream.request import Target
+
+
+class Pool:
+    """
+    Attributes:
+        live: All connections that are open, free or not.
+    """
+
+    __slots__ = (
+        "_closing",
+        "_connecting",
+        "_deadlines",
+        "_emptied",
+        "_idle",
+        "_keep_idle_seconds",
+        "_loop",
+        "_sweep",
+        "_tls",
+        "live",
+        "target",
+    )
+
+    def __init__(
+        self,
+        target: Target,
+        tls: ssl.SSLContext | None,
+        keep_idle_seconds: float,
+        deadlines: Deadlines,
+        loop: asyncio.AbstractEventLoop,
+        emptied: Callable[[], None],
+    ) -> None:
+        self.target = target
+        self.live: set[Connection] = set()
+        self._idle: deque[Connection] = deque()
+        self._tls = tls
+        self._keep_idle_seconds = keep_idle_seconds
+        self._deadlines = deadlines
+        self._loop = loop
+        self._emptied = emptied
+        self._sweep: Deadline | None = None
+        self._closing = False
+        self._connecting = 0
+
+    def take(self) -> Connection | None:
+        """A free connection that is young enough; None if there is none."""
+        oldest = self._loop.time() - self._keep_idle_seconds
+        while self._idle:
+            connection = self._idle.pop()
+            if not connection.usable:
+                continue
+            if connection.idle_since > oldest:
+                return connection
+            connection.abort()
+        return None
+
+    async def connect(self, limit_seconds: float | None) -> Connection:
+        """A new one. Raises OSError (TimeoutError among them) or UnicodeError."""
+        self._connecting += 1
+        try:
+            async with asyncio.timeout(limit_seconds):
+                _, connection = await self._loop.create_connection(
+                    lambda: Connection(self, self._loop),
+                    self.target.host,
+                    self.target.port,
+                    ssl=self._tls,
+                    server_hostname=self.target.host if self._tls else None,
+                )
+        finally:
+            self._connecting -= 1
+            self._forget_if_empty()
+        if self._closing:
+            connection.abort()
+            raise ConnectionAbortedError("the gateway is closing")
+        return connection
+
+    def made(self, connection: Connection) -> None:
+        self.live.add(connection)
+
+    def give(self, connection: Connection) -> None:
+        """Its answer is complete, and it can take another request."""
+        connection.idle_since = self._loop.time()
+        self._idle.append(connection)
+        if self._sweep is None:
+            self._sweep = self._deadlines.arm(self._keep_idle_seconds, self._close_old)
+
+    def lost(self, connection: Connection) -> None:
+        self.live.discard(connection)
+        self._forget_if_empty()
+
+    def close(self) -> None:
+        """Closes all; an answer under way fails."""
+        self._closing = True
+        self._idle.clear()
+        if self._sweep is not None:
+            self._sweep.cancel()
+            self._sweep = None
+        for connection in list(self.live):
+            connection.end()
+
+    def _forget_if_empty(self) -> None:
+        if not self.live and not self._connecting:
+            self._emptied()
+
+    def _close_old(self) -> None:
+        self._sweep = None
+        oldest = self._loop.time() - self._keep_idle_seconds
+        while self._idle and (not self._idle[0].usable or self._idle[0].idle_since <= oldest):
+            connection = self._idle.popleft()
+            if connection.usable:
+                connection.abort()
+        if self._idle:
+            left = self._idle[0].idle_since - oldest
+            self._sweep = self._deadlines.arm(left, self._close_old)

@@ -1,0 +1,90 @@
+"""The head of a request to an engine.
+
+    POST <base path><leg path> HTTP/1.1
+    host, content-type, x-request-id, content-length      always
+    x-data-parallel-rank                                  if the instance is one rank
+    the leg's own headers
+    the client's headers on the allow-list                unless one above has the name
+
+Everything up to the request id is the same for all calls to a URL and path, and is
+built once.
+"""
+
+import re
+from urllib.parse import urlsplit
+
+from pdgate.forwarders.base import Leg
+from pdgate.protocols.call import Call
+
+RANK = b"x-data-parallel-rank"
+# These say where a message ends or goes: a leg that could set them could split it.
+FRAMING = frozenset(
+    {b"connection", b"content-length", b"content-type", b"host", b"transfer-encoding", b"upgrade"}
+)
+MAX_KNOWN_PATHS = 64
+
+_breaks_line = re.compile(rb"[\r\n\0]").search
+_is_path = re.compile(r"/[!-~]*").fullmatch
+_is_name = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+").fullmatch
+
+
+class Target:
+    """Where the requests for one URL go. Raises ValueError for a URL that is none.
+
+    Attributes:
+        host: Without the brackets of an IPv6 address.
+        secure: TLS is spoken.
+    """
+
+    __slots__ = ("_authority", "_base", "_known", "host", "port", "secure")
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError("not an http or https URL")
+        self.secure = parts.scheme == "https"
+        self.host = parts.hostname
+        default_port = 443 if self.secure else 80
+        self.port = parts.port or default_port
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        authority = host if self.port == default_port else f"{host}:{self.port}"
+        self._authority = authority.encode("ascii")
+        self._base = parts.path.rstrip("/")
+        self._known: dict[str, bytes] = {}
+
+    def head(self, leg: Leg, call: Call, body_bytes: int, forwarded: frozenset[bytes]) -> bytes:
+        """Raises ValueError if the leg holds what no header line can."""
+        start = self._known.get(leg.path) or self._start(leg.path)
+        request_id = (leg.request_id or call.attempt_id).encode("latin-1")
+        lines = [start + request_id, b"content-length: %d" % body_bytes]
+        taken: set[bytes] = set()
+        for text, value in leg.headers.items():
+            name = text.lower().encode("latin-1")
+            if name in FRAMING or not _is_name(name):
+                raise ValueError(f"a leg cannot set the header {text!r}")
+            taken.add(name)
+            lines.append(b"%b: %b" % (name, value.encode("latin-1")))
+        if leg.to.dp_rank is not None and RANK not in taken:
+            taken.add(RANK)
+            lines.append(b"%b: %d" % (RANK, leg.to.dp_rank))
+        for header, content in call.headers:
+            if header in forwarded and header not in taken and not _breaks_line(content):
+                lines.append(header + b": " + content)
+        head = b"\r\n".join(lines)
+        # The request line, host and content-type are in the first element, hence 3 more.
+        # More line ends than lines mean that a value brought its own.
+        ends = len(lines) + 2
+        if head.count(b"\n") != ends or head.count(b"\r") != ends or b"\0" in head:
+            raise ValueError("a header of the leg holds a line break")
+        return head + b"\r\n\r\n"
+
+    def _start(self, path: str) -> bytes:
+        """The constant part, up to the value of x-request-id."""
+        whole = self._base + path
+        if not _is_path(whole):
+            raise ValueError("not a path")
+        start = b"POST %b HTTP/1.1\r\nhost: %b\r\ncontent-type: application/json\r\nx-request-id: "
+        filled = start % (whole.encode("ascii"), self._authority)
+        if len(self._known) < MAX_KNOWN_PATHS:
+            self._known[path] = filled
+        return filled

@@ -1,0 +1,112 @@
+"""A connection without a network: fed by hand, its transport and pool observed."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import cast
+
+from pdgate.forwarders.base import Leg
+from pdgate.gateway.deadlines import Deadlines
+from pdgate.gateway.upstream.connection import Connection
+from pdgate.gateway.upstream.exchange import Exchange
+from pdgate.protocols.errors import GatewayError
+from pdgate.protocols.instance import Instance, Role
+
+LEG = Leg(Instance("p0", "http://p0", Role.PREFILL, "vllm-nixl"), "/v1/completions", {})
+
+
+@dataclass
+class Wire:
+    """The transport and the pool of a connection."""
+
+    written: list[bytes] = field(default_factory=list)
+    unsent: int = 0
+    closing: bool = False
+    reading: bool = True
+    given_back: int = 0
+
+    def write(self, data: bytes) -> None:
+        self.written.append(data)
+
+    def writelines(self, pieces: list[bytes]) -> None:
+        self.written.extend(pieces)
+
+    def get_write_buffer_size(self) -> int:
+        return self.unsent
+
+    def is_closing(self) -> bool:
+        return self.closing
+
+    def abort(self) -> None:
+        self.closing = True
+
+    def pause_reading(self) -> None:
+        assert self.reading
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        assert not self.reading
+        self.reading = True
+
+    def made(self, connection: Connection) -> None: ...
+
+    def give(self, connection: Connection) -> None:
+        self.given_back += 1
+
+    def lost(self, connection: Connection) -> None: ...
+
+
+@dataclass
+class Result:
+    """A sink; `on_data` is what a test wants to happen with each chunk."""
+
+    body: bytes = b""
+    on_data: Callable[[bytes], object] = len
+    ends: list[GatewayError | None] = field(default_factory=list)
+
+    def data(self, chunk: bytes) -> None:
+        assert not self.ends
+        self.body += chunk
+        self.on_data(chunk)
+
+    def ended(self, error: GatewayError | None) -> None:
+        self.ends.append(error)
+
+
+@dataclass
+class Case:
+    """A connection with one exchange under way."""
+
+    loop: asyncio.AbstractEventLoop
+    wire: Wire = field(default_factory=Wire)
+    result: Result = field(default_factory=Result)
+
+    def __post_init__(self) -> None:
+        self.connection = Connection(self.wire, self.loop)
+        self.connection.connection_made(cast(asyncio.Transport, self.wire))
+        self.ask()
+
+    def ask(self) -> None:
+        self.exchange = Exchange(LEG, self.connection, Deadlines(self.loop), None, None, self.loop)
+        self.connection.send(self.exchange, b"head", b"body")
+
+    def feed(self, data: bytes, cuts: list[int]) -> None:
+        for start, end in zip([0, *cuts], [*cuts, len(data)], strict=True):
+            if end > start and not self.wire.closing:
+                self.connection.data_received(data[start:end])
+
+    def eof(self) -> None:
+        self.connection.eof_received()
+        self.connection.connection_lost(None)
+
+    def seen(self) -> tuple[object, ...]:
+        self.exchange.start(self.result)
+        error = self.result.ends[0] if self.result.ends else "no end"
+        return (
+            self.exchange.status,
+            tuple(self.exchange.headers),
+            self.result.body,
+            str(error),
+            self.wire.closing,
+            self.wire.given_back,
+        )
