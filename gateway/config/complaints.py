@@ -65,8 +65,6 @@ def _nearest(location: Location, tree: type[BaseModel]) -> str:
     last_names = {key.rpartition(".")[2]: key for key in reversed(keys)}
     if near := get_close_matches(wrong, last_names, n=1):
         return f"; the nearest known one is {last_names[near[0]]!r}"
-    if near := get_close_matches(".".join(names), keys, n=1, cutoff=0.5):
-        return f"; the nearest known one is {near[0]!r}"
     return f"; known here are {', '.join(sorted(siblings))}"
 
 

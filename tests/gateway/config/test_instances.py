@@ -1,0 +1,101 @@
+"""What an operator writes about an engine becomes its record."""
+
+from typing import Any
+
+import pytest
+
+from pdgate.gateway.config import ConfigError, Settings, load
+from pdgate.gateway.config.instances import from_flag
+from pdgate.protocols.instance import Instance, Role
+
+
+def fleet(*flags: str, **keys: Any) -> tuple[Instance, ...]:
+    return load(None, {"instances": [from_flag(flag) for flag in flags], **keys}).fleet
+
+
+def test_a_flag_says_everything_that_a_record_holds() -> None:
+    (instance,) = fleet(
+        "id=p,role=prefill,url=http://[::1]:80/base/,kv=[::1]:14579,protocol=vllm-mooncake,"
+        "model=m/x,generation=c,dp_rank=1,dp_size=2"
+    )
+
+    assert instance == Instance(
+        id="p",
+        url="http://[::1]:80/base",
+        role=Role.PREFILL,
+        protocol="vllm-mooncake",
+        generation="c",
+        model="m/x",
+        kv="[::1]:14579",
+        dp_rank=1,
+        dp_size=2,
+    )
+
+
+def test_what_is_left_out_is_filled_in() -> None:
+    first, second, plain, named = fleet(
+        "role=prefill,url=http://a",
+        "role=prefill,url=http://b",
+        "role=plain,url=http://c",
+        "role=decode,url=http://d,protocol=neuron",
+        pdd_protocol="vllm-mooncake",
+        mooncake_generation="b",
+        neuron_generation="static",
+    )
+
+    assert [one.id for one in (first, second, plain, named)] == [
+        "prefill-0", "prefill-1", "plain-0", "decode-0",
+    ]  # fmt: skip
+    assert (first.protocol, first.generation) == ("vllm-mooncake", "b")
+    assert (plain.protocol, plain.generation) == ("plain", "")
+    assert (named.protocol, named.generation) == ("neuron", "static")
+
+
+def test_a_made_up_id_is_never_one_that_was_given() -> None:
+    made_up, _ = fleet("role=prefill,url=http://a", "role=prefill,url=http://b,id=prefill-0")
+
+    assert made_up.id == "prefill-1"
+
+
+def test_one_url_serves_several_ranks_and_roles() -> None:
+    flags = [f"role={role},url=http://a,dp_rank={rank},dp_size=2" for role in ("prefill", "decode")
+             for rank in (0, 1)]  # fmt: skip
+
+    assert len({instance.id for instance in fleet(*flags)}) == 4
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (["role=prefill"], "'instances[0].url' is missing"),
+        (["url=http://a"], "'instances[0].role' is missing"),
+        (["role=prefil,url=http://a"], "'instances[0].role' should be 'prefill', 'decode'"),
+        (["role=decode,url=a:80"], "'a:80' is not a URL like http://host:port"),
+        (["role=decode,url=ftp://a"], "'ftp://a' is not a URL like http://host:port"),
+        (["role=decode,url=http://u:p@a"], "may have a host, a port and a path only"),
+        (["role=decode,url=http://a?b"], "may have a host, a port and a path only"),
+        (["role=decode,url=http://a:99999"], "the port of 'http://a:99999' is not a number"),
+        (["role=decode,url=http://a:0"], "the port of 'http://a:0' is not a number"),
+        (["role=decode,url=http://a,kv=a"], "'a' is not an address like host:port"),
+        (["role=decode,url=http://a,kv=http://a:1"], "is not an address like host:port"),
+        (["role=decode,url=http://a,dp_rank=x"], "'instances[0].dp_rank' should be a valid"),
+        (["role=decode,url=http://a,dp_size=0"], "'instances[0].dp_size' should be greater"),
+        (["role=decode,url=http://[::1"], "'instances[0].url'"),
+        (["role=decode,url=http://a", "role=decode,url=http://a/"], "several decode instances"),
+        (["role=decode,url=http://a,id=x", "role=plain,url=http://a,id=x"], "have the id 'x'"),
+        (["role"], "--instance 'role': 'role' is not of the form key=value"),
+        (["role=a,role=b"], "'role' is given twice"),
+    ],
+)
+def test_what_is_wrong_with_an_engine_is_named(flags: list[str], sentence: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        fleet(*flags)
+
+    assert sentence in str(error.value)
+
+
+def test_settings_made_by_hand_are_checked_too() -> None:
+    entry = {"role": "decode", "url": "http://a"}
+
+    with pytest.raises(ValueError, match="several decode instances"):
+        Settings.model_validate({"instances": [entry, entry]})

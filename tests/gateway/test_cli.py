@@ -1,0 +1,174 @@
+"""The command line: flags reach the settings, and what is wrong ends with a sentence."""
+
+import inspect
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from pdgate.__main__ import app
+from pdgate.gateway import cli
+from pdgate.gateway.config import Settings
+from pdgate.gateway.config.complaints import known_keys
+from pdgate.gateway.config.settings import Health, Listen, Timeouts
+
+SECTIONS = ("listen", "timeouts", "health", "instances")
+
+
+def pdgate(*args: str) -> tuple[int, str, str]:
+    """Exit code, stdout, stderr."""
+    # Wide, so that no sentence is cut where a terminal would end.
+    result = CliRunner(env={"COLUMNS": "200"}).invoke(app, args)
+    if result.exception and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_the_version_comes_without_the_web_framework() -> None:
+    """`--version` and completion must be quick."""
+    script = (
+        "import sys; sys.argv[1:] = ['--version']\n"
+        "from pdgate.__main__ import main\n"
+        "try: main()\n"
+        "finally: print(sorted({'fastapi', 'pydantic', 'numpy', 'httpx2'} & set(sys.modules)))\n"
+    )
+
+    said = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+
+    assert said[0].startswith("pdgate ")
+    assert said[1] == "[]"
+
+
+def test_every_key_has_a_flag() -> None:
+    flags = set(inspect.signature(cli.serve).parameters) - {"context", "config"}
+    keys = set(known_keys(Settings)) - set(SECTIONS)
+    keys -= {key for key in keys if key.startswith("instances.")}
+
+    assert {cli.KEYS.get(flag, flag) for flag in flags} - set(cli.ENGINE_FLAGS) == keys
+
+
+def test_help_shows_the_defaults_of_the_settings() -> None:
+    flags = inspect.signature(cli.serve, eval_str=True).parameters
+    for name, parameter in flags.items():
+        key = cli.KEYS.get(name, name)
+        if name in ("context", "config", "scheduling_mode", *cli.ENGINE_FLAGS):
+            continue
+        shown = parameter.annotation.__metadata__[0].show_default
+        assert shown == in_words(default_of(key)), key
+
+
+def default_of(key: str) -> Any:
+    section, _, name = key.rpartition(".")
+    tree = {"": Settings(), "listen": Listen(), "timeouts": Timeouts(), "health": Health()}
+    return getattr(tree[section], name)
+
+
+def in_words(default: Any) -> str:
+    match default:
+        case bool():
+            return "yes" if default else "no"
+        case float():
+            return f"{default:g}"
+        case _:
+            return str(default)
+
+
+def test_flags_become_keys() -> None:
+    flags = {
+        "port": 1,
+        "debug_routes": False,
+        "idle_timeout": 2.0,
+        "host": None,
+        "config": "x.toml",
+        "instance": ["role=decode,url=http://c"],
+        "prefill": ["http://a", "http://b"],
+        "decode": [],
+        "plain": None,
+    }
+
+    assert cli.overrides(flags) == {
+        "listen.port": 1,
+        "debug_routes": False,
+        "timeouts.idle_seconds": 2.0,
+        "instances": [
+            {"role": "decode", "url": "http://c"},
+            {"role": "prefill", "url": "http://a"},
+            {"role": "prefill", "url": "http://b"},
+        ],
+    }
+
+
+@pytest.mark.parametrize(
+    ("args", "sentence"),
+    [
+        (["--pdd-protocol", "sgl"], "no protocol is called 'sgl'; there are "),
+        (["--decode", "nonsense"], "'instances[0].url': 'nonsense' is not a URL"),
+        (["--instance", "role"], "--instance 'role': 'role' is not of the form key=value"),
+        (["--port", "70000"], "'listen.port' should be less than or equal to 65535"),
+        (["--port", "x"], "Invalid value for '--port'"),
+        (["--config", "gone.toml"], "cannot read gone.toml: No such file"),
+        (["--scheduling-mode", "both"], "Invalid value for '--scheduling-mode'"),
+        (
+            ["--pdd-protocol", "neuron", "--scheduling-mode", "staged"],
+            "neuron cannot do staged scheduling",
+        ),
+        (["--prot", "1"], "--port"),
+    ],
+)
+def test_serve_refuses_with_a_sentence_and_exit_code_2(args: list[str], sentence: str) -> None:
+    code, _, said = pdgate("serve", *args)
+
+    assert code == 2
+    assert sentence in said
+    assert "Traceback" not in said
+
+
+def test_protocols_tells_modes_and_reasons() -> None:
+    code, said, _ = pdgate("protocols")
+
+    assert code == 0
+    assert "sglang cannot do staged scheduling: both legs start together" in said
+
+
+def test_protocols_speaks_to_programs() -> None:
+    _, said, _ = pdgate("protocols", "--json")
+
+    found = {one["name"]: one for one in json.loads(said)}
+    assert found["vllm-nixl"]["package"] == "pdgate"
+    assert found["vllm-nixl"]["modes"]["staged"] == {"possible": True, "why_not": None}
+    assert not found["sglang"]["modes"]["staged"]["possible"]
+
+
+def test_engine_without_its_extra_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    # None in sys.modules makes an import fail as if the package were not there.
+    monkeypatch.setitem(sys.modules, "numpy", None)
+    for name in [name for name in sys.modules if name.startswith(("pdgate.engine", "numpy."))]:
+        monkeypatch.delitem(sys.modules, name)
+
+    code, _, said = pdgate("engine")
+
+    assert code == 2
+    assert "pip install 'pdgate[engine]'" in said
+
+
+def test_engine_has_the_help_of_the_real_command() -> None:
+    code, said, _ = pdgate("engine", "--help")
+
+    assert code == 0
+    assert "--kv-load-failure" in said
+
+
+def test_demo_without_its_extra_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "openai", None)
+    for name in ("run", "ask"):
+        monkeypatch.delitem(sys.modules, f"pdgate.gateway.demo.{name}", raising=False)
+
+    code, _, said = pdgate("demo", "--port", "0")
+
+    assert code == 2
+    assert "pip install 'pdgate[demo]'" in said
