@@ -19,9 +19,7 @@ SHUTDOWN_SECONDS = 30
 
 def serve(settings: Settings) -> None:
     """Blocks until SIGINT or SIGTERM."""
-    logging.basicConfig(
-        level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s"
-    )
+    _log_to_stderr(settings)
     os.environ[SETTINGS_VARIABLE] = settings.model_dump_json()
     config = uvicorn.Config(
         "pdgate.gateway.server:from_environment",
@@ -50,7 +48,14 @@ def serve(settings: Settings) -> None:
 def from_environment() -> Front:
     """What each worker builds."""
     settings = Settings.model_validate_json(os.environ[SETTINGS_VARIABLE])
+    _log_to_stderr(settings)
+    return build(settings)
+
+
+def _log_to_stderr(settings: Settings) -> None:
     logging.basicConfig(
         level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s"
     )
-    return build(settings)
+    # One line per probe is noise unless one debugs probes.
+    if settings.log_level != "debug":
+        logging.getLogger("httpx2").setLevel(logging.WARNING)
