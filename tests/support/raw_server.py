@@ -71,7 +71,13 @@ Script = Callable[[Peer], Awaitable[None]]
 
 @dataclass
 class RawServer:
+    """
+    Attributes:
+        stop: Accepts no further connection.
+    """
+
     url: str
+    stop: Callable[[], None]
     requests: list[Request] = field(default_factory=list)
     connections: int = 0
     failures: list[Exception] = field(default_factory=list)
@@ -123,7 +129,7 @@ async def raw_server(
 
     listener = await asyncio.start_server(accept, "127.0.0.1", 0, ssl=tls)
     port = listener.sockets[0].getsockname()[1]
-    server = RawServer(f"{'https' if tls else 'http'}://127.0.0.1:{port}")
+    server = RawServer(f"{'https' if tls else 'http'}://127.0.0.1:{port}", listener.close)
     try:
         yield server
     finally:

@@ -1,0 +1,189 @@
+"""Which connections are used again, which are not, and when a call is sent twice."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from pdgate.forwarders.base import Leg
+from pdgate.gateway.upstream import HttpUpstream, UpstreamSettings
+from pdgate.protocols.call import Call
+from pdgate.protocols.errors import EngineFailed
+from pdgate.protocols.instance import Instance, Role
+from tests.support.raw_server import Peer, chunk, raw_server, reply
+
+CALL = Call("id", "attempt", "/v1/completions", {})
+
+
+def leg(url: str, at: str = "e0") -> Leg:
+    return Leg(Instance(at, url, Role.PREFILL, "vllm-nixl"), "/v1/completions", {})
+
+
+def stale(end: Callable[[Peer], Awaitable[None]]) -> Callable[[Peer], Awaitable[None]]:
+    """The first connection serves once, and ends when it is asked again."""
+    served: set[int] = set()
+
+    async def script(peer: Peer) -> None:
+        if peer.request.connection == 0 and 0 in served:
+            await end(peer)
+            return
+        served.add(peer.request.connection)
+        await peer.send(reply(b"{}"))
+
+    return script
+
+
+@pytest.mark.parametrize("end", [Peer.close, Peer.abort])
+async def test_a_stale_connection_costs_the_client_nothing(
+    end: Callable[[Peer], Awaitable[None]],
+) -> None:
+    """uvicorn closes after 5 s, perhaps just as we send."""
+    async with raw_server(stale(end)) as server, HttpUpstream() as upstream:
+        await upstream.ask(leg(server.url), CALL)
+        assert await upstream.ask(leg(server.url), CALL) == {}
+
+        assert [request.connection for request in server.requests] == [0, 0, 1]
+
+
+async def test_a_fresh_connection_is_not_tried_twice() -> None:
+    async with raw_server(Peer.close) as server, HttpUpstream() as upstream:
+        with pytest.raises(EngineFailed, match="broke off"):
+            await upstream.ask(leg(server.url), CALL)
+
+        assert len(server.requests) == 1
+
+
+async def test_the_second_try_is_the_last() -> None:
+    async def script(peer: Peer) -> None:
+        if len(server.requests) == 1:
+            await peer.send(reply(b"{}"))
+        else:
+            await peer.close()
+
+    async with raw_server(script) as server, HttpUpstream() as upstream:
+        await upstream.ask(leg(server.url), CALL)
+        with pytest.raises(EngineFailed, match="broke off"):
+            await upstream.ask(leg(server.url), CALL)
+
+        assert len(server.requests) == 3
+
+
+async def test_one_byte_of_an_answer_forbids_another_try() -> None:
+    """The engine had begun: sending again would double its work."""
+
+    async def half(peer: Peer) -> None:
+        await peer.send(b"H")
+        await peer.close()
+
+    async with raw_server(stale(half)) as server, HttpUpstream() as upstream:
+        await upstream.ask(leg(server.url), CALL)
+        with pytest.raises(EngineFailed, match="broke off"):
+            await upstream.ask(leg(server.url), CALL)
+
+        assert len(server.requests) == 2
+
+
+async def test_an_engine_that_died_under_a_call_did_not_refuse_it() -> None:
+    """ "Refused" promises that nothing was sent, and KV may be held now."""
+    async with HttpUpstream() as upstream:
+        closed = asyncio.Event()
+
+        async def script(peer: Peer) -> None:
+            if len(server.requests) == 1:
+                await peer.send(reply(b"{}"))
+                return
+            server.stop()
+            closed.set()
+            await peer.close()
+
+        async with raw_server(script) as server:
+            await upstream.ask(leg(server.url), CALL)
+            with pytest.raises(EngineFailed) as caught:
+                await upstream.ask(leg(server.url), CALL)
+            assert type(caught.value) is EngineFailed
+            assert closed.is_set()
+
+
+async def test_an_idle_connection_is_closed_before_the_engine_does() -> None:
+    gone = asyncio.Event()
+
+    async def script(peer: Peer) -> None:
+        await peer.send(reply(b"{}"))
+        await peer.gone()
+        gone.set()
+
+    settings = UpstreamSettings(keep_idle_seconds=0.2)
+    async with raw_server(script) as server, HttpUpstream(settings) as upstream:
+        await upstream.ask(leg(server.url), CALL)
+        async with asyncio.timeout(2):
+            await gone.wait()
+        assert upstream.connections == 0
+
+
+async def test_a_connection_past_its_limit_is_not_taken() -> None:
+    async with (
+        raw_server(lambda peer: peer.send(reply(b"{}"))) as server,
+        HttpUpstream(UpstreamSettings(keep_idle_seconds=0)) as upstream,
+    ):
+        await upstream.ask(leg(server.url), CALL)
+        await upstream.ask(leg(server.url), CALL)
+
+        assert [request.connection for request in server.requests] == [0, 1]
+
+
+async def test_the_connection_used_last_is_used_next() -> None:
+    both = asyncio.Barrier(2)
+
+    async def script(peer: Peer) -> None:
+        if len(server.requests) <= 2:
+            await both.wait()
+        await peer.send(reply(b"{}"))
+
+    async with raw_server(script) as server, HttpUpstream() as upstream:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(upstream.ask(leg(server.url), CALL))
+            group.create_task(upstream.ask(leg(server.url), CALL))
+        for _ in range(4):
+            await upstream.ask(leg(server.url), CALL)
+
+        assert len({request.connection for request in server.requests[2:]}) == 1
+
+
+async def test_ranks_behind_one_url_share_connections() -> None:
+    async with (
+        raw_server(lambda peer: peer.send(reply(b"{}"))) as server,
+        HttpUpstream() as upstream,
+    ):
+        await upstream.ask(leg(server.url, "rank0"), CALL)
+        await upstream.ask(leg(server.url, "rank1"), CALL)
+
+        assert server.connections == 1
+
+
+async def test_an_unfinished_answer_does_not_go_back() -> None:
+    async def script(peer: Peer) -> None:
+        if peer.request.connection == 0:
+            await peer.send(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n", chunk(b"x"))
+        else:
+            await peer.send(reply(b"{}"))
+
+    async with raw_server(script) as server, HttpUpstream() as upstream:
+        async with upstream.open(leg(server.url), CALL) as answer:
+            await answer.ready()
+        assert await upstream.ask(leg(server.url), CALL) == {}
+        assert [request.connection for request in server.requests] == [0, 1]
+
+
+async def test_what_has_no_connection_is_forgotten() -> None:
+    """Fleets change for months; dead addresses must not add up."""
+
+    async def script(peer: Peer) -> None:
+        await peer.send(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
+
+    async with raw_server(script) as server, HttpUpstream() as upstream:
+        async with upstream.open(leg(server.url), CALL):
+            (pool,) = upstream._pools.values()
+            (connection,) = pool.live
+        await connection.closed
+
+        assert not upstream._pools
