@@ -1,7 +1,9 @@
 """The gateway's commands. Heavy imports wait until a command runs, so that help is quick."""
 
 import json
+import signal
 from pathlib import Path
+from types import FrameType
 from typing import Annotated, Any, Literal
 
 import typer
@@ -129,7 +131,18 @@ def serve(
 
     from pdgate.gateway import server
 
-    server.serve(settings)
+    # The server finishes its calls and then sends the signal once more, to end as told to.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _stop)
+    try:
+        server.serve(settings)
+    except SystemExit as end:
+        # It has said why; its own codes are not ours.
+        raise typer.Exit(1 if end.code else 0) from None
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(0)
 
 
 def overrides(flags: dict[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ SIGKILL, and their exit is waited for.
 import asyncio
 import os
 import signal
-from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process
+from asyncio.subprocess import DEVNULL, STDOUT, Process
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
@@ -32,10 +32,19 @@ class Child:
         ready: The first line that began with `announces`; none if that is empty.
     """
 
-    def __init__(self, name: str, process: Process, announces: str) -> None:
+    def __init__(
+        self,
+        name: str,
+        process: Process,
+        log: asyncio.StreamReader,
+        pipe: asyncio.ReadTransport,
+        announces: str,
+    ) -> None:
         self.name = name
         self.ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._process = process
+        self._log = log
+        self._pipe = pipe
         self._announces = announces
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
         self._reader = asyncio.create_task(self._read(), name=f"log of {name}")
@@ -64,15 +73,15 @@ class Child:
         await self._process.wait()
         self._reader.cancel()
         await asyncio.wait((self._reader,))
+        self._pipe.close()
 
     def _signal(self, number: signal.Signals) -> None:
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, number)
 
     async def _read(self) -> None:
-        assert self._process.stdout
         unfinished = b""
-        while chunk := await self._process.stdout.read(CHUNK_BYTES):
+        while chunk := await self._log.read(CHUNK_BYTES):
             *lines, unfinished = (unfinished + chunk).split(b"\n")
             for line in lines:
                 self._hear(line)
@@ -93,15 +102,22 @@ class Children:
         self._all: list[Child] = []
 
     async def start(self, name: str, command: Sequence[str], announces: str = "") -> Child:
-        process = await asyncio.create_subprocess_exec(
-            *command,
-            stdin=DEVNULL,
-            stdout=PIPE,
-            stderr=STDOUT,
-            start_new_session=True,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
-        )
-        child = Child(name, process, announces)
+        log, pipe, end_of_child = await _pipe()
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *command,
+                stdin=DEVNULL,
+                stdout=end_of_child,
+                stderr=STDOUT,
+                start_new_session=True,
+                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            )
+        except BaseException:
+            pipe.close()
+            raise
+        finally:
+            os.close(end_of_child)
+        child = Child(name, process, log, pipe, announces)
         self._all.append(child)
         return child
 
@@ -123,3 +139,17 @@ class Children:
         async with asyncio.TaskGroup() as group:
             for child in self._all:
                 group.create_task(child.stop())
+
+
+async def _pipe() -> tuple[asyncio.StreamReader, asyncio.ReadTransport, int]:
+    """What is read from, its transport, and the end that a child writes to.
+
+    Not asyncio's own PIPE: with that, a process has not ended while anything that it
+    started still holds its output open.
+    """
+    ours, theirs = os.pipe()
+    log = asyncio.StreamReader()
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(log), os.fdopen(ours, "rb")
+    )
+    return log, transport, theirs

@@ -72,22 +72,13 @@ class Plan:
             "--transfer", self.transfer, "--host", HOST, "--port", "0", *model,
         )  # fmt: skip
 
-    def gateway_command(self, port: int, instances: Sequence[str]) -> Sequence[str]:
+    def gateway_command(self, instances: Sequence[str]) -> Sequence[str]:
         mode = ("--scheduling-mode", self.mode) if self.mode else ()
         engines = [part for instance in instances for part in ("--instance", instance)]
         return (
-            *PDGATE, "serve", "--host", HOST, "--port", str(port), "--debug-routes",
+            *PDGATE, "serve", "--host", HOST, "--port", str(self.port), "--debug-routes",
             "--pdd-protocol", self.protocol, *mode, *engines,
         )  # fmt: skip
-
-    def free_port(self) -> int:
-        """The port asked for, or one that is free now."""
-        if self.port:
-            return self.port
-        with socket.socket() as probe:
-            probe.bind((HOST, 0))
-            port: int = probe.getsockname()[1]
-            return port
 
 
 def _check_port(port: int) -> None:

@@ -12,11 +12,12 @@ from openai import OpenAIError
 
 from pdgate.gateway.demo.ask import QUESTION, ask
 from pdgate.gateway.demo.children import Child, ChildDied, Children
-from pdgate.gateway.demo.plan import HOST, Plan
+from pdgate.gateway.demo.plan import Plan
 from pdgate.gateway.demo.screen import Screen
 from pdgate.gateway.demo.story import KV_BYTES, counter, curl, told, was_handed_over
 
 READY = "pdgate engine ready "
+LISTENS = "pdgate listens on "
 START_SECONDS = 60.0
 POLL_SECONDS = 0.05
 
@@ -88,13 +89,13 @@ async def _show(plan: Plan, screen: Screen) -> None:
     async with Children() as engine_children, Children() as front:
         with screen.step(f"{plan.prefills} prefill and {plan.decodes} decode engines"):
             engines = await _start_engines(plan, engine_children)
-        port = plan.free_port()
-        base_url = f"http://{HOST}:{port}"
         # Everything is on this machine, so no proxy of the environment's may come between.
         async with httpx2.AsyncClient(trust_env=False) as http, asyncio.TaskGroup() as watch:
-            with screen.step(f"gateway at {base_url}"):
-                command = plan.gateway_command(port, [engine.as_flag() for engine in engines])
-                gateway = await front.start("gateway", command)
+            with screen.step("gateway"):
+                command = plan.gateway_command([engine.as_flag() for engine in engines])
+                gateway = await front.start("gateway", command, LISTENS)
+                line = await _unless_dead(gateway, gateway.ready)
+                base_url = line.removeprefix(LISTENS)
                 await _unless_dead(gateway, _ready(http, base_url))
             deaths = [watch.create_task(group.any_ended()) for group in (engine_children, front)]
             await _question(http, base_url, engines, screen)
@@ -147,10 +148,7 @@ async def _ready(http: httpx2.AsyncClient, base_url: str) -> None:
 
 
 async def _says_ready(http: httpx2.AsyncClient, base_url: str) -> bool:
-    try:
-        return (await http.get(f"{base_url}/ready")).status_code == httpx2.codes.OK
-    except httpx2.ConnectError:
-        return False
+    return (await http.get(f"{base_url}/ready")).status_code == httpx2.codes.OK
 
 
 async def _question(

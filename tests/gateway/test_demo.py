@@ -1,0 +1,210 @@
+"""The demo: what it refuses, what it tells, and that nothing of it stays behind."""
+
+import asyncio
+import os
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pdgate.gateway.demo import children
+from pdgate.gateway.demo.children import ChildDied, Children
+from pdgate.gateway.demo.plan import BadPlan, Plan
+from pdgate.gateway.demo.run import Engine
+from pdgate.gateway.demo.story import KV_BYTES, counter, curl, told, was_handed_over
+
+FAST = 10.0
+"""Seconds after which a test gives up; all of it takes a fraction of one."""
+
+
+def script(text: str) -> tuple[str, ...]:
+    return (sys.executable, "-c", text)
+
+
+STUBBORN_FAMILY = """
+import os, signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if os.fork() == 0:
+    print("grandchild", os.getpid(), flush=True)
+time.sleep(600)
+"""
+
+
+def is_alive(pid: int) -> bool:
+    """A zombie is dead: it only waits for its parent to ask after it."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+async def test_a_child_announces_that_it_is_ready() -> None:
+    async with asyncio.timeout(FAST), Children() as family:
+        child = await family.start(
+            "c", script("print('log'); print('ready 1'); print('ready 2'); input()"), "ready "
+        )
+
+        assert await child.ready == "ready 1"
+
+
+async def test_a_child_that_dies_is_reported_with_the_end_of_its_log() -> None:
+    async with asyncio.timeout(FAST), Children() as family:
+        child = await family.start("prefill-0", script("print('no memory'); raise SystemExit(3)"))
+
+        with pytest.raises(ChildDied, match=r"prefill-0 ended with exit code 3[^$]*no memory"):
+            await child.ended()
+
+
+async def test_only_the_end_of_a_long_log_is_shown() -> None:
+    async with asyncio.timeout(FAST), Children() as family:
+        child = await family.start("c", script("print(*range(1000), sep='\\n')"))
+
+        with pytest.raises(ChildDied) as died:
+            await child.ended()
+
+    assert len(str(died.value).splitlines()) == 1 + children.TAIL_LINES
+    assert str(died.value).endswith("999")
+
+
+async def test_a_stubborn_child_and_its_own_child_are_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(children, "GRACE_SECONDS", 0.05)
+    async with asyncio.timeout(FAST):
+        async with Children() as family:
+            child = await family.start("c", script(STUBBORN_FAMILY), "grandchild ")
+            grandchild = int((await child.ready).split()[1])
+            assert is_alive(child.pid)
+            assert is_alive(grandchild)
+
+        assert not is_alive(child.pid)
+        # Killed at the same moment, but its new parent is not ours to wait for.
+        while is_alive(grandchild):  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+
+
+async def test_a_child_that_obeys_is_not_killed() -> None:
+    text = (
+        "import signal, time\nsignal.signal(15, lambda *_: exit(0))\nprint('on')\ntime.sleep(600)"
+    )
+    async with asyncio.timeout(FAST):
+        async with Children() as family:
+            child = await family.start("c", script(text), "on")
+            await child.ready
+
+        with pytest.raises(ChildDied, match="exit code 0"):
+            await child.ended()
+
+
+async def test_an_output_held_open_does_not_hide_a_death() -> None:
+    """A worker that outlives its parent keeps the parent's output open."""
+    text = "import os, time\nif os.fork() == 0: time.sleep(600)\nos._exit(4)"
+    async with asyncio.timeout(FAST), Children() as family:
+        child = await family.start("c", script(text))
+
+        with pytest.raises(ChildDied, match="exit code 4"):
+            await child.ended()
+
+
+async def test_a_child_has_a_process_group_of_its_own() -> None:
+    """So Ctrl-C in the terminal reaches only us, and we end the others in order."""
+    async with asyncio.timeout(FAST), Children() as family:
+        child = await family.start("c", script("print('on', flush=True); input()"))
+
+        assert os.getpgid(child.pid) == child.pid != os.getpgid(0)
+
+
+@pytest.mark.parametrize(
+    ("plan", "sentence"),
+    [
+        (Plan(protocol="nixl"), "no protocol is called 'nixl'; there are"),
+        (Plan(protocol="plain"), "plain hands no KV over"),
+        (Plan(protocol="sglang", mode="staged"), "sglang cannot do staged scheduling: both legs"),
+        (Plan(prefills=0), "--prefills 0: it takes at least one engine of each role"),
+        (Plan(decodes=-1), "--decodes -1: it takes at least one engine of each role"),
+        (Plan(transfer="rdma"), "--transfer rdma: there is no such backend; there are shm, tcp"),
+        (Plan(model=Path("nowhere")), "--model nowhere: there is no config.json"),
+        (Plan(port=70000), "--port 70000 cannot be had"),
+    ],
+)
+def test_what_cannot_be_had_is_refused_before_anything_starts(plan: Plan, sentence: str) -> None:
+    with pytest.raises(BadPlan) as error:
+        plan.check()
+
+    assert sentence in str(error.value)
+
+
+def test_a_port_in_use_is_refused() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+
+        with pytest.raises(BadPlan, match=r"cannot be had: .* in use"):
+            Plan(port=taken.getsockname()[1]).check()
+
+
+def test_the_ready_line_of_an_engine_becomes_its_flag() -> None:
+    line = "pdgate engine ready http://127.0.0.1:7 role=prefill protocol=vllm-kvt kv=127.0.0.1:8"
+
+    engine = Engine.from_line("prefill-0", "prefill", line)
+
+    assert engine.as_flag() == "role=prefill,url=http://127.0.0.1:7,id=prefill-0,kv=127.0.0.1:8"
+
+
+def test_an_engine_without_a_kv_side_needs_no_address() -> None:
+    line = "pdgate engine ready http://127.0.0.1:7 role=decode protocol=vllm-nixl kv="
+
+    assert "kv" not in Engine.from_line("d", "decode", line).as_flag()
+
+
+CALL: dict[str, Any] = {
+    "protocol": "vllm-nixl",
+    "mode": "batch",
+    "path": "disaggregated",
+    "kv": "handed_over",
+    "attempts": [
+        {"legs": [{"role": "prefill", "instance": "prefill-0", "outcome": "engine_failed"}]},
+        {
+            "legs": [
+                {"role": "prefill", "instance": "prefill-1", "outcome": "ok"},
+                {"role": "decode", "instance": "decode-0", "outcome": "ok"},
+            ]
+        },
+    ],
+    "stages_ms": {"prefill": 12.34, "total": 56.78},
+}
+
+
+def test_the_story_names_who_answered_in_the_end() -> None:
+    assert told(CALL, 49152) == [
+        "served by  prefill-1 (prefill), decode-0 (decode)",
+        "protocol   vllm-nixl, batch scheduling, disaggregated",
+        "KV moved   49,152 bytes",
+        "  prefill              12.3 ms",
+        "  the whole call       56.8 ms",
+    ]
+
+
+def test_a_call_that_one_engine_served_was_not_handed_over() -> None:
+    assert was_handed_over(CALL)
+    assert not was_handed_over({**CALL, "path": "local"})
+    assert not was_handed_over({**CALL, "kv": "none"})
+
+
+def test_a_counter_is_summed_over_its_labels() -> None:
+    page = (
+        f"# HELP {KV_BYTES} x\n# TYPE {KV_BYTES} counter\n"
+        f'{KV_BYTES}{{peer="a"}} 1024\n{KV_BYTES}{{peer="b"}} 1e3\n'
+        f"{KV_BYTES}_created 1.7e9\n"
+    )
+
+    assert counter(page, KV_BYTES) == 2024
+
+
+def test_the_curl_line_survives_a_shell() -> None:
+    line = curl("http://127.0.0.1:1", "it's", "what's $HOME?")
+
+    assert "what'\"'\"'s $HOME?" in line
