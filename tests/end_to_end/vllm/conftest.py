@@ -1,0 +1,60 @@
+"""One vLLM alone and one pair at a time, for all tests that use them; run.sh says where from."""
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.end_to_end.vllm import engines
+from tests.end_to_end.vllm.engines import MOONCAKE, NIXL, Engine, Fleet, Pair, Transfer
+from tests.end_to_end.vllm.gateway import MODES, Gateway, gateway_over
+from tests.support.processes import Child
+
+# The tests of this folder need run.sh's environment and minutes; `make e2e-vllm` is their command.
+if "PDGATE_VLLM_VENV" not in os.environ:
+    collect_ignore_glob = ["test_*.py"]
+
+
+@pytest.fixture(scope="session")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Fleet:
+    return Fleet(
+        venv=Path(os.environ["PDGATE_VLLM_VENV"]),
+        model=Path(os.environ["PDGATE_VLLM_MODEL"]),
+        logs=tmp_path_factory.mktemp("logs"),
+    )
+
+
+@pytest.fixture(scope="session")
+def starting_alone(fleet: Fleet) -> Iterator[tuple[Child, int]]:
+    """Not waited for, so that a pair can start beside it."""
+    with ExitStack() as stack:
+        yield engines.start_single(fleet, stack)
+
+
+@pytest.fixture(scope="session")
+def alone(starting_alone: tuple[Child, int]) -> Engine:
+    """The undisaggregated engine that every answer is compared with."""
+    return engines.ready(*starting_alone)
+
+
+@pytest.fixture(scope="session", params=[NIXL, MOONCAKE], ids=lambda it: it.protocol)
+def pair(
+    request: pytest.FixtureRequest, fleet: Fleet, starting_alone: tuple[Child, int]
+) -> Iterator[Pair]:
+    transfer: Transfer = request.param
+    if transfer is MOONCAKE and "PDGATE_LOOPBACK_ONLY" not in os.environ:
+        reason = "Mooncake listens on every interface: it needs a network namespace of its own"
+        if os.environ.get("CI") == "true":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    with ExitStack() as stack:
+        yield Pair(fleet, transfer, stack)
+
+
+@pytest.fixture(scope="session", params=MODES)
+def gateway(request: pytest.FixtureRequest, fleet: Fleet, pair: Pair) -> Iterator[Gateway]:
+    """A gateway over the pair, in each scheduling mode."""
+    with gateway_over(pair, request.param, fleet.logs) as started:
+        yield started

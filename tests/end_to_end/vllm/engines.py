@@ -1,0 +1,181 @@
+"""Stock vLLM instances on the CPU, alone and in pairs that hand KV over.
+
+    single           no connector: what everything is compared with
+    NIXL pair        P and D, D pulls over UCX; a side channel port each
+    Mooncake pair    P writes to D over TCP; P's bootstrap port tells D where P is
+
+Sources: vLLM 0.32.0, vllm/envs.py and the connectors' own start-up checks; the flags that
+are not obvious have their reason beside them.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tests.support.processes import LOOPBACK, Child, child, free_port
+
+MODEL: Final = "tiny"
+BLOCK: Final = 32
+"""Tokens in a KV block; vLLM's CPU attention wants a multiple of 32."""
+
+START_SECONDS: Final = 180
+SHIM: Final = Path(__file__).parent / "shim"
+
+FLAGS: Final[Sequence[str]] = (
+    *("--served-model-name", MODEL),
+    *("--host", LOOPBACK),
+    # Nothing is compiled and nothing rounded, so that equal prompts give equal tokens.
+    *("--dtype", "float32"),
+    "--enforce-eager",
+    *("--max-model-len", "2048"),
+    *("--max-num-batched-tokens", "2048"),
+    *("--max-num-seqs", "16"),
+    *("--block-size", str(BLOCK)),
+    # Few, so that a block that is never given back shows in the share that is in use.
+    *("--num-gpu-blocks-override", "256"),
+)
+
+ENV: Final[Mapping[str, str]] = {
+    "PYTHONPATH": str(SHIM),
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    "VLLM_HOST_IP": LOOPBACK,
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    # Three instances share the cores; bound to one each they would starve one another.
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "OMP_NUM_THREADS": "1",
+    "UCX_TLS": "tcp,sm,self",
+    "UCX_NET_DEVICES": "lo",
+    "VLLM_NIXL_SIDE_CHANNEL_HOST": LOOPBACK,
+    "MC_TCP_BIND_ADDRESS": LOOPBACK,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """Where vLLM is installed, what it serves, and where it writes its logs."""
+
+    venv: Path
+    model: Path
+    logs: Path
+
+    def start(
+        self,
+        stack: ExitStack,
+        name: str,
+        port: int,
+        flags: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+    ) -> Child:
+        """Starts an instance, and does not wait for it."""
+        vllm = f"{self.venv}/bin/vllm"
+        command = [vllm, "serve", str(self.model), "--port", str(port), *FLAGS, *flags]
+        log = self.logs / f"{name}.log"
+        return stack.enter_context(
+            child(command, env={**ENV, **(env or {})}, log=log, name=f"vLLM {name}")
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """An instance that is up."""
+
+    url: str
+    process: Child
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """A vLLM connector, and how an instance and the gateway are told about it.
+
+    Attributes:
+        port_variable: Names the port at which an instance can be asked for its KV.
+        prefill_flag: The gateway's flag for a P at a url whose KV port is at an address.
+    """
+
+    protocol: str
+    connector: Mapping[str, object]
+    port_variable: str
+    prefill_flag: Callable[[str, str], Sequence[str]]
+
+    def flags(self, role: str) -> Sequence[str]:
+        return "--kv-transfer-config", json.dumps({**self.connector, "kv_role": role})
+
+
+NIXL: Final = Transfer(
+    "vllm-nixl",
+    {"kv_connector": "NixlConnector", "kv_buffer_device": "cpu"},
+    "VLLM_NIXL_SIDE_CHANNEL_PORT",
+    lambda url, kv: ("--prefill", url),
+)
+
+MOONCAKE: Final = Transfer(
+    "vllm-mooncake",
+    {
+        "kv_connector": "MooncakeConnector",
+        "kv_connector_module_path": "mooncake_on_cpu",
+        "kv_connector_extra_config": {"mooncake_protocol": "tcp"},
+    },
+    "VLLM_MOONCAKE_BOOTSTRAP_PORT",
+    lambda url, kv: ("--instance", f"role=prefill,url={url},kv={kv}"),
+)
+
+
+class Pair:
+    """A prefill and a decode instance; a fresh P can take the place of the first.
+
+    Attributes:
+        serve: The flags that tell the gateway of the pair.
+    """
+
+    def __init__(self, fleet: Fleet, transfer: Transfer, stack: ExitStack) -> None:
+        self.transfer = transfer
+        self._fleet = fleet
+        self._prefill_life = stack.enter_context(ExitStack())
+        self._prefill_port, self._decode_port = free_port(), free_port()
+        self._prefill_kv, self._decode_kv = free_port(), free_port()
+        self._lives = 0
+        # Both at once: starting takes half a minute, most of it imports.
+        starting = self._start_prefill()
+        decode = self._start(stack, "d", "kv_consumer", self._decode_port, self._decode_kv)
+        self.prefill = ready(starting, self._prefill_port)
+        self.decode = ready(decode, self._decode_port)
+        kv = f"{LOOPBACK}:{self._prefill_kv}"
+        self.serve: Sequence[str] = (
+            *("--pdd-protocol", transfer.protocol),
+            *transfer.prefill_flag(self.prefill.url, kv),
+            *("--decode", self.decode.url),
+        )
+
+    def restart_prefill(self) -> None:
+        """The same addresses, but another engine id and none of the KV."""
+        self._prefill_life.close()
+        self.prefill = ready(self._start_prefill(), self._prefill_port)
+
+    def _start_prefill(self) -> Child:
+        self._lives += 1
+        name = f"p{self._lives}"
+        life = self._prefill_life
+        return self._start(life, name, "kv_producer", self._prefill_port, self._prefill_kv)
+
+    def _start(self, stack: ExitStack, name: str, role: str, port: int, kv_port: int) -> Child:
+        env = {self.transfer.port_variable: str(kv_port)}
+        name = f"{self.transfer.protocol}-{name}"
+        return self._fleet.start(stack, name, port, self.transfer.flags(role), env)
+
+
+def start_single(fleet: Fleet, stack: ExitStack) -> tuple[Child, int]:
+    """Not waited for; `ready` does that."""
+    port = free_port()
+    return fleet.start(stack, "single", port), port
+
+
+def ready(process: Child, port: int) -> Engine:
+    """Waits until the instance that was started on `port` answers."""
+    url = f"http://{LOOPBACK}:{port}"
+    process.wait_for_http(f"{url}/health", START_SECONDS)
+    return Engine(url, process)

@@ -1,0 +1,54 @@
+"""The gateway as its users run it: `python -m pdgate serve`, over a pair of engines."""
+
+import json
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from tests.end_to_end.vllm.engines import Pair
+from tests.end_to_end.vllm.metrics import settles
+from tests.support.processes import LOOPBACK, Child, child, free_port
+
+MODES: Final = ("batch", "staged")
+START_SECONDS: Final = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Gateway:
+    url: str
+    mode: str
+    process: Child
+
+    def record(self, call_id: str) -> dict[str, Any]:
+        """What the gateway says that happened to a call, once the call is over."""
+        found: dict[str, Any] = {}
+
+        def over() -> bool:
+            nonlocal found
+            with urllib.request.urlopen(f"{self.url}/debug/calls/{call_id}", timeout=10) as answer:
+                found = json.load(answer)
+            return bool(found["outcome"] != "running")
+
+        assert settles(over), f"the gateway thinks that the call still runs: {found}"
+        return found
+
+
+@contextmanager
+def gateway_over(pair: Pair, mode: str, logs: Path) -> Iterator[Gateway]:
+    port = free_port()
+    url = f"http://{LOOPBACK}:{port}"
+    command = [
+        *(sys.executable, "-m", "pdgate", "serve"),
+        *("--host", LOOPBACK, "--port", str(port)),
+        *pair.serve,
+        *("--scheduling-mode", mode),
+        "--debug-routes",
+    ]
+    log = logs / f"gateway-{pair.transfer.protocol}-{mode}.log"
+    with child(command, log=log, name="gateway") as process:
+        process.wait_for_http(f"{url}/ready", START_SECONDS)
+        yield Gateway(url, mode, process)

@@ -1,0 +1,91 @@
+"""Prefill on one engine and decode on another give the answer of one engine, token for token."""
+
+import pytest
+
+from tests.end_to_end.vllm.asking import GREEDY, Said, chat, client, complete, prompt
+from tests.end_to_end.vllm.engines import BLOCK, NIXL, Engine, Pair
+from tests.end_to_end.vllm.gateway import Gateway
+from tests.end_to_end.vllm.metrics import Prompts, held_share, settles
+
+streamed_or_not = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+
+LENGTHS = {
+    "less than a block": 5,
+    "one block": BLOCK,
+    "one block and a token": BLOCK + 1,
+    "several blocks": 100,
+    "many blocks": 700,
+}
+
+
+@streamed_or_not
+@pytest.mark.parametrize("length", LENGTHS.values(), ids=LENGTHS.keys())
+def test_a_completion_equals_that_of_one_engine(
+    length: int, stream: bool, alone: Engine, pair: Pair, gateway: Gateway
+) -> None:
+    asked = prompt(length, f"{pair.transfer.protocol} {gateway.mode} {length} {stream}")
+    before = Prompts.of(pair.decode)
+
+    with client(gateway.url) as ours, client(alone.url) as reference:
+        said = complete(ours, asked, stream=stream)
+        expected = complete(reference, asked)
+
+    assert said.answer == expected.answer
+    assert len(said.token_ids) == GREEDY["max_tokens"]
+    crossed(said, before, pair, gateway)
+
+
+@streamed_or_not
+@pytest.mark.parametrize("repeated", [1, 40], ids=["short", "long"])
+def test_a_chat_answer_equals_that_of_one_engine(
+    repeated: int, stream: bool, alone: Engine, pair: Pair, gateway: Gateway
+) -> None:
+    said_before = f"{pair.transfer.protocol}, {gateway.mode}, {stream}: which gate? " * repeated
+    before = Prompts.of(pair.decode)
+
+    with client(gateway.url) as ours, client(alone.url) as reference:
+        said = chat(ours, said_before, stream=stream)
+        expected = chat(reference, said_before)
+
+    assert said.answer == expected.answer
+    crossed(said, before, pair, gateway, shared_tokens=BLOCK)
+
+
+def crossed(
+    said: Said, before: Prompts, pair: Pair, gateway: Gateway, *, shared_tokens: int = 0
+) -> None:
+    """The KV of the whole prompt came from P, everyone says so, and P keeps none of it.
+
+    Prompts that begin alike share up to `shared_tokens`, which D may have from an earlier call.
+    """
+    record = gateway.record(said.call_id)
+    assert (record["path"], record["kv"]) == ("disaggregated", "handed_over")
+    assert (record["protocol"], record["mode"]) == (pair.transfer.protocol, gateway.mode)
+
+    def accounted() -> bool:
+        grew = Prompts.of(pair.decode) - before
+        return grew.transferred + grew.cached == said.prompt_tokens
+
+    assert settles(accounted), f"D's prompt tokens: {Prompts.of(pair.decode) - before}"
+    grew = Prompts.of(pair.decode) - before
+    assert grew.computed == 0
+    assert grew.cached <= shared_tokens
+    assert settles(lambda: held_share(pair.prefill) == 0), "P still holds blocks of the call"
+
+
+@pytest.mark.parametrize("pair", [NIXL], indirect=True)
+def test_with_the_kv_of_another_prompt_the_answer_is_another(alone: Engine, pair: Pair) -> None:
+    """So the comparisons above can fail: what D says does depend on what it was handed."""
+    theirs, ours = prompt(100, "theirs"), prompt(100, "ours")
+    asks = {"do_remote_decode": True, "do_remote_prefill": False}
+
+    with client(pair.prefill.url) as p, client(pair.decode.url) as d, client(alone.url) as one:
+        left = p.completions.create(
+            **{**GREEDY, "max_tokens": 1, "extra_body": {"kv_transfer_params": asks}},
+            prompt=theirs,
+        )
+        handle = (left.model_extra or {})["kv_transfer_params"]
+        extra = {**GREEDY["extra_body"], "kv_transfer_params": handle}
+        said = complete(d, ours, extra_body=extra)
+
+        assert said.token_ids != complete(one, ours).token_ids
