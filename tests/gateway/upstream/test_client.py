@@ -376,18 +376,20 @@ async def test_a_slow_client_is_not_the_engines_fault() -> None:
         assert len(await sink.body()) == size
 
 
+def anonymous(purpose: int) -> ssl.SSLContext:
+    """TLS without certificates, so that no key has to lie here."""
+    context = ssl.SSLContext(purpose)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    context.set_ciphers("aNULL:@SECLEVEL=0")
+    return context
+
+
 async def test_https_is_spoken_to_https_urls() -> None:
-    """With anonymous ciphers, so that no key has to lie here."""
-    server_side = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    client_side = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    client_side.check_hostname = False
-    client_side.verify_mode = ssl.CERT_NONE
-    for side in (server_side, client_side):
-        side.maximum_version = ssl.TLSVersion.TLSv1_2
-        side.set_ciphers("aNULL:@SECLEVEL=0")
-    settings = UpstreamSettings(tls=client_side)
+    settings = UpstreamSettings(tls=anonymous(ssl.PROTOCOL_TLS_CLIENT))
     async with (
-        raw_server(answer_json, tls=server_side) as server,
+        raw_server(answer_json, tls=anonymous(ssl.PROTOCOL_TLS_SERVER)) as server,
         HttpUpstream(settings) as upstream,
     ):
         for _ in range(2):
@@ -396,11 +398,11 @@ async def test_https_is_spoken_to_https_urls() -> None:
         assert server.connections == 1
 
 
-async def test_an_engine_that_we_cannot_trust_refused() -> None:
-    """It speaks no TLS, or has no certificate: it never saw the request."""
-    async with raw_server(answer_json) as server, HttpUpstream() as upstream:
+async def test_an_engine_without_a_certificate_refused(upstream: HttpUpstream) -> None:
+    """It never saw the request."""
+    async with raw_server(answer_json, tls=anonymous(ssl.PROTOCOL_TLS_SERVER)) as server:
         with pytest.raises(EngineRefused):
-            await upstream.ask(leg(server.url.replace("http:", "https:")), CALL)
+            await upstream.ask(leg(server.url), CALL)
 
         assert not server.requests
 
