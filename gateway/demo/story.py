@@ -1,7 +1,7 @@
 """What the gateway and the engines say happened, in words.
 
 GET gateway/debug/calls/{x-request-id}    legs, stages (milliseconds), hand-over
-GET engine/metrics                        pdgate_engine_kv_bytes_total (bytes)
+GET engine/metrics                        pdgate_engine_kv_loaded_bytes_total (bytes)
 """
 
 import json
@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-KV_BYTES = "pdgate_engine_kv_bytes_total"
+KV_BYTES = "pdgate_engine_kv_loaded_bytes_total"
 DISAGGREGATED, HANDED_OVER = "disaggregated", "handed_over"
 
 _STAGES = {
