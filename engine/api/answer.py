@@ -1,0 +1,157 @@
+"""Sends an answer, whole or as a stream of events.
+
+The status line waits for the first token: whatever goes wrong before it is an error with
+its own status; after it, an error event ends the stream.
+"""
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from pdgate.engine.api.ask import Ask
+from pdgate.engine.api.service import (
+    ClientGone,
+    Service,
+    raise_refusal,
+    unless_client_leaves,
+)
+from pdgate.engine.api.usage import Usage
+from pdgate.engine.mailroom import Mailbox
+from pdgate.engine.request import Finish, Logprob, Output
+from pdgate.protocols import sse
+from pdgate.protocols.errors import GatewayError
+
+CLIENT_CLOSED = 499
+
+
+@dataclass(slots=True)
+class Choice:
+    """One answer, collected."""
+
+    index: int
+    text: str = ""
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[Logprob] = field(default_factory=list)
+    prompt_logprobs: Sequence[Logprob | None] | None = None
+    finish: Finish | None = None
+    stopped_by: str | int | None = None
+    kv_transfer_params: Mapping[str, Any] | None = None
+
+    def add(self, output: Output) -> None:
+        self.text += output.text
+        self.tokens += output.tokens
+        self.logprobs += output.logprobs
+        self.prompt_logprobs = self.prompt_logprobs or output.prompt_logprobs
+        self.finish = output.finish
+        self.stopped_by = output.stopped_by
+        self.kv_transfer_params = output.kv_transfer_params
+
+
+class Shape(ABC):
+    """How an endpoint writes its answers: JSON objects without the usage."""
+
+    def __init__(self, service: Service, ask: Ask, wire_id: str) -> None:
+        self.ask = ask
+        self.tokenizer = service.model.tokenizer
+        self.wire_id = wire_id
+        self.created = int(time.time())
+
+    @abstractmethod
+    def opening(self) -> list[dict[str, Any]]:
+        """Chunks that come before all others."""
+
+    @abstractmethod
+    def chunk(self, choice: Choice, first: bool) -> dict[str, Any]:
+        """A piece of a choice; `first` of this choice."""
+
+    @abstractmethod
+    def last(self) -> dict[str, Any]:
+        """A chunk without choices, to carry the usage."""
+
+    @abstractmethod
+    def whole(self, choices: Sequence[Choice]) -> dict[str, Any]: ...
+
+
+async def send(http: HttpRequest, service: Service, shape: Shape) -> Response:
+    mailbox = service.submit(shape.ask, shape.wire_id)
+    try:
+        first = await unless_client_leaves(http, mailbox.next())
+        raise_refusal(first[1])
+        if shape.ask.streams:
+            return Events(_events(mailbox, first, shape), mailbox)
+        return await unless_client_leaves(http, _whole(mailbox, first, shape))
+    except ClientGone:
+        mailbox.close()
+        return Response(status_code=CLIENT_CLOSED)
+    except BaseException:
+        mailbox.close()
+        raise
+
+
+class Events(StreamingResponse):
+    """A stream that gives its mailbox back however it ends, also before it began."""
+
+    def __init__(self, events: AsyncIterator[bytes], mailbox: Mailbox) -> None:
+        super().__init__(events, media_type="text/event-stream")
+        self._mailbox = mailbox
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._mailbox.close()
+
+
+async def _whole(mailbox: Mailbox, first: tuple[int, Output], shape: Shape) -> Response:
+    ask = shape.ask
+    usage = Usage(ask)
+    choices = [Choice(index) for index in range(len(ask.prompts) * ask.choices)]
+    index, output = first
+    while True:
+        raise_refusal(output)
+        choices[index].add(output)
+        usage.add(index, output)
+        if mailbox.done:
+            break
+        index, output = await mailbox.next()
+    answer = shape.whole(choices) | {
+        "usage": usage.as_openai(),
+        "kv_transfer_params": choices[0].kv_transfer_params,
+    }
+    return Response(msgspec.json.encode(answer), media_type="application/json")
+
+
+async def _events(
+    mailbox: Mailbox, first: tuple[int, Output], shape: Shape
+) -> AsyncIterator[bytes]:
+    usage = Usage(shape.ask)
+    no_usage = {"usage": None} if shape.ask.include_usage else {}
+    begun = set()
+    for chunk in shape.opening():
+        yield sse.event(chunk | no_usage)
+    index, output = first
+    while True:
+        try:
+            raise_refusal(output)
+        except GatewayError as error:
+            yield sse.event(error.as_openai())
+            yield sse.DONE
+            return
+        piece = Choice(index)
+        piece.add(output)
+        usage.add(index, output)
+        yield sse.event(shape.chunk(piece, index not in begun) | no_usage)
+        begun.add(index)
+        if mailbox.done:
+            break
+        index, output = await mailbox.next()
+    if shape.ask.include_usage:
+        yield sse.event(shape.last() | {"usage": usage.as_openai()})
+    yield sse.DONE

@@ -1,0 +1,60 @@
+"""The engine's routes, spelled as vLLM spells them."""
+
+from fastapi import FastAPI
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from pdgate import __version__
+from pdgate.engine.api import answer, chat, completions, errors, fields
+from pdgate.engine.api.chat import ChatShape
+from pdgate.engine.api.completions import CompletionShape
+from pdgate.engine.api.service import ANY_NAME, EngineDead, Service, wire_id
+from pdgate.engine.metrics import CONTENT_TYPE
+
+
+def build(service: Service) -> FastAPI:
+    app = FastAPI(title="pdgate engine", version=__version__, openapi_url=None)
+    errors.install(app)
+
+    @app.post("/v1/completions")
+    async def complete(http: Request) -> Response:
+        ask = completions.read(service, fields.parse(await http.body()))
+        return await answer.send(http, service, CompletionShape(service, ask, wire_id(http)))
+
+    @app.post("/v1/chat/completions")
+    async def converse(http: Request) -> Response:
+        ask = chat.read(service, fields.parse(await http.body()))
+        return await answer.send(http, service, ChatShape(service, ask, wire_id(http)))
+
+    @app.get("/v1/models")
+    async def models() -> Response:
+        names = [name for name in service.names if name != ANY_NAME]
+        return JSONResponse({"object": "list", "data": [_card(service, name) for name in names]})
+
+    @app.get("/health")
+    async def health() -> Response:
+        if not service.core.alive:
+            raise EngineDead("the engine core is not running")
+        return Response()
+
+    @app.get("/version")
+    async def version() -> Response:
+        return JSONResponse({"version": __version__})
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        return Response(service.metrics.text(), media_type=CONTENT_TYPE)
+
+    return app
+
+
+def _card(service: Service, name: str) -> dict[str, object]:
+    return {
+        "id": name,
+        "object": "model",
+        "created": service.created,
+        "owned_by": "pdgate",
+        "root": service.model.root,
+        "parent": None,
+        "max_model_len": service.model.positions,
+    }

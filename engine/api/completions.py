@@ -1,0 +1,131 @@
+"""POST /v1/completions.
+
+`prompt` is a string, a list of strings, a list of token ids, or a list of such lists.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from pdgate.engine.api import ask as asking
+from pdgate.engine.api import fields, logprobs
+from pdgate.engine.api.answer import Choice, Shape
+from pdgate.engine.api.ask import Ask
+from pdgate.engine.api.fields import Body
+from pdgate.engine.api.service import Service
+from pdgate.engine.model.load import LoadedModel
+from pdgate.protocols.errors import BadRequest
+
+DEFAULT_MAX_TOKENS = 16
+
+
+def read(service: Service, body: Body) -> Ask:
+    """Raises BadRequest, UnknownModel."""
+    name = service.model_name(body.get("model"))
+    prompts, texts = _prompts(service.model, body.get("prompt"))
+    max_tokens = fields.integer(body, "max_tokens")
+    if max_tokens is None:
+        max_tokens = DEFAULT_MAX_TOKENS
+    asking.check_length(service.model, prompts, max_tokens)
+    count = asking.alternatives(body, "logprobs")
+    echo = fields.flag(body, "echo")
+    return Ask(
+        body=body,
+        model=name,
+        prompts=prompts,
+        texts=texts,
+        sampling=asking.sampling(body, max_tokens, count, count if echo else None),
+        choices=asking.choices(body),
+        streams=fields.flag(body, "stream"),
+        include_usage=asking.include_usage(body),
+        echo=echo,
+        logprobs=count,
+        return_token_ids=fields.flag(body, "return_token_ids"),
+    )
+
+
+class CompletionShape(Shape):
+    def __init__(self, service: Service, ask: Ask, wire_id: str) -> None:
+        super().__init__(service, ask, wire_id)
+        # Choice index -> characters sent, for `text_offset`.
+        self._sent: dict[int, int] = {}
+
+    def opening(self) -> list[dict[str, Any]]:
+        return []
+
+    def chunk(self, choice: Choice, first: bool) -> dict[str, Any]:
+        return self._answer([self._choice(choice, first)])
+
+    def last(self) -> dict[str, Any]:
+        return self._answer([])
+
+    def whole(self, choices: Sequence[Choice]) -> dict[str, Any]:
+        return self._answer([self._choice(choice, True) for choice in choices])
+
+    def _answer(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        return {
+            "id": f"cmpl-{self.wire_id}",
+            "object": "text_completion",
+            "created": self.created,
+            "model": self.ask.model,
+            "choices": choices,
+        }
+
+    def _choice(self, choice: Choice, first: bool) -> dict[str, Any]:
+        prompt = self.ask.prompt_of(choice.index)
+        echoed = self.ask.texts[prompt] if first and self.ask.echo else ""
+        written = {
+            "index": choice.index,
+            "text": echoed + choice.text,
+            "logprobs": self._logprobs(choice, prompt, first),
+            "finish_reason": choice.finish,
+            "stop_reason": choice.stopped_by,
+        }
+        if self.ask.return_token_ids:
+            written["token_ids"] = choice.tokens
+            written["prompt_token_ids"] = self.ask.prompts[prompt] if first else None
+        return written
+
+    def _logprobs(self, choice: Choice, prompt: int, first: bool) -> dict[str, Any] | None:
+        if self.ask.logprobs is None:
+            return None
+        found = [(entry.token, entry) for entry in choice.logprobs]
+        if first and choice.prompt_logprobs is not None:
+            pairs = zip(self.ask.prompts[prompt], choice.prompt_logprobs, strict=True)
+            found = [*pairs, *found]  # type: ignore[list-item]
+        offset = self._sent.get(choice.index, 0)
+        written = logprobs.for_completion(self.tokenizer, found, offset)
+        self._sent[choice.index] = offset + sum(len(text) for text in written["tokens"])
+        return written
+
+
+def _prompts(
+    model: LoadedModel, prompt: Any
+) -> tuple[tuple[tuple[int, ...], ...], tuple[str, ...]]:
+    """Token ids and text of every prompt."""
+    if isinstance(prompt, list) and prompt and all(_is_id(item) for item in prompt):
+        prompt = [prompt]
+    listed = prompt if isinstance(prompt, list) else [prompt]
+    if not listed:
+        raise BadRequest("the list of prompts is empty", param="prompt")
+    ids, texts = [], []
+    for item in listed:
+        if isinstance(item, str):
+            ids.append(tuple(model.tokenizer.encode(item)))
+            texts.append(item)
+        elif isinstance(item, list) and all(_is_id(token) for token in item):
+            _check_ids(model, item)
+            ids.append(tuple(item))
+            texts.append(model.tokenizer.decode(item))
+        else:
+            raise BadRequest("prompt must be text or token ids, or a list of them", param="prompt")
+    return tuple(ids), tuple(texts)
+
+
+def _is_id(item: Any) -> bool:
+    return isinstance(item, int) and not isinstance(item, bool)
+
+
+def _check_ids(model: LoadedModel, ids: Sequence[int]) -> None:
+    size = model.config.vocab_size
+    if not all(0 <= token < size for token in ids):
+        raise BadRequest(f"token ids must lie in [0, {size})", param="prompt")

@@ -1,0 +1,100 @@
+"""The `engine` command. Its options are `Settings`, by the names that vLLM uses."""
+
+import os
+from typing import Annotated, Literal
+
+import typer
+
+from pdgate.engine.settings import NO_PROTOCOL, Settings
+
+# Read once, when NumPy is imported; so before it is.
+THREAD_VARIABLES = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+def engine(
+    model: Annotated[
+        str | None, typer.Option(help="Folder of a Hugging Face Llama model; none for a tiny one.")
+    ] = None,
+    served_model_name: Annotated[
+        list[str] | None, typer.Option(help="What clients call it; repeatable; * for any name.")
+    ] = None,
+    host: str = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="0 takes a free one.")] = 8000,
+    role: Literal["prefill", "decode", "both", "plain"] = "plain",
+    pdd_protocol: Annotated[
+        str, typer.Option(help="How KV is handed over; plain for not at all.")
+    ] = NO_PROTOCOL,
+    kv_host: str = "127.0.0.1",
+    kv_port: Annotated[int, typer.Option(help="0 takes a free one.")] = 0,
+    peer: Annotated[str, typer.Option(help="host:port of the other engine (neuron).")] = "",
+    transfer: Annotated[str, typer.Option(help="KV transfer backend: shm, tcp, ...")] = "tcp",
+    block_tokens: int = 16,
+    blocks: int = 512,
+    max_num_seqs: int = 64,
+    max_num_batched_tokens: int = 512,
+    max_model_len: int | None = None,
+    default_max_tokens: Annotated[
+        int, typer.Option(help="Of a chat that names no limit; 0 for all the room there is.")
+    ] = 128,
+    lease_seconds: Annotated[
+        float, typer.Option(help="How long prefill keeps KV for its reader.")
+    ] = 30.0,
+    kv_load_failure: Literal["fail", "recompute"] = "fail",
+    no_prefix_cache: bool = False,
+    min_prefill_ms: Annotated[float, typer.Option(help="Least time to read a prompt.")] = 0.0,
+    min_itl_ms: Annotated[float, typer.Option(help="Least time between tokens.")] = 0.0,
+    fail_rate: Annotated[float, typer.Option(help="Share of requests to fail, 0..1.")] = 0.0,
+    die_after: Annotated[
+        int | None, typer.Option(help="Take in so many requests, then die at the next.")
+    ] = None,
+    log_level: str = "info",
+    threads: Annotated[int, typer.Option(help="Of the linear algebra library.")] = 1,
+) -> None:
+    """Serve a Llama model on the CPU, alone or as one half of a prefill/decode pair."""
+    try:
+        settings = Settings(
+            model=model,
+            served_names=tuple(served_model_name or ()),
+            host=host,
+            port=port,
+            role=role,
+            protocol=pdd_protocol,
+            kv_host=kv_host,
+            kv_port=kv_port,
+            peer=peer,
+            transfer=transfer,
+            block_tokens=block_tokens,
+            blocks=blocks,
+            max_seqs=max_num_seqs,
+            max_step_tokens=max_num_batched_tokens,
+            max_model_tokens=max_model_len,
+            default_max_tokens=default_max_tokens or None,
+            lease_seconds=lease_seconds,
+            on_failed_load=kv_load_failure,
+            reuse_prefixes=not no_prefix_cache,
+            min_prefill_ms=min_prefill_ms,
+            min_token_ms=min_itl_ms,
+            fail_rate=fail_rate,
+            die_after=die_after,
+            log_level=log_level,
+            threads=threads,
+        )
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+    os.environ |= dict.fromkeys(THREAD_VARIABLES, str(threads))
+    # Imports NumPy, which reads those variables.
+    from pdgate.engine.server import run
+
+    try:
+        run(settings)
+    except (OSError, ValueError, LookupError) as error:
+        typer.echo(f"the engine could not start: {error}", err=True)
+        raise typer.Exit(1) from error
+
+
+def main() -> None:
+    typer.run(engine)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""/metrics: vLLM's names where it has one, so that its dashboards and routers just work.
+
+Source of the names: vLLM 0.32.0, v1/metrics/loggers.py.
+"""
+
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from pdgate.engine.connector import Connector
+from pdgate.engine.core import EngineCore
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class EngineMetrics(Collector):
+    """Reads the core's numbers when asked; nothing is counted twice."""
+
+    def __init__(self, core: EngineCore, connector: Connector | None, model_name: str) -> None:
+        self._core = core
+        self._connector = connector
+        self._model_name = model_name
+
+    def text(self) -> bytes:
+        registry = CollectorRegistry()
+        registry.register(self)
+        return generate_latest(registry)
+
+    def collect(self) -> Iterator[Metric]:
+        gauges, stats = self._core.gauges, self._core.stats
+        used_share = gauges.blocks_used / gauges.blocks_total
+        yield self._gauge("vllm:num_requests_running", "Requests in the batch", gauges.running)
+        yield self._gauge(
+            "vllm:num_requests_waiting",
+            "Requests that wait for a turn or for their KV",
+            gauges.waiting + gauges.loading,
+        )
+        yield self._gauge("vllm:kv_cache_usage_perc", "Share of KV blocks, 0..1", used_share)
+        yield self._counter("vllm:num_preemptions", "Jobs that lost pages", gauges.preemptions)
+        yield self._counter("vllm:generation_tokens", "Sampled tokens", stats.generated)
+        sources = {
+            "local_compute": stats.prompts_computed,
+            "local_cache_hit": stats.prompts_from_cache,
+            "external_kv_transfer": stats.prompts_from_peer,
+        }
+        yield self._counter("vllm:prompt_tokens", "Prompt tokens", sum(sources.values()))
+        yield self._split(
+            "vllm:prompt_tokens_by_source", "Prompt tokens by what gave their KV", "source", sources
+        )
+        ends = {
+            "stop": stats.requests_stopped,
+            "length": stats.requests_cut,
+            "abort": stats.requests_aborted,
+        }
+        yield self._split("vllm:request_success", "Ended requests", "finished_reason", ends)
+        yield from self._own()
+
+    def _own(self) -> Iterator[Metric]:
+        """What vLLM has no name for."""
+        gauges, stats = self._core.gauges, self._core.stats
+        free = gauges.blocks_total - gauges.blocks_used
+        blocks = {"free": free, "used": gauges.blocks_used, "kept": gauges.blocks_kept}
+        for state, count in blocks.items():
+            yield self._gauge(f"pdgate_engine_blocks_{state}", f"KV blocks: {state}", count)
+        yield self._gauge(
+            "pdgate_engine_requests_loading", "Requests whose KV is under way", gauges.loading
+        )
+        counters: dict[str, tuple[str, float]] = {
+            "requests_failed": ("Requests refused with a server error", stats.requests_failed),
+            "kv_loads_failed": ("Loads of KV that failed", stats.loads_failed),
+            "kv_loaded_bytes": ("KV that came from peers", stats.loaded_bytes),
+            "leases_ended": ("Kept pages that nobody fetched in time", stats.leases_ended),
+            "steps": ("Steps of the core", stats.steps),
+            "stepping_seconds": ("Time spent in steps", stats.stepping_seconds),
+        }
+        if self._connector is not None:
+            moved = self._connector.counters
+            counters |= {
+                "kv_transfers": ("Loads that ended well, as the connector saw it", moved.transfers),
+                "kv_moved_bytes": ("KV that the connector moved", moved.bytes_moved),
+                "kv_transfers_failed": ("Loads that failed or were cancelled", moved.failed),
+                "kv_leases_expired": ("Kept requests that expired", moved.expired),
+            }
+        for name, (meaning, count) in counters.items():
+            yield self._counter(f"pdgate_engine_{name}", meaning, count)
+
+    def _gauge(self, name: str, meaning: str, number: float) -> Metric:
+        family = GaugeMetricFamily(name, meaning, labels=["model_name"])
+        family.add_metric([self._model_name], number)
+        return family
+
+    def _counter(self, name: str, meaning: str, number: float) -> Metric:
+        family = CounterMetricFamily(name, meaning, labels=["model_name"])
+        family.add_metric([self._model_name], number)
+        return family
+
+    def _split(self, name: str, meaning: str, label: str, numbers: dict[str, int]) -> Metric:
+        family = CounterMetricFamily(name, meaning, labels=["model_name", label])
+        for kind, number in numbers.items():
+            family.add_metric([self._model_name, kind], number)
+        return family

@@ -1,0 +1,187 @@
+"""An engine process: model, KV memory, core, connector and HTTP, put together and ended.
+
+Stopping goes backwards: HTTP first (answers under way get a moment), then the core, so
+that nobody touches the pages, then the connector, then the memory.
+"""
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from types import FrameType
+
+import uvicorn
+import uvloop
+
+from pdgate.engine.api import app
+from pdgate.engine.api.service import Service
+from pdgate.engine.connector import Connector
+from pdgate.engine.core import EngineCore
+from pdgate.engine.layout import Layout
+from pdgate.engine.mailroom import Mailroom
+from pdgate.engine.metrics import EngineMetrics
+from pdgate.engine.model.load import LoadedModel, load
+from pdgate.engine.pace import Faults, Pace
+from pdgate.engine.scheduler import Limits
+from pdgate.engine.settings import NO_PROTOCOL, Settings
+from pdgate.engine.work import Options
+from pdgate.protocols.instance import Role
+from pdgate.transfer.base import Backend, Region
+
+# The core's thread and the event loop take turns at the interpreter; five milliseconds,
+# the default, is several tokens of a small model.
+SWITCH_SECONDS = 0.0005
+GOODBYE_SECONDS = 5
+
+
+def run(settings: Settings) -> None:
+    """Serves until SIGTERM or SIGINT. Raises OSError, ValueError, LookupError at the start."""
+    logging.basicConfig(level=settings.log_level.upper())
+    sys.setswitchinterval(SWITCH_SECONDS)
+    model = load(settings.model, settings.most_tokens)
+    listening = _listen(settings)
+    with listening, _calm_signals():
+        uvloop.run(_serve(settings, model, listening))
+
+
+async def _serve(settings: Settings, model: LoadedModel, listening: socket.socket) -> None:
+    mailroom = Mailroom(asyncio.get_running_loop())
+    with _core(settings, model, mailroom, listening.getsockname()[1]) as (core, connector):
+        names = settings.served_names or (model.root,)
+        metrics = EngineMetrics(core, connector, names[0])
+        service = Service(core, mailroom, metrics, names, settings.default_max_tokens)
+        config = uvicorn.Config(
+            app.build(service),
+            log_level=settings.log_level,
+            access_log=False,
+            timeout_graceful_shutdown=GOODBYE_SECONDS,
+        )
+        await _Server(config, _ready_line(settings, listening)).serve([listening])
+
+
+class _Server(uvicorn.Server):
+    """Says when it is ready: the first moment at which a request is answered."""
+
+    def __init__(self, config: uvicorn.Config, ready_line: str) -> None:
+        super().__init__(config)
+        self._ready_line = ready_line
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        print(self._ready_line, flush=True)
+
+
+@contextlib.contextmanager
+def _core(
+    settings: Settings, model: LoadedModel, mailroom: Mailroom, api_port: int
+) -> Iterator[tuple[EngineCore, Connector | None]]:
+    """A running core, with its connector if a protocol is spoken."""
+    config = model.config
+    layout = Layout(
+        config.layers, settings.blocks, config.kv_heads, settings.block_tokens, config.head_dim
+    )
+    with contextlib.ExitStack() as closing:
+        backend, region = _memory(settings, layout, closing)
+        memory = region.memory if region else memoryview(bytearray(layout.total_bytes))
+        core = EngineCore(
+            model,
+            layout,
+            memory,
+            mailroom.deliver,
+            Options(
+                Limits(settings.max_seqs, settings.max_step_tokens),
+                settings.reuse_prefixes,
+                settings.on_failed_load,
+            ),
+            Pace(settings.min_prefill_ms / 1000, settings.min_token_ms / 1000),
+            Faults(settings.fail_rate, settings.die_after),
+        )
+        connector = None
+        if backend and region:
+            connector = _connect(settings, core, layout, region, backend, api_port)
+            closing.callback(connector.close)
+            core.connect(connector)
+        core.start()
+        closing.callback(core.stop)
+        yield core, connector
+
+
+def _memory(
+    settings: Settings, layout: Layout, closing: contextlib.ExitStack
+) -> tuple[Backend, Region] | tuple[None, None]:
+    """KV memory that peers can reach, if a protocol is spoken."""
+    if settings.protocol == NO_PROTOCOL:
+        return None, None
+    # Only an engine with a protocol needs a transfer backend and what it brings along.
+    from pdgate.transfer import registry
+
+    backend = registry.load(settings.transfer)
+    closing.callback(backend.close)
+    return backend, backend.allocate(layout.total_bytes)
+
+
+def _connect(
+    settings: Settings,
+    core: EngineCore,
+    layout: Layout,
+    region: Region,
+    backend: Backend,
+    api_port: int,
+) -> Connector:
+    # As above: an engine alone needs none of the protocols.
+    from pdgate.engine.hand_over import registry
+    from pdgate.engine.hand_over.settings import ConnectorSettings
+
+    return registry.connect(
+        settings.protocol,
+        core=core,
+        layout=layout,
+        region=region,
+        backend=backend,
+        settings=ConnectorSettings(
+            role=Role(settings.role),
+            host=settings.host,
+            api_port=api_port,
+            kv_host=settings.kv_host,
+            kv_port=settings.kv_port,
+            lease_seconds=settings.lease_seconds,
+            model=core.model.root,
+            peer=settings.peer,
+        ),
+    )
+
+
+def _listen(settings: Settings) -> socket.socket:
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    return socket.create_server((settings.host, settings.port), family=family)
+
+
+def _ready_line(settings: Settings, listening: socket.socket) -> str:
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    port = listening.getsockname()[1]
+    return (
+        f"pdgate engine ready http://{host}:{port} "
+        f"role={settings.role} protocol={settings.protocol}"
+    )
+
+
+@contextlib.contextmanager
+def _calm_signals() -> Iterator[None]:
+    """uvicorn stops at a signal and then raises it again, which would end us with its code.
+
+    Ending because we were asked to is a success, so the second one finds nobody at home.
+    """
+
+    def nobody(_: int, __: FrameType | None) -> None:
+        return
+
+    asked_to_end = (signal.SIGTERM, signal.SIGINT)
+    before = {number: signal.signal(number, nobody) for number in asked_to_end}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,83 @@
+"""Every knob of an engine process."""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+EngineRole = Literal["prefill", "decode", "both", "plain"]
+OnFailedLoad = Literal["fail", "recompute"]
+
+NO_PROTOCOL = "plain"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """
+    Attributes:
+        model: Folder of a Hugging Face Llama model; None for the built-in tiny one.
+        served_names: What clients may call it; the first is what answers say. Empty for
+            the folder's path or the built-in one's name; "*" lets every name pass.
+        host: Listened on, and advertised to peers.
+        port: 0 takes a free one.
+        protocol: Which connector hands KV over; "plain" for none.
+        peer: "host:port" of the other engine's API, where request ids name none (neuron).
+        transfer: Which backend moves the KV.
+        block_tokens, blocks: Size of a KV block, and how many there are.
+        max_seqs, max_step_tokens: Limits of one step.
+        max_model_tokens: Longest prompt and answer together; None for what model and
+            blocks allow.
+        default_max_tokens: Of a chat that names no limit; None for all the room there is.
+        lease_seconds: How long a finished prefill waits for its reader.
+        min_prefill_ms, min_token_ms: Least duration of a step that finishes prompts, or
+            decodes: for tests that need a slower engine.
+        fail_rate: Share of requests refused with a 500.
+        die_after: Requests to take in before the process dies at the next one.
+        threads: Of the linear algebra library.
+    """
+
+    model: str | None = None
+    served_names: tuple[str, ...] = ()
+    host: str = "127.0.0.1"
+    port: int = 8000
+    role: EngineRole = "plain"
+    protocol: str = NO_PROTOCOL
+    kv_host: str = "127.0.0.1"
+    kv_port: int = 0
+    peer: str = ""
+    transfer: str = "tcp"
+    block_tokens: int = 16
+    blocks: int = 512
+    max_seqs: int = 64
+    max_step_tokens: int = 512
+    max_model_tokens: int | None = None
+    default_max_tokens: int | None = 128
+    lease_seconds: float = 30.0
+    on_failed_load: OnFailedLoad = "fail"
+    reuse_prefixes: bool = True
+    min_prefill_ms: float = 0.0
+    min_token_ms: float = 0.0
+    fail_rate: float = 0.0
+    die_after: int | None = None
+    log_level: str = "info"
+    threads: int = 1
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for what cannot work."""
+        positive = (self.block_tokens, self.blocks, self.max_seqs, self.max_step_tokens)
+        if min(positive) < 1:
+            raise ValueError("block tokens, blocks, sequences and step tokens must be positive")
+        if self.max_seqs > self.max_step_tokens:
+            raise ValueError("a step must have a token for each running sequence")
+        if self.role not in get_args(EngineRole):
+            raise ValueError(f"unknown role {self.role!r}: {', '.join(get_args(EngineRole))}")
+        if self.on_failed_load not in get_args(OnFailedLoad):
+            raise ValueError(f"unknown policy for failed loads {self.on_failed_load!r}")
+        if not 0 <= self.fail_rate <= 1:
+            raise ValueError("the fail rate is a share, 0..1")
+        if self.role != "plain" and self.protocol == NO_PROTOCOL:
+            raise ValueError(f"role {self.role} needs a protocol")
+
+    @property
+    def most_tokens(self) -> int:
+        """Of one sequence: what was asked for, and no more than all blocks hold."""
+        room = self.blocks * self.block_tokens
+        return min(room, self.max_model_tokens or room)
