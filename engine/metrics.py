@@ -83,8 +83,8 @@ class EngineMetrics(Collector):
                 "kv_transfers_failed": ("Loads that failed or were cancelled", moved.failed),
                 "kv_leases_expired": ("Kept requests that expired", moved.expired),
             }
-        for name, (meaning, count) in counters.items():
-            yield self._counter(f"pdgate_engine_{name}", meaning, count)
+        for name, (meaning, number) in counters.items():
+            yield self._counter(f"pdgate_engine_{name}", meaning, number)
 
     def _gauge(self, name: str, meaning: str, number: float) -> Metric:
         family = GaugeMetricFamily(name, meaning, labels=["model_name"])
