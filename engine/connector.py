@@ -56,8 +56,7 @@ class Arrival:
 class Load:
     """The first `tokens` tokens' KV comes from a peer; ticket is the connector's own.
 
-    At least the last prompt token is left to the core. `tokens` may be 0 (a prompt of one
-    token): `start` is called all the same, so that the peer learns that it may let go.
+    At least one token, and at least the last prompt token is left to the core.
     """
 
     tokens: int

@@ -1,0 +1,65 @@
+"""vllm-kvt: decode asks prefill itself.
+
+    staged   prefill  {do_remote_decode: true}                         keeps its pages
+             decode   {remote_host, remote_port, do_remote_prefill}    asks for them
+    batch    decode   {remote_host, remote_port}                       sends the prompt over
+
+Both are keyed by the X-Request-Id; the address is that of the KV side, not of HTTP. In
+batch, prefill computes all tokens but the last and samples nothing. A load that fails
+ends as HTTP 200 with finish_reason "abort". A decode that gives up tells prefill.
+
+Source: Llumnix v1, HybridConnector with the kvt backend; its rpc is spoken in the
+words of messages.py here.
+"""
+
+import uuid
+from collections.abc import Sequence
+from typing import ClassVar
+
+from pdgate.engine.connector import Arrival, Keep, Load
+from pdgate.engine.hand_over import params as read
+from pdgate.engine.hand_over.errors import HandOverError, Why
+from pdgate.engine.hand_over.source import Source
+from pdgate.engine.hand_over.two_sided import TwoSided, wire_id
+from pdgate.protocols.instance import Role
+
+
+class Kvt(TwoSided):
+    load_failure: ClassVar = "abort"
+
+    def plan(self, arrival: Arrival) -> Load | Keep | None:
+        params = arrival.params or {}
+        if read.flag(params, "do_remote_decode"):
+            return self._keep(arrival.id, wire_id(arrival))
+        if _local(params) or "remote_host" not in params:
+            if read.flag(params, "do_remote_prefill"):
+                raise ValueError("do_remote_prefill needs remote_host and remote_port")
+            return None
+        staged = read.flag(params, "do_remote_prefill")
+        source = Source(
+            read.host(params, "remote_host"),
+            read.port(params, "remote_port"),
+            wire_id(arrival),
+            wait_seconds=0.0 if staged else self.settings.lease_seconds,
+            prompt=() if staged else tuple(arrival.prompt),
+        )
+        return self._load(source, len(arrival.prompt) - 1)
+
+    def submit(self, key: str, prompt: Sequence[int]) -> None:
+        if not self.settings.may(Role.PREFILL):
+            raise HandOverError(Why.UNSUPPORTED, f"this engine's role is {self.settings.role}")
+        if len(prompt) < 2:
+            raise HandOverError(Why.TOO_SHORT, "a prompt of one token has nothing to hand over")
+        request_id = f"kvt-{uuid.uuid4().hex}"
+        try:
+            keep = self._keep(request_id, key)
+            self.core.submit_prefill(request_id, prompt, len(prompt) - 1, keep)
+        except ValueError as error:
+            self._offers.drop(request_id, str(error))
+            raise HandOverError(Why.UNSUPPORTED, str(error)) from None
+
+
+def _local(params: read.Fields) -> bool:
+    if params.get("ali_llumnix_disagg") is not None and not read.flag(params, "ali_llumnix_disagg"):
+        return True
+    return read.flag(params, "do_local_prefill")

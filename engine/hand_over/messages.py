@@ -1,0 +1,121 @@
+"""What two engines say to each other: length (u32, big-endian), then msgpack.
+
+    decode says   prefill answers
+    Ask           Offered | Refused      after up to wait_seconds
+    Release       Released               and the pages are free
+    Abandon       Released               nobody will read; a prefill under way is aborted
+    Prefill       Accepted | Refused     compute this prompt, then offer it under the key
+
+A connection carries any number of these, one after the other.
+"""
+
+import socket
+import struct
+from typing import Any, Final
+
+import msgspec
+
+from pdgate.engine.hand_over.shape import Shape
+
+MAX_BYTES: Final = 32 << 20
+"""A prompt of a million tokens takes 5 MB."""
+
+_LENGTH = struct.Struct(">I")
+
+
+class Ask(msgspec.Struct, frozen=True, tag=True):
+    """`engine_id`: who is meant; empty for whoever has the address."""
+
+    key: str
+    engine_id: str
+    wait_seconds: float
+    shape: Shape
+
+
+class Release(msgspec.Struct, frozen=True, tag=True):
+    key: str
+    offer_id: str
+
+
+class Abandon(msgspec.Struct, frozen=True, tag=True):
+    key: str
+    engine_id: str
+
+
+class Prefill(msgspec.Struct, frozen=True, tag=True):
+    key: str
+    prompt: list[int]
+
+
+class Offered(msgspec.Struct, frozen=True, tag=True):
+    """
+    Attributes:
+        offer_id: Random, new for every offer: the same key may be offered again.
+        descriptor: Of the region that holds the pages (transfer/descriptors.py).
+        first_token: What prefill sampled, if it did.
+    """
+
+    offer_id: str
+    descriptor: dict[str, Any]
+    shape: Shape
+    block_ids: list[int]
+    tokens: int
+    first_token: int | None
+
+
+class Released(msgspec.Struct, frozen=True, tag=True):
+    """`held`: the pages were still this offer's until now, so what was read is good."""
+
+    held: bool
+
+
+class Accepted(msgspec.Struct, frozen=True, tag=True):
+    pass
+
+
+class Refused(msgspec.Struct, frozen=True, tag=True):
+    why: str
+    message: str
+
+
+Message = Ask | Release | Abandon | Prefill | Offered | Released | Accepted | Refused
+
+_encode = msgspec.msgpack.encode
+_decoder = msgspec.msgpack.Decoder(Message)
+
+
+class BadMessage(Exception):
+    """The peer sent something else."""
+
+
+def send(sock: socket.socket, message: Message) -> None:
+    data = _encode(message)
+    sock.sendall(_LENGTH.pack(len(data)) + data)
+
+
+def receive(sock: socket.socket) -> Message | None:
+    """None when the peer hung up between messages. Raises BadMessage, OSError."""
+    head = _exactly(sock, _LENGTH.size, may_end=True)
+    if not head:
+        return None
+    (length,) = _LENGTH.unpack(head)
+    if length > MAX_BYTES:
+        raise BadMessage(f"a message of {length} bytes")
+    try:
+        # The Union keeps mypy from seeing what the decoder returns.
+        message: Message = _decoder.decode(_exactly(sock, length))
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise BadMessage(str(error)) from None
+    return message
+
+
+def _exactly(sock: socket.socket, length: int, *, may_end: bool = False) -> bytes:
+    data = bytearray()
+    while len(data) < length:
+        piece = sock.recv(min(length - len(data), 1 << 20))
+        if not piece:
+            if may_end and not data:
+                return b""
+            raise ConnectionResetError("the peer hung up in the middle of a message")
+        data += piece
+    return bytes(data)

@@ -1,0 +1,132 @@
+"""vllm-mooncake: four generations, told apart by what the params hold.
+
+    gen  prefill gets                        decode gets                    meet by
+    a    do_remote_decode, nulls             prefill's answer               request id
+    b    do_remote_decode                    bootstrap_server_host, _port   request id
+    c    do_remote_decode                    remote_bootstrap_addr          request id
+    d    do_remote_decode, transfer_id       remote_bootstrap_addr, id      transfer id
+
+A request that did not stop by length keeps nothing, and its reader is refused at once.
+Mooncake's prefill writes and its decode is written to; here decode reads, which no
+gateway can tell.
+
+Source: as protocols/dialects/mooncake.py.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from pdgate.engine.connector import Arrival, Keep, Load, Pages
+from pdgate.engine.hand_over import params as read
+from pdgate.engine.hand_over.bootstrap import Bootstrap, query
+from pdgate.engine.hand_over.source import Source
+from pdgate.engine.hand_over.two_sided import TwoSided, wire_id
+
+_ASKED_BY_A = "remote_engine_id"
+
+
+class Mooncake(TwoSided):
+    """`kv_address` is the bootstrap server's; the KV side has a port of its own."""
+
+    def __init__(self, **parts: Any) -> None:
+        super().__init__(**parts)
+        settings = self.settings
+        try:
+            self._bootstrap = Bootstrap(
+                settings.kv_host, settings.kv_port, self.engine_id, self.service_address
+            )
+        except OSError:
+            super().close()
+            raise
+        self.kv_address = (settings.advertised_host, self._bootstrap.port)
+        # Requests of generation a: their answer carries params.
+        self._answered: set[str] = set()
+
+    def service_port(self) -> int:
+        return 0
+
+    def plan(self, arrival: Arrival) -> Load | Keep | None:
+        params = arrival.params or {}
+        keep, load = read.flag(params, "do_remote_decode"), read.flag(params, "do_remote_prefill")
+        if keep and load:
+            raise ValueError("do_remote_decode and do_remote_prefill contradict each other")
+        if not keep and not load:
+            return None
+        by_transfer = params.get("transfer_id") is not None
+        key = f"transfer {read.text(params, 'transfer_id')}" if by_transfer else wire_id(arrival)
+        if load:
+            return self._load(self._source(params, key), len(arrival.prompt) - 1)
+        kept = self._keep(arrival.id, key)
+        if _ASKED_BY_A in params:
+            self._answered.add(arrival.id)
+        return kept
+
+    def keeps(self, finish_reason: str) -> bool:
+        return finish_reason == "length"
+
+    def kept(
+        self,
+        request_id: str,
+        keep: Keep,
+        pages: Pages,
+        first_token: int | None,
+        finish_reason: str,
+    ) -> Mapping[str, Any] | None:
+        params = super().kept(request_id, keep, pages, first_token, finish_reason)
+        self._answered.discard(request_id)
+        return params
+
+    def dropped(self, request_id: str, why: str) -> None:
+        self._answered.discard(request_id)
+        super().dropped(request_id, why)
+
+    def answer(self, request_id: str, pages: Pages) -> Mapping[str, Any] | None:
+        if request_id not in self._answered:
+            return None
+        host, port = self.service_address
+        return {
+            "do_remote_prefill": True,
+            "do_remote_decode": False,
+            "remote_engine_id": self.engine_id,
+            "remote_block_ids": list(pages.block_ids),
+            "remote_host": host,
+            "remote_port": port,
+        }
+
+    def locate(self, source: Source, until: float) -> tuple[str, int]:
+        if not source.bootstrap:
+            return super().locate(source, until)
+        return query(source.host, source.port, source.rank, source.engine_id, until)
+
+    def close(self) -> None:
+        super().close()
+        self._bootstrap.close()
+
+    def _source(self, params: Mapping[str, Any], key: str) -> Source:
+        lease = self.settings.lease_seconds
+        if "bootstrap_server_host" in params:
+            host = read.host(params, "bootstrap_server_host")
+            port = read.port(params, "bootstrap_server_port")
+            return Source(host, port, key, lease, bootstrap=True)
+        engine_id = read.text(params, "remote_engine_id")
+        if "remote_bootstrap_addr" in params:
+            host, port = _http(read.text(params, "remote_bootstrap_addr"))
+            rank = 0
+            if params.get("remote_dp_rank") is not None:
+                rank = read.integer(params, "remote_dp_rank", 0, 2**16)
+            return Source(host, port, key, lease, engine_id, bootstrap=True, rank=rank)
+        host, port = read.host(params, "remote_host"), read.port(params, "remote_port")
+        # Generation a: prefill has answered, so the pages are there or never will be.
+        return Source(host, port, key, 0.0, engine_id=engine_id)
+
+
+def _http(url: str) -> tuple[str, int]:
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host = port = None
+    if host is None or port is None or parts.scheme != "http":
+        raise ValueError('remote_bootstrap_addr must be "http://host:port"')
+    return host, port

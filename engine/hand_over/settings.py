@@ -1,0 +1,45 @@
+"""What a connector has to know of the engine it serves."""
+
+from dataclasses import dataclass
+
+from pdgate.protocols.instance import Role
+
+_WILDCARDS = ("", "0.0.0.0", "::")
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectorSettings:
+    """
+    Attributes:
+        role: "prefill", "decode" or "both".
+        host: Where peers reach this engine.
+        api_port: Of its HTTP API.
+        kv_host: Where the KV side listens.
+        kv_port: 0 for any; neuron takes api_port + 1 instead.
+        lease_seconds: How long prefill keeps pages for a reader, and how long a reader
+            waits for them.
+        model: Compared with the peer's.
+        peer: "host:port" of the other engine's API, for ids that name none (neuron, static
+            1P1D); empty if there is none.
+    """
+
+    role: str
+    host: str
+    api_port: int
+    kv_host: str
+    kv_port: int
+    lease_seconds: float
+    model: str
+    peer: str = ""
+
+    @property
+    def advertised_host(self) -> str:
+        return self.host if self.kv_host in _WILDCARDS else self.kv_host
+
+    def may(self, role: Role) -> bool:
+        return self.role in (role, Role.BOTH)
+
+    def demand(self, role: Role) -> None:
+        """Raises ValueError: crossed roles fail one request here, and kill a vLLM engine."""
+        if not self.may(role):
+            raise ValueError(f"this engine's role is {self.role}, not {role}")

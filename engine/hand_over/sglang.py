@@ -1,0 +1,48 @@
+"""sglang: both sides get the same three fields and meet in a room.
+
+    bootstrap_host, bootstrap_port   of prefill's KV side
+    bootstrap_room                   the key
+
+Each may be a list with one element, as SGLang's own clients send it. The engine's role
+says which side it is.
+
+Source: SGLang, managers/io_struct.py, GenerateReqInput._normalize_bootstrap_params().
+"""
+
+from typing import Any, Final
+
+from pdgate.engine.connector import Arrival, Keep, Load
+from pdgate.engine.hand_over import params as read
+from pdgate.engine.hand_over.source import Source
+from pdgate.engine.hand_over.two_sided import TwoSided
+from pdgate.protocols.dialects.sglang import DEFAULT_PORT
+from pdgate.protocols.instance import Role
+
+_FIELDS: Final = ("bootstrap_host", "bootstrap_port", "bootstrap_room")
+
+
+class Sglang(TwoSided):
+    def plan(self, arrival: Arrival) -> Load | Keep | None:
+        fields = {name: _only(arrival.body.get(name), name) for name in _FIELDS}
+        if all(found is None for found in fields.values()):
+            return None
+        key = f"room {read.integer(fields, 'bootstrap_room', 0, 2**63 - 1)}"
+        if self.settings.role == Role.PREFILL:
+            return self._keep(arrival.id, key)
+        if fields["bootstrap_port"] is None:
+            fields["bootstrap_port"] = DEFAULT_PORT
+        source = Source(
+            read.host(fields, "bootstrap_host"),
+            read.port(fields, "bootstrap_port"),
+            key,
+            wait_seconds=self.settings.lease_seconds,
+        )
+        return self._load(source, len(arrival.prompt) - 1)
+
+
+def _only(found: Any, name: str) -> Any:
+    if not isinstance(found, list):
+        return found
+    if len(found) != 1:
+        raise ValueError(f"{name} must be one value: a request has one prompt here")
+    return found[0]

@@ -1,0 +1,143 @@
+"""What all protocols share: both sides of a hand-over, without the words of any of them.
+
+A protocol says in `plan` which requests are kept under which key (`_keep`) and which are
+loaded from where (`_load`), and in `answer` what prefill's client gets to see.
+"""
+
+import uuid
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pdgate.engine.connector import (
+    Arrival,
+    Connector,
+    Core,
+    Counters,
+    Keep,
+    Load,
+    Pages,
+)
+from pdgate.engine.hand_over.errors import HandOverError, Why
+from pdgate.engine.hand_over.loads import Loads, Reading, Target
+from pdgate.engine.hand_over.offers import Offers
+from pdgate.engine.hand_over.service import Offering, Service
+from pdgate.engine.hand_over.settings import ConnectorSettings
+from pdgate.engine.hand_over.shape import Shape
+from pdgate.engine.hand_over.source import Source
+from pdgate.engine.layout import Layout
+from pdgate.protocols.instance import Role
+from pdgate.transfer.base import Backend, Region
+
+
+class TwoSided(Connector):
+    def __init__(
+        self,
+        *,
+        core: Core,
+        layout: Layout,
+        region: Region,
+        backend: Backend,
+        settings: ConnectorSettings,
+    ) -> None:
+        """Listens from now on. Raises OSError if the port is taken."""
+        self.core = core
+        self.settings = settings
+        self.counters = Counters()
+        self.engine_id = uuid.uuid4().hex
+        """New for every life of the engine, so that nobody takes one for another."""
+        self._layout = layout
+        self._offers = Offers()
+        shape = Shape.of(layout, settings.model)
+        self._loads = Loads(
+            Reading(
+                core, backend, region, shape, self.counters, settings.lease_seconds, self.locate
+            )
+        )
+        offering = Offering(core, self._offers, region, shape, self.engine_id)
+        self._service = Service(settings.kv_host, self.service_port(), offering, self.submit)
+        self.service_address = (settings.advertised_host, self._service.port)
+        self.kv_address = self.service_address
+
+    def service_port(self) -> int:
+        return self.settings.kv_port
+
+    @abstractmethod
+    def plan(self, arrival: Arrival) -> Load | Keep | None: ...
+
+    def keeps(self, finish_reason: str) -> bool:
+        """Whether pages of a request that ended like this are kept."""
+        return True
+
+    def answer(self, request_id: str, pages: Pages) -> Mapping[str, Any] | None:
+        """kv_transfer_params of prefill's answer."""
+        return None
+
+    def locate(self, source: Source, until: float) -> tuple[str, int]:
+        """The KV service of the peer. May block until then. Raises HandOverError."""
+        return source.host, source.port
+
+    def submit(self, key: str, prompt: Sequence[int]) -> None:
+        """A peer asks for a prefill. Raises HandOverError."""
+        raise HandOverError(Why.UNSUPPORTED, "this protocol sends prompts by HTTP")
+
+    def start(self, request_id: str, load: Load, pages: Pages, skip_tokens: int) -> None:
+        source: Source = load.ticket
+        if skip_tokens >= load.tokens:
+            self.core.loaded(request_id)
+            self._say_goodbye(source)
+            return
+        to = pages.block_ids[: self._layout.blocks_for(load.tokens)]
+        target = Target(to, load.tokens, skip_tokens // self._layout.block_tokens)
+        self._loads.start(request_id, source, target)
+
+    def cancel(self, request_id: str) -> None:
+        self._loads.cancel(request_id)
+
+    def kept(
+        self,
+        request_id: str,
+        keep: Keep,
+        pages: Pages,
+        first_token: int | None,
+        finish_reason: str,
+    ) -> Mapping[str, Any] | None:
+        if not self.keeps(finish_reason):
+            self._offers.drop(request_id, f"the request finished by {finish_reason!r}")
+        elif self._offers.put(request_id, pages.block_ids, pages.tokens, first_token):
+            return self.answer(request_id, pages)
+        self.core.release(request_id)
+        return None
+
+    def dropped(self, request_id: str, why: str) -> None:
+        if self._offers.drop(request_id, why):
+            self.counters.expired += 1
+
+    def close(self) -> None:
+        self._loads.close()
+        self._service.close()
+
+    def _keep(self, request_id: str, key: str) -> Keep:
+        self.settings.demand(Role.PREFILL)
+        self._offers.expect(key, request_id)
+        return Keep(self.settings.lease_seconds)
+
+    def _load(self, source: Source, tokens: int) -> Load | None:
+        """None if nothing is worth loading; the peer is told."""
+        self.settings.demand(Role.DECODE)
+        if tokens > 0:
+            return Load(tokens, source)
+        self._say_goodbye(source)
+        return None
+
+    def _say_goodbye(self, source: Source) -> None:
+        # A prompt that only we could have asked the peer to compute was never asked for.
+        if not source.prompt:
+            self._loads.farewell(source)
+
+
+def wire_id(arrival: Arrival) -> str:
+    """X-Request-Id, where it is what both sides meet by. Raises ValueError."""
+    if not arrival.wire_id:
+        raise ValueError("this hand-over needs an X-Request-Id")
+    return arrival.wire_id

@@ -1,0 +1,93 @@
+"""Every protocol moves the pages of a prompt from one engine to the other, on every backend."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.support.engine_pair import (
+    AT_ONCE,
+    D_BLOCKS,
+    DIALECTS,
+    P_BLOCKS,
+    PROMPT,
+    TWO_LEGGED,
+    Start,
+    prefill,
+)
+from tests.support.fake_core import LAYOUT, SECONDS
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_the_pages_arrive_and_prefill_lets_go_of_its_own(dialect: str, start: Start) -> None:
+    pair = start(dialect)
+
+    load = pair.d.load(pair.to_decode(prefill(pair)), D_BLOCKS)
+
+    assert pair.d.result() is None
+    assert load.tokens == len(PROMPT) - 1
+    assert pair.d.holds(D_BLOCKS, seed=1)
+    untouched = set(range(LAYOUT.blocks)) - set(D_BLOCKS)
+    assert not any(any(pair.d.page(layer, b)) for b in untouched for layer in range(LAYOUT.layers))
+    freed = pair.p.freed.get(timeout=SECONDS)
+    assert freed == (pair.p.prefills.get()[0] if dialect == "vllm-kvt batch" else "p1")
+    counters = pair.d.connector.counters
+    assert (counters.transfers, counters.failed) == (1, 0)
+    assert counters.bytes_moved == 2 * LAYOUT.layers * LAYOUT.page_bytes
+
+
+@pytest.mark.parametrize("dialect", AT_ONCE)
+def test_decode_may_come_first(dialect: str, start: Start) -> None:
+    pair = start(dialect)
+
+    pair.d.load(pair.to_decode(), D_BLOCKS)
+    assert pair.d.results.empty()
+    prefill(pair)
+
+    assert pair.d.result() is None
+    assert pair.d.holds(D_BLOCKS, seed=1)
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_blocks_of_the_prefix_cache_are_left_alone(dialect: str, start: Start) -> None:
+    """They are shared with other requests."""
+    pair = start(dialect)
+    answer = prefill(pair)
+
+    pair.d.load(pair.to_decode(answer), D_BLOCKS, skip_tokens=LAYOUT.block_tokens)
+
+    assert pair.d.result() is None
+    assert not any(pair.d.page(0, D_BLOCKS[0]))
+    assert pair.d.holds(D_BLOCKS[1:], seed=1, first=1)
+
+
+@pytest.mark.parametrize("dialect", TWO_LEGGED)
+def test_with_all_in_the_prefix_cache_prefill_still_lets_go(dialect: str, start: Start) -> None:
+    pair = start(dialect)
+    answer = prefill(pair)
+
+    pair.d.load(pair.to_decode(answer), D_BLOCKS, skip_tokens=len(PROMPT))
+
+    assert pair.d.result() is None
+    assert pair.p.freed.get(timeout=SECONDS) == "p1"
+
+
+@pytest.mark.parametrize("dialect", TWO_LEGGED)
+def test_a_prompt_of_one_token_is_computed_and_prefill_lets_go(dialect: str, start: Start) -> None:
+    pair = start(dialect)
+    answer = pair.p.prefill(pair.to_prefill(prompt=(5,)), P_BLOCKS[:1])
+
+    assert pair.d.connector.plan(pair.to_decode(answer, prompt=(5,))) is None
+
+    assert pair.p.freed.get(timeout=SECONDS) == "p1"
+
+
+def test_sglang_takes_lists_of_one(start: Start) -> None:
+    pair = start("sglang")
+    prefill(pair)
+    to_decode = pair.to_decode()
+
+    pair.d.load(
+        replace(to_decode, body={name: [v] for name, v in to_decode.body.items()}), D_BLOCKS
+    )
+
+    assert pair.d.result() is None

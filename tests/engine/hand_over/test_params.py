@@ -1,0 +1,61 @@
+"""Params come from clients: bad ones fail one request, none fail nothing."""
+
+from contextlib import closing
+
+import pytest
+
+from pdgate.engine.connector import Arrival
+from tests.support.engine_pair import DIALECTS, arrival
+from tests.support.fake_core import FakeCore
+
+
+@pytest.mark.parametrize(
+    ("protocol", "request_"),
+    [
+        ("vllm-mooncake", arrival(params={"do_remote_prefill": True})),
+        ("vllm-mooncake", arrival(wire_id="", params={"do_remote_prefill": True})),
+        (
+            "vllm-mooncake",
+            arrival(
+                params={
+                    "do_remote_prefill": True,
+                    "remote_engine_id": "e",
+                    "remote_bootstrap_addr": "127.0.0.1:8998",
+                }
+            ),
+        ),
+        (
+            "vllm-mooncake",
+            arrival(
+                params={
+                    "do_remote_prefill": True,
+                    "bootstrap_server_host": "h",
+                    "bootstrap_server_port": 8.5,
+                }
+            ),
+        ),
+        ("vllm-kvt", arrival(params={"remote_host": "h"})),
+        ("vllm-kvt", arrival(params={"do_remote_prefill": True})),
+        ("vllm-kvt", arrival(wire_id="", params={"remote_host": "h", "remote_port": 1})),
+        ("sglang", arrival(bootstrap_room=-1, bootstrap_host="h")),
+        ("sglang", arrival(bootstrap_room=1)),
+        ("sglang", arrival(bootstrap_room=[1, 2], bootstrap_host=["h", "h"])),
+        ("vllm-nixl", arrival(params={"do_remote_decode": True})),
+        ("vllm-kvt", arrival(params={"do_remote_decode": True})),
+        ("vllm-mooncake", arrival(params={"do_remote_decode": True})),
+    ],
+)
+def test_bad_params_and_crossed_roles_fail_one_request(protocol: str, request_: Arrival) -> None:
+    with (
+        closing(FakeCore("tcp", protocol, "decode")) as d,
+        pytest.raises(ValueError, match=r"must|need|role"),
+    ):
+        d.connector.plan(request_)
+
+
+@pytest.mark.parametrize("protocol", sorted({d.split()[0] for d in DIALECTS}))
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+def test_a_request_without_a_hand_over_is_just_computed(protocol: str, role: str) -> None:
+    with closing(FakeCore("tcp", protocol, role)) as core:
+        assert core.connector.plan(arrival()) is None
+        assert core.connector.plan(arrival(wire_id="", params={})) is None

@@ -1,0 +1,143 @@
+"""Two fake engines and the legs that a gateway would send them, in every dialect."""
+
+import contextlib
+import json
+import urllib.request
+from collections.abc import Callable
+from contextlib import closing
+from functools import partial
+from typing import Any
+
+from pdgate.engine.connector import Arrival
+from tests.support.fake_core import SECONDS, FakeCore
+
+PROMPT = tuple(range(100, 108))
+"""Eight tokens: two blocks, of which decode loads seven tokens."""
+P_BLOCKS, D_BLOCKS = (9, 2), (4, 5)
+
+
+def arrival(
+    id: str = "r1",
+    wire_id: str = "w1",
+    prompt: tuple[int, ...] = PROMPT,
+    params: dict[str, Any] | None = None,
+    **body: Any,
+) -> Arrival:
+    return Arrival(id, wire_id, prompt, params, body)
+
+
+class Pair:
+    """Two engines, and how each leg looks in one dialect."""
+
+    def __init__(self, dialect: str, backend: str, **options: Any) -> None:
+        self.protocol = dialect.split()[0]
+        self.dialect = dialect
+        self._stack = contextlib.ExitStack()
+        self.p = self._engine(backend, "prefill", **options)
+        peer = f"127.0.0.1:{self.p.settings.api_port}" if dialect.endswith("static") else ""
+        self.d = self._engine(backend, "decode", peer=peer, **options)
+
+    def _engine(self, backend: str, role: str, **options: Any) -> FakeCore:
+        return self._stack.enter_context(closing(FakeCore(backend, self.protocol, role, **options)))
+
+    def close(self) -> None:
+        self._stack.close()
+
+    @property
+    def serial(self) -> bool:
+        return self.dialect in ("vllm-nixl", "vllm-mooncake a", "vllm-kvt staged")
+
+    def to_prefill(self, n: int = 1, prompt: tuple[int, ...] = PROMPT) -> Arrival:
+        make = partial(arrival, f"p{n}", prompt=prompt)
+        match self.dialect:
+            case "vllm-nixl" | "vllm-mooncake b" | "vllm-mooncake c" | "vllm-kvt staged":
+                return make(params={"do_remote_decode": True, "do_remote_prefill": False})
+            case "vllm-mooncake a":
+                nulls = dict.fromkeys(
+                    ("remote_engine_id", "remote_block_ids", "remote_host", "remote_port")
+                )
+                return make(params={"do_remote_decode": True, "do_remote_prefill": False, **nulls})
+            case "vllm-mooncake d":
+                return make(
+                    wire_id="", params={"do_remote_decode": True, "transfer_id": f"xfer-{n}"}
+                )
+            case "neuron static":
+                return make(wire_id=f"cmpl-{n}")
+            case "neuron":
+                return make(wire_id=f"cmpl-{n}_127.0.0.1:{self.d.settings.api_port}")
+            case "sglang":
+                return make(**self._room(n))
+        raise AssertionError(self.dialect)
+
+    def to_decode(
+        self, answer: Any = None, n: int = 1, prompt: tuple[int, ...] = PROMPT
+    ) -> Arrival:
+        make = partial(arrival, f"d{n}", prompt=prompt)
+        host, port = self.p.connector.kv_address
+        receive = {"do_remote_decode": False, "do_remote_prefill": True}
+        match self.dialect:
+            case "vllm-nixl" | "vllm-mooncake a":
+                return make(params=answer)
+            case "vllm-mooncake b":
+                return make(
+                    params={
+                        **receive,
+                        "bootstrap_server_host": host,
+                        "bootstrap_server_port": port,
+                    }
+                )
+            case "vllm-mooncake c":
+                return make(params={**receive, **self._bootstrap(), "remote_dp_rank": 0})
+            case "vllm-mooncake d":
+                ids = {"transfer_id": f"xfer-{n}"}
+                return make(wire_id="other", params={**receive, **self._bootstrap(), **ids})
+            case "vllm-kvt staged":
+                return make(
+                    params={"remote_host": host, "remote_port": port, "do_remote_prefill": True}
+                )
+            case "vllm-kvt batch":
+                return make(params={"remote_host": host, "remote_port": port})
+            case "neuron static":
+                return make(wire_id=f"cmpl-{n}")
+            case "neuron":
+                return make(wire_id=f"cmpl-{n}_127.0.0.1:{self.p.settings.api_port}")
+            case "sglang":
+                return make(**self._room(n))
+        raise AssertionError(self.dialect)
+
+    def _room(self, n: int) -> dict[str, Any]:
+        host, port = self.p.connector.kv_address
+        return {"bootstrap_host": host, "bootstrap_port": port, "bootstrap_room": n}
+
+    def _bootstrap(self) -> dict[str, Any]:
+        host, port = self.p.connector.kv_address
+        url = f"http://{host}:{port}"
+        with urllib.request.urlopen(f"{url}/query", timeout=SECONDS) as response:
+            engine_id = json.load(response)["0"]["engine_id"]
+        return {"remote_bootstrap_addr": url, "remote_engine_id": engine_id}
+
+
+DIALECTS = [
+    "vllm-nixl",
+    "vllm-mooncake a",
+    "vllm-mooncake b",
+    "vllm-mooncake c",
+    "vllm-mooncake d",
+    "vllm-kvt staged",
+    "vllm-kvt batch",
+    "neuron",
+    "neuron static",
+    "sglang",
+]
+TWO_LEGGED = [dialect for dialect in DIALECTS if dialect != "vllm-kvt batch"]
+AT_ONCE = [d for d in TWO_LEGGED if d not in ("vllm-nixl", "vllm-mooncake a", "vllm-kvt staged")]
+
+Start = Callable[..., Pair]
+"""(dialect, **options of FakeCore); what it starts is closed for the test."""
+
+
+def prefill(pair: Pair, n: int = 1, **more: Any) -> Any:
+    """What prefill answers; nothing where decode is the one to ask it."""
+    if pair.dialect == "vllm-kvt batch":
+        return None
+    return pair.p.prefill(pair.to_prefill(n), P_BLOCKS, **more)

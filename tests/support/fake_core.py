@@ -1,0 +1,162 @@
+"""An engine core without a model: it owns pages and fills them with what tells them apart.
+
+It obeys the contract of engine/connector.py. Calls of a connector are recorded; what a
+test has to wait for is an event.
+"""
+
+import queue
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pdgate.engine.connector import Arrival, Connector, Keep, Load, Pages
+from pdgate.engine.hand_over.registry import connect
+from pdgate.engine.hand_over.settings import ConnectorSettings
+from pdgate.engine.layout import Layout
+from pdgate.transfer import registry
+from tests.support.ports import free_port
+
+SECONDS = 10.0
+LAYOUT = Layout(layers=3, blocks=16, kv_heads=2, block_tokens=4, head_dim=8)
+
+
+@dataclass
+class FakeCore:
+    """One engine. `blocks` of a request are given by the test.
+
+    Attributes:
+        results: What `loaded` was called with, in order.
+        freed: Request ids whose kept pages were released.
+        prefills: (request id, prompt, tokens) of `submit_prefill`; `blocks_for_prefill`
+            are used, and they are kept at once if `prefills_at_once`.
+    """
+
+    backend_name: str
+    protocol: str
+    role: str
+    layout: Layout = LAYOUT
+    lease_seconds: float = SECONDS
+    model: str = "tiny"
+    peer: str = ""
+    results: "queue.Queue[tuple[str, str | None]]" = field(default_factory=queue.Queue)
+    freed: "queue.Queue[str]" = field(default_factory=queue.Queue)
+    aborted: "queue.Queue[str]" = field(default_factory=queue.Queue)
+    prefills: "queue.Queue[tuple[str, Sequence[int], int]]" = field(default_factory=queue.Queue)
+    blocks_for_prefill: Sequence[int] = (9, 2)
+    prefills_at_once: bool = True
+
+    def __post_init__(self) -> None:
+        self.backend = registry.load(self.backend_name)
+        self.region = self.backend.allocate(self.layout.total_bytes)
+        self.settings = ConnectorSettings(
+            role=self.role,
+            host="127.0.0.1",
+            api_port=free_port() - 1,
+            kv_host="127.0.0.1",
+            kv_port=0,
+            lease_seconds=self.lease_seconds,
+            model=self.model,
+            peer=self.peer,
+        )
+        self.connector: Connector = connect(
+            self.protocol,
+            core=self,
+            layout=self.layout,
+            region=self.region,
+            backend=self.backend,
+            settings=self.settings,
+        )
+
+    def close(self) -> None:
+        self.connector.close()
+        self.backend.close()
+
+    # What a connector may call.
+
+    def loaded(self, request_id: str, error: str | None = None) -> None:
+        self.results.put((request_id, error))
+
+    def release(self, request_id: str) -> None:
+        self.freed.put(request_id)
+
+    def submit_prefill(
+        self, request_id: str, prompt: Sequence[int], tokens: int, keep: Keep
+    ) -> None:
+        self.prefills.put((request_id, prompt, tokens))
+        if self.prefills_at_once:
+            self.write(self.blocks_for_prefill, seed=1)
+            pages = Pages(self.blocks_for_prefill, tokens)
+            threading.Thread(
+                target=self.connector.kept, args=(request_id, keep, pages, None, "length")
+            ).start()
+
+    def abort(self, request_id: str) -> None:
+        self.aborted.put(request_id)
+
+    # What a test does with it.
+
+    def prefill(
+        self,
+        arrival: Arrival,
+        blocks: Sequence[int],
+        *,
+        seed: int = 1,
+        finish_reason: str = "length",
+        first_token: int | None = 7,
+    ) -> Mapping[str, Any] | None:
+        """A whole prefill, from arrival to what is answered."""
+        keep = self.connector.plan(arrival)
+        assert isinstance(keep, Keep)
+        return self.finish(
+            arrival, keep, blocks, seed=seed, finish_reason=finish_reason, first_token=first_token
+        )
+
+    def finish(
+        self,
+        arrival: Arrival,
+        keep: Keep,
+        blocks: Sequence[int],
+        *,
+        seed: int = 1,
+        finish_reason: str = "length",
+        first_token: int | None = 7,
+    ) -> Mapping[str, Any] | None:
+        self.write(blocks, seed)
+        pages = Pages(blocks, len(arrival.prompt))
+        return self.connector.kept(arrival.id, keep, pages, first_token, finish_reason)
+
+    def load(self, arrival: Arrival, blocks: Sequence[int], skip_tokens: int = 0) -> Load:
+        """Plans and starts; `result` has the outcome."""
+        load = self.connector.plan(arrival)
+        assert isinstance(load, Load)
+        self.connector.start(arrival.id, load, Pages(blocks, load.tokens), skip_tokens)
+        return load
+
+    def result(self) -> str | None:
+        """How the next load ended: None is well."""
+        return self.results.get(timeout=SECONDS)[1]
+
+    def write(self, blocks: Sequence[int], seed: int) -> None:
+        for index, block in enumerate(blocks):
+            for layer in range(self.layout.layers):
+                start = self.layout.page_offset(layer, block)
+                page = content(self.layout, layer, index, seed)
+                self.region.memory[start : start + self.layout.page_bytes] = page
+
+    def holds(self, blocks: Sequence[int], seed: int, first: int = 0) -> bool:
+        """Whether the blocks hold what `write` put there, or in the other engine's pages."""
+        return all(
+            self.page(layer, block) == content(self.layout, layer, index, seed)
+            for index, block in enumerate(blocks, first)
+            for layer in range(self.layout.layers)
+        )
+
+    def page(self, layer: int, block: int) -> bytes:
+        start = self.layout.page_offset(layer, block)
+        return bytes(self.region.memory[start : start + self.layout.page_bytes])
+
+
+def content(layout: Layout, layer: int, index: int, seed: int) -> bytes:
+    """Never zero, as untouched pages are."""
+    return bytes([1 + (seed * 97 + layer * 31 + index * 7) % 255]) * layout.page_bytes
