@@ -20,6 +20,10 @@ READY = "pdgate engine ready "
 LISTENS = "pdgate listens on "
 START_SECONDS = 60.0
 POLL_SECONDS = 0.05
+RANDOM_WEIGHTS = (
+    "\nThe built-in model has random weights: its words mean nothing, but a KV cache that went\n"
+    "astray would change them. With --model PATH a real one answers."
+)
 
 T = TypeVar("T")
 
@@ -87,7 +91,7 @@ async def _until_told_to_stop(plan: Plan, screen: Screen) -> None:
 
 async def _show(plan: Plan, screen: Screen) -> None:
     async with Children() as engine_children, Children() as front:
-        with screen.step(f"{plan.prefills} prefill and {plan.decodes} decode engines"):
+        with screen.step(f"engines: {plan.prefills} prefill, {plan.decodes} decode"):
             engines = await _start_engines(plan, engine_children)
         # Everything is on this machine, so no proxy of the environment's may come between.
         async with httpx2.AsyncClient(trust_env=False) as http, asyncio.TaskGroup() as watch:
@@ -98,8 +102,12 @@ async def _show(plan: Plan, screen: Screen) -> None:
                 base_url = line.removeprefix(LISTENS)
                 await _unless_dead(gateway, _ready(http, base_url))
             deaths = [watch.create_task(group.any_ended()) for group in (engine_children, front)]
-            await _question(http, base_url, engines, screen)
+            model = await _question(http, base_url, engines, screen)
+            if plan.model is None:
+                screen.line(RANDOM_WEIGHTS)
             if not plan.once:
+                screen.line("\nTry it:")
+                screen.verbatim(curl(base_url, model, QUESTION))
                 screen.line("\nServing until Ctrl-C.")
                 await asyncio.wait(deaths, return_when=asyncio.FIRST_COMPLETED)
             for death in deaths:
@@ -148,12 +156,17 @@ async def _ready(http: httpx2.AsyncClient, base_url: str) -> None:
 
 
 async def _says_ready(http: httpx2.AsyncClient, base_url: str) -> bool:
-    return (await http.get(f"{base_url}/ready")).status_code == httpx2.codes.OK
+    try:
+        return (await http.get(f"{base_url}/ready")).status_code == httpx2.codes.OK
+    except httpx2.ConnectError:
+        # It says where it listens before it accepts.
+        return False
 
 
 async def _question(
     http: httpx2.AsyncClient, base_url: str, engines: Sequence[Engine], screen: Screen
-) -> None:
+) -> str:
+    """Asks, shows what happened, and returns the model that answered."""
     before = await _kv_bytes(http, engines)
     screen.line()
     screen.verbatim(f"  > {QUESTION}")
@@ -168,8 +181,9 @@ async def _question(
         screen.verbatim(line)
     if not was_handed_over(call):
         raise DemoFailed(f"the call was answered ({call['path']}), but no KV was handed over")
-    screen.line("\nTry it:")
-    screen.verbatim(curl(base_url, answered.model, QUESTION))
+    if not moved:
+        raise DemoFailed("KV was handed over, says the gateway, but no engine received any")
+    return answered.model
 
 
 async def _kv_bytes(http: httpx2.AsyncClient, engines: Sequence[Engine]) -> int:
