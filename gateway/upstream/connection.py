@@ -151,9 +151,6 @@ class Connection(asyncio.Protocol):
             pieces, self._pieces = self._pieces, []
             piece = pieces[0] if len(pieces) == 1 else b"".join(pieces)
             exchange.on_body(piece, last=self._complete)
-            # The sink may have ended the exchange.
-            if self._exchange is not exchange:
-                return
         if self._complete:
             self._finish(exchange, reusable=self._keep_alive and not garbage)
         elif garbage:

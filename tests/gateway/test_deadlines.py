@@ -114,6 +114,7 @@ def test_no_limit_means_no_timer(clock: Clock, deadlines: Deadlines) -> None:
 
 def test_no_timer_runs_while_nothing_is_armed(clock: Clock, deadlines: Deadlines) -> None:
     deadlines.arm(1, lambda: None).cancel()
+    deadlines.arm(1000, lambda: None).cancel()
 
     clock.pass_seconds(5)
 

@@ -22,7 +22,9 @@ class Collected:
         self.chunks.append(chunk)
         self.first.set()
 
-    def ended(self, error: GatewayError | None) -> None:
+    def ended(self, error: GatewayError | None, last: bytes = b"") -> None:
+        if last:
+            self.data(last)
         # A second call raises InvalidStateError.
         self._ended.set_result(error)
 

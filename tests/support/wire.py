@@ -69,7 +69,9 @@ class Result:
         self.body += chunk
         self.on_data(chunk)
 
-    def ended(self, error: GatewayError | None) -> None:
+    def ended(self, error: GatewayError | None, last: bytes = b"") -> None:
+        if last:
+            self.data(last)
         self.ends.append(error)
 
 

@@ -354,6 +354,44 @@ async def test_an_engine_that_falls_silent_is_too_slow() -> None:
         assert sink.chunks == [b"one"]
 
 
+async def test_a_stream_may_last_longer_than_its_silences() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.send(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
+        for _ in range(10):
+            await peer.send(chunk(b"x"))
+            await asyncio.sleep(0.1)
+        await peer.send(b"0\r\n\r\n")
+
+    settings = UpstreamSettings(Timeouts(idle_seconds=0.4))
+    async with (
+        raw_server(script) as server,
+        HttpUpstream(settings) as upstream,
+        upstream.open(leg(server.url), CALL) as answer,
+    ):
+        answer.start(sink := Collected())
+        assert await sink.body() == b"x" * 10
+
+
+async def test_silence_counts_again_when_the_client_reads_again() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.send(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n", chunk(b"one"))
+        await peer.gone()
+
+    settings = UpstreamSettings(Timeouts(idle_seconds=0.2))
+    async with (
+        raw_server(script) as server,
+        HttpUpstream(settings) as upstream,
+        upstream.open(leg(server.url), CALL) as answer,
+    ):
+        answer.start(sink := Collected())
+        await sink.first.wait()
+        answer.pause()
+        answer.resume()
+        async with asyncio.timeout(2):
+            with pytest.raises(EngineTooSlow):
+                await sink.body()
+
+
 async def test_a_slow_client_is_not_the_engines_fault() -> None:
     """While we do not read, the engine cannot prove that it lives."""
     wrote_all = asyncio.Event()

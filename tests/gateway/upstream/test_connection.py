@@ -82,6 +82,13 @@ def test_a_connection_that_cannot_be_trusted_is_not_used_again(
     assert not case.wire.given_back
 
 
+def test_interim_answers_leave_nothing_behind(loop: asyncio.AbstractEventLoop) -> None:
+    case = Case(loop)
+    case.feed(ANSWERS["continued"], [])
+
+    assert case.seen()[:3] == (200, ((b"content-length", b"4"),), b"done")
+
+
 def test_bytes_that_nobody_asked_for_close_a_free_connection(
     loop: asyncio.AbstractEventLoop,
 ) -> None:
@@ -168,7 +175,8 @@ def test_a_sink_may_leave_in_the_middle(loop: asyncio.AbstractEventLoop) -> None
     case = Case(loop)
     case.exchange.start(case.result)
     case.result.on_data = lambda _: case.exchange.abandon()
-    case.feed(reply(b"0123456789"), [])
+    case.feed(reply(b"0123456789")[:-1], [])
 
     assert case.wire.closing
+    assert not case.wire.given_back
     assert not case.result.ends

@@ -120,6 +120,23 @@ async def test_an_idle_connection_is_closed_before_the_engine_does() -> None:
         assert upstream.connections == 0
 
 
+async def test_a_connection_that_the_engine_closed_is_not_taken() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.send(reply(b"{}"))
+        await peer.close()
+
+    async with raw_server(script) as server, HttpUpstream() as upstream:
+        await upstream.ask(leg(server.url), CALL)
+        (pool,) = upstream._pools.values()
+        # Another one under way keeps the pool, with the closed one still in its list.
+        (connection,) = pool.live
+        spare = await pool.connect(1)
+        await connection.closed
+        assert pool.take() is None
+        spare.abort()
+        assert await upstream.ask(leg(server.url), CALL) == {}
+
+
 async def test_a_connection_past_its_limit_is_not_taken() -> None:
     async with (
         raw_server(lambda peer: peer.send(reply(b"{}"))) as server,
