@@ -197,8 +197,12 @@ class Sink(Protocol):
 
     def data(self, chunk: bytes) -> None: ...
 
-    def ended(self, error: GatewayError | None) -> None:
-        """Called once, last: the body is whole, or EngineFailed, EngineTooSlow."""
+    def ended(self, error: GatewayError | None, last: bytes = b"") -> None:
+        """Called once, last: the body is whole, or EngineFailed, EngineTooSlow.
+
+        The last piece comes with the end if both were there at once, so that they can
+        leave in one write.
+        """
 
 
 class Answer(Protocol):

@@ -54,27 +54,29 @@ class Merged:
         self._answer.resume()
 
     def data(self, chunk: bytes) -> None:
-        assert self._sink is not None
-        if self._failed:
-            return
-        try:
-            merged = self._merge.feed(chunk)
-        except GatewayError as error:
-            self._fail(error)
-            return
+        merged = self._fed(chunk)
         if merged:
-            self._sink.data(merged)
+            self._client().data(merged)
 
-    def ended(self, error: GatewayError | None) -> None:
-        assert self._sink is not None
+    def ended(self, error: GatewayError | None, last: bytes = b"") -> None:
+        merged = self._fed(last) if last else b""
         if self._failed:
             return
-        if error is None and (rest := self._merge.end()):
-            self._sink.data(rest)
-        self._sink.ended(error)
+        if error is None:
+            merged += self._merge.end()
+        self._client().ended(error, merged)
 
-    def _fail(self, error: GatewayError) -> None:
-        """The two engines contradict each other: the answer ends here."""
-        assert self._sink is not None
-        self._failed = True
-        self._sink.ended(error)
+    def _fed(self, chunk: bytes) -> bytes:
+        if self._failed:
+            return b""
+        try:
+            return self._merge.feed(chunk)
+        except GatewayError as error:
+            # The two engines contradict each other: the answer ends here.
+            self._failed = True
+            self._client().ended(error)
+            return b""
+
+    def _client(self) -> Sink:
+        assert self._sink is not None, "data comes after start"
+        return self._sink

@@ -24,18 +24,18 @@ MAX_WAITING_BYTES = 64 << 10
 
 class Front:
     def __init__(self, service: Service, others: ASGIApp, debug: DebugHeaders) -> None:
-        self._service = service
+        self.service = service
+        self.debug = debug
         self._others = others
-        self._debug = debug
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"] not in HOT_PATHS or scope["method"] != "POST":
             await self._others(scope, receive, send)
             return
-        client = AsgiClient(send, self._debug)
+        client = AsgiClient(send, self.debug)
         headers = scope["headers"]
         try:
-            body = await _read_body(headers, receive, self._service)
+            body = await _read_body(headers, receive, self.service)
         except GatewayError as error:
             await client.refuse(error, "")
             return
@@ -45,7 +45,7 @@ class Front:
         assert serving is not None
         watching = asyncio.create_task(_cancel_when_client_leaves(serving, receive, client))
         try:
-            await self._service.handle(scope["path"], headers, body, client)
+            await self.service.handle(scope["path"], headers, body, client)
         except asyncio.CancelledError:
             # Ours if the client left; the server's own, at shutdown, goes on.
             if not (watching.done() and serving.uncancel() == 0):
@@ -95,7 +95,9 @@ class AsgiClient:
             self._answer.pause()
         self._wake()
 
-    def ended(self, error: GatewayError | None) -> None:
+    def ended(self, error: GatewayError | None, last: bytes = b"") -> None:
+        if last:
+            self._pieces.append(last)
         self._over, self._error = True, error
         self._wake()
 

@@ -52,14 +52,15 @@ class Intake:
             raise TooLarge(f"the request body is larger than {self.max_body_bytes} bytes")
 
     def call_id(self, headers: Headers) -> str:
-        """The client's x-request-id if it may be used, else a new one. Raises BadRequest."""
-        for name, found in headers:
-            if name == b"x-request-id":
-                return self._checked_id(found.decode("latin-1"))
-        return request_id.new()
+        """The client's x-request-id if it may be used, else a new one."""
+        name = _said_id(headers)
+        usable = request_id.usable(name) and not self._carries_address(name)
+        return name if usable else request_id.new()
 
     def call(self, path: str, headers: Headers, body: bytes, call_id: str) -> Call:
         """Raises BadRequest, UnsupportedMediaType."""
+        if self._carries_address(_said_id(headers)):
+            raise BadRequest("x-request-id must not carry an address", param="x-request-id")
         check_content_type(headers)
         fields = parse_object(body)
         if not self.trust_client_kv_params:
@@ -78,10 +79,15 @@ class Intake:
             prompt_tokens=len(body) // BYTES_PER_TOKEN,
         )
 
-    def _checked_id(self, name: str) -> str:
-        if request_id.carries_address(name) and not self.trust_client_kv_params:
-            raise BadRequest("x-request-id must not carry an address", param="x-request-id")
-        return name if request_id.usable(name) else request_id.new()
+    def _carries_address(self, name: str) -> bool:
+        return not self.trust_client_kv_params and request_id.carries_address(name)
+
+
+def _said_id(headers: Headers) -> str:
+    for name, found in headers:
+        if name == b"x-request-id":
+            return found.decode("latin-1")
+    return ""
 
 
 def check_content_type(headers: Headers) -> None:

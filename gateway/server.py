@@ -1,14 +1,18 @@
 """Runs the gateway: one process, or several behind one listening socket."""
 
+import asyncio
 import logging
 import os
 
 import uvicorn
 from uvicorn.supervisors import Multiprocess
 
+from pdgate.gateway import hot_protocol
 from pdgate.gateway.asgi import Front
 from pdgate.gateway.config import Settings
 from pdgate.gateway.wiring import build
+
+log = logging.getLogger(__name__)
 
 SETTINGS_VARIABLE = "PDGATE_SETTINGS"
 """Brings the settings to the workers, which start as new processes."""
@@ -28,7 +32,9 @@ def serve(settings: Settings) -> None:
         port=settings.listen.port,
         workers=settings.listen.workers,
         loop="uvloop",
-        http="httptools",
+        http=_protocol(),
+        # No proxy's headers are read, and nothing may stand between HotProtocol and Front.
+        proxy_headers=False,
         log_config=None,
         log_level=settings.log_level,
         access_log=False,
@@ -43,6 +49,14 @@ def serve(settings: Settings) -> None:
         Multiprocess(config, sockets=[socket]).run()
     else:
         uvicorn.Server(config).run(sockets=[socket])
+
+
+def _protocol() -> type[asyncio.Protocol] | str:
+    why_not = hot_protocol.why_not()
+    if why_not is None:
+        return hot_protocol.HotProtocol
+    log.warning("the fast front end is off: %s", why_not)
+    return "httptools"
 
 
 def from_environment() -> Front:

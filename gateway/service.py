@@ -17,7 +17,7 @@ from pdgate.gateway import errors
 from pdgate.gateway.books import Books
 from pdgate.gateway.intake import Intake
 from pdgate.protocols.call import Headers
-from pdgate.protocols.errors import EngineRejected, GatewayError
+from pdgate.protocols.errors import BadRequest, EngineRejected, GatewayError
 
 CLIENT_GONE = 499
 """As nginx writes it; nobody gets to see it but the log."""
@@ -44,13 +44,12 @@ class Service:
 
     async def handle(self, path: str, headers: Headers, body: bytes, client: Client) -> None:
         """Never raises for what goes wrong with the call; only CancelledError gets out."""
-        call_id = ""
+        call_id = self.intake.call_id(headers)
         try:
-            call_id = self.intake.call_id(headers)
             call = self.intake.call(path, headers, body, call_id)
-        except GatewayError as error:
-            self._books.refused(error)
-            await client.refuse(error, call_id)
+        # As below: a body that trips us must not look different from other bugs.
+        except Exception as caught:  # noqa: BLE001
+            await self._refuse(errors.known(caught), call_id, client)
             return
         record = Record(call)
         self._books.opened(record)
@@ -70,12 +69,26 @@ class Service:
         finally:
             self._books.closed(record)
 
+    async def refuse(self, error: GatewayError, headers: Headers, client: Client) -> None:
+        """What is wrong shows before there is a body to make a call of."""
+        await self._refuse(error, self.intake.call_id(headers), client)
+
+    async def _refuse(self, error: GatewayError, call_id: str, client: Client) -> None:
+        self._books.refused(error)
+        await client.refuse(error, call_id)
+
     async def _fail(self, error: GatewayError, record: Record, client: Client) -> None:
-        record.end(error.code or "engine_rejected", _status(error))
+        record.end(_outcome(error), _status(error))
         if record.committed is None:
             await client.refuse(error, record.call.id)
         else:
             await client.break_off(error)
+
+
+def _outcome(error: GatewayError) -> str:
+    if isinstance(error, EngineRejected):
+        return "engine_rejected"
+    return error.code or ("bad_request" if isinstance(error, BadRequest) else "internal_error")
 
 
 def _status(error: GatewayError) -> int:

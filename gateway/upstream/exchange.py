@@ -113,6 +113,9 @@ class Exchange:
         self._deadline.seen = True
         if self._sink is None:
             self._keep(piece)
+        elif last:
+            # Goes with the end, which follows at once.
+            self._parts.append(piece)
         else:
             self._sink.data(piece)
 
@@ -169,16 +172,14 @@ class Exchange:
 
     def start(self, sink: Sink) -> None:
         """First what is kept, in one piece, then each piece as it arrives."""
-        was_over = self._stage == OVER
         self._sink = sink
+        if self._stage == OVER:
+            self._tell_end(sink)
+            return
         if self._parts:
             sink.data(self._take())
         # The sink may have left.
-        if self._sink is None:
-            return
-        if was_over:
-            self._tell_end(sink)
-        elif self._full:
+        if self._sink is not None and self._full:
             self._full = False
             self._update_reading()
 
@@ -235,7 +236,7 @@ class Exchange:
         # What else can fail an exchange (a stale connection) does so before its head.
         assert self._error is None or isinstance(self._error, GatewayError)
         self._sink = None
-        sink.ended(self._error)
+        sink.ended(self._error, self._take())
 
     def _join(self) -> bytes:
         if len(self._parts) > 1:

@@ -1,0 +1,326 @@
+"""The fast front end: uvicorn's own protocol class takes the hot POSTs.
+
+    socket -- HotProtocol --hot POST--> HotCycle --> service
+                  '--everything else--> uvicorn --> ASGI (asgi.Front --> FastAPI)
+
+No scope, no receive and send, one task a call; pieces of an answer go from the engine's
+socket to the client's by callback, and head and first event leave in one write, which
+ASGI cannot do. It leans on names inside uvicorn (`NEEDED`), so a uvicorn that lacks
+them, or is outside the tested range, gets the ASGI front end alone, and the log says so.
+"""
+
+import asyncio
+from http import HTTPStatus
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from pdgate.forwarders.base import Answer
+from pdgate.forwarders.record import Record
+from pdgate.gateway import errors
+from pdgate.gateway.answer_head import answer_head, streams
+from pdgate.gateway.asgi import Front
+from pdgate.gateway.intake import HOT_PATHS
+from pdgate.protocols.call import Headers
+from pdgate.protocols.errors import BadRequest, GatewayError
+
+TESTED = ((0, 40), (0, 55))
+"""uvicorn from the first version on, below the second."""
+
+NEEDED = (
+    "connection_lost",
+    "on_body",
+    "on_header",
+    "on_headers_complete",
+    "on_message_begin",
+    "on_message_complete",
+    "on_response_complete",
+    "on_url",
+    "pause_writing",
+    "resume_writing",
+    "send_400_response",
+)
+
+_HOT_URLS = frozenset(path.encode() for path in HOT_PATHS)
+_STATUS_LINES = {
+    status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
+}
+_CHUNKED = b"transfer-encoding: chunked\r\n"
+_CLOSE = b"connection: close\r\n"
+_LAST_CHUNK = b"0\r\n\r\n"
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+def why_not() -> str | None:
+    """Why this uvicorn cannot carry the fast front end; None if it can."""
+    version = tuple(int(part) for part in uvicorn.__version__.split(".")[:2])
+    if not TESTED[0] <= version < TESTED[1]:
+        return f"uvicorn {uvicorn.__version__} is not among the tested versions"
+    missing = [name for name in NEEDED if not hasattr(HttpToolsProtocol, name)]
+    return f"uvicorn's protocol has no {', '.join(missing)}" if missing else None
+
+
+class HotProtocol(HttpToolsProtocol):
+    """One client connection."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        front = self.config.loaded_app
+        if not isinstance(front, Front):
+            raise TypeError("HotProtocol serves pdgate's Front only, with no middleware around it")
+        self.front = front
+
+    def on_message_begin(self) -> None:
+        # uvicorn makes an ASGI scope here; a hot call needs none.
+        self.url = b""
+        self.expect_100_continue = False
+        self.headers = []
+
+    def on_headers_complete(self) -> None:
+        if self._is_hot():
+            # The names that uvicorn reads of a cycle are there.
+            self.cycle = HotCycle(self)  # type: ignore[assignment]
+            self.cycle.begin()  # type: ignore[attr-defined]
+            return
+        url, headers, expect = self.url, self.headers, self.expect_100_continue
+        super().on_message_begin()
+        self.url, self.expect_100_continue = url, expect
+        self.headers.extend(headers)
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        cycle = self.cycle
+        if isinstance(cycle, HotCycle):
+            cycle.more_body(body)
+        else:
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        cycle = self.cycle
+        if isinstance(cycle, HotCycle):
+            cycle.whole_body()
+        else:
+            super().on_message_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if isinstance(self.cycle, HotCycle):
+            self.cycle.client_left()
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if isinstance(self.cycle, HotCycle):
+            self.cycle.pause()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if isinstance(self.cycle, HotCycle):
+            self.cycle.resume()
+
+    def send_400_response(self, msg: str) -> None:
+        status, headers, body = errors.as_response(BadRequest(msg))
+        self.transport.write(_head(status, headers, _CLOSE) + body)
+        self.transport.close()
+
+    def _is_hot(self) -> bool:
+        """Pipelined and HTTP/1.0 requests are rare, so uvicorn may have them."""
+        return (
+            self.url in _HOT_URLS
+            and self.parser.get_method() == b"POST"
+            and self.parser.get_http_version() == "1.1"
+            and (self.cycle is None or self.cycle.response_complete)
+            and not self.parser.should_upgrade()
+        )
+
+
+class _Nobody:
+    """uvicorn sets an event when the client leaves; nobody waits for ours."""
+
+    def set(self) -> None: ...
+
+
+class HotCycle:
+    """One hot POST: collects the request, is the Client of the service, sink of the answer.
+
+    Attributes:
+        response_complete, disconnected, keep_alive, message_event: Read by uvicorn.
+    """
+
+    __slots__ = (
+        "_answer",
+        "_chunked",
+        "_error",
+        "_head",
+        "_length",
+        "_over",
+        "_pieces",
+        "_protocol",
+        "_record",
+        "_streams",
+        "_task",
+        "_transport",
+        "_waiter",
+        "disconnected",
+        "keep_alive",
+        "message_event",
+        "response_complete",
+    )
+
+    def __init__(self, protocol: HotProtocol) -> None:
+        self.response_complete = False
+        self.disconnected = False
+        self.keep_alive: bool = protocol.parser.should_keep_alive()
+        self.message_event = _Nobody()
+        self._protocol = protocol
+        self._transport = protocol.transport
+        self._pieces: list[bytes] = []
+        self._length = 0
+        self._task: asyncio.Task[None] | None = None
+        self._answer: Answer | None = None
+        self._record: Record | None = None
+        self._head = b""
+        self._chunked = False
+        self._streams = False
+        self._over = False
+        self._error: GatewayError | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    # The request, as uvicorn's parser tells of it.
+
+    def begin(self) -> None:
+        try:
+            for name, found in self._protocol.headers:
+                if name == b"content-length":
+                    self._protocol.front.service.intake.check_length(int(found))
+        except GatewayError as error:
+            self._turn_away(error)
+            return
+        if self._protocol.expect_100_continue:
+            self._transport.write(_CONTINUE)
+
+    def more_body(self, piece: bytes) -> None:
+        if self.response_complete:
+            return
+        self._pieces.append(piece)
+        self._length += len(piece)
+        try:
+            self._protocol.front.service.intake.check_length(self._length)
+        except GatewayError as error:
+            self._turn_away(error)
+
+    def whole_body(self) -> None:
+        if self.response_complete:
+            return
+        pieces, self._pieces = self._pieces, []
+        body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        protocol = self._protocol
+        path = protocol.url.decode("ascii")
+        self._task = task = protocol.loop.create_task(self._serve(path, protocol.headers, body))
+        protocol.tasks.add(task)
+        task.add_done_callback(protocol.tasks.discard)
+
+    def client_left(self) -> None:
+        self.disconnected = True
+        if self._task is not None and not self.response_complete:
+            self._task.cancel()
+
+    def pause(self) -> None:
+        if self._answer is not None and not self._over:
+            self._answer.pause()
+
+    def resume(self) -> None:
+        if self._answer is not None and not self._over:
+            self._answer.resume()
+
+    # The sink.
+
+    def data(self, chunk: bytes) -> None:
+        self._write(self._framed(chunk))
+
+    def ended(self, error: GatewayError | None, last: bytes = b"") -> None:
+        self._over, self._error = True, error
+        rest = self._framed(last) if last else b""
+        if error is None:
+            self._write(rest + _LAST_CHUNK if self._chunked else rest)
+            self._complete()
+        elif rest:
+            self._write(rest)
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    # The client.
+
+    async def deliver(self, answer: Answer, record: Record) -> None:
+        self._answer, self._record = answer, record
+        self._streams = streams(answer)
+        headers = answer_head(answer, record.call.id, self._protocol.front.debug(record))
+        self._chunked = not any(name == b"content-length" for name, _ in headers)
+        self._head = self._head_of(answer.status, headers, _CHUNKED if self._chunked else b"")
+        answer.start(self)
+        if not self._over:
+            self._waiter = self._protocol.loop.create_future()
+            await self._waiter
+        if self._error is not None:
+            raise self._error
+
+    async def refuse(self, error: GatewayError, call_id: str) -> None:
+        status, headers, body = errors.as_response(error, call_id)
+        self._write(self._head_of(status, headers, b"") + body)
+        self._complete()
+
+    async def break_off(self, error: GatewayError) -> None:
+        if self._streams:
+            self._write(self._framed(errors.mid_stream(error)) + _LAST_CHUNK)
+            self._complete()
+        else:
+            # Half a JSON body has no room for an error: the client learns it from the cut.
+            self._transport.close()
+
+    # How.
+
+    async def _serve(self, path: str, headers: Headers, body: bytes) -> None:
+        try:
+            await self._protocol.front.service.handle(path, headers, body, self)
+        except asyncio.CancelledError:
+            # The client left, or the server gave up waiting for us at shutdown.
+            if not self.disconnected:
+                self._transport.abort()
+                raise
+
+    def _turn_away(self, error: GatewayError) -> None:
+        """Answers before the body is here; the connection cannot be used after that."""
+        status, headers, body = errors.as_response(error)
+        self.keep_alive = False
+        self._write(_head(status, headers, b"") + body)
+        self._complete()
+
+    def _head_of(self, status: int, headers: Headers, more: bytes) -> bytes:
+        default = self._protocol.server_state.default_headers
+        closing = b"" if self.keep_alive else _CLOSE
+        return _head(status, [*default, *headers], more + closing)
+
+    def _framed(self, chunk: bytes) -> bytes:
+        return b"%x\r\n%b\r\n" % (len(chunk), chunk) if self._chunked else chunk
+
+    def _write(self, data: bytes) -> None:
+        if self._head:
+            data, self._head = self._head + data, b""
+            assert self._record is not None
+            self._record.committed = self._record.clock()
+        if data and not self.disconnected:
+            self._transport.write(data)
+
+    def _complete(self) -> None:
+        self.response_complete = True
+        if not self.keep_alive:
+            self._transport.close()
+        self._protocol.on_response_complete()
+
+
+def _head(status: int, headers: Headers, more: bytes) -> bytes:
+    lines = [_STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status]
+    for name, found in headers:
+        lines += (name, b": ", found, b"\r\n")
+    lines += (more, b"\r\n")
+    return b"".join(lines)
