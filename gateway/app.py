@@ -18,7 +18,7 @@ from pdgate import __version__
 from pdgate.gateway import errors
 from pdgate.gateway.debug import RecentCalls
 from pdgate.gateway.probe import Prober
-from pdgate.protocols.call import CHAT, COMPLETIONS
+from pdgate.protocols.call import CHAT, COMPLETIONS, Headers
 from pdgate.protocols.errors import GatewayError, NotFound
 from pdgate.scheduling.instances import Instances
 
@@ -31,8 +31,12 @@ def create_app(
     registry: CollectorRegistry,
     running: Running,
     recent: RecentCalls | None,
+    call_id: Callable[[Headers], str],
 ) -> FastAPI:
-    """`running` is the block in which the gateway has its connections and probes."""
+    """
+    `running` is the block in which the gateway has its connections and probes; `call_id`
+    names what is refused, as intake names calls.
+    """
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -46,7 +50,7 @@ def create_app(
         redirect_slashes=False,
         openapi_url="/openapi.json",
     )
-    _answer_errors_as_openai_does(app)
+    _answer_errors_as_openai_does(app, call_id)
     _declare_hot_routes(app)
 
     @app.get("/health")
@@ -112,26 +116,28 @@ def _declare_hot_routes(app: FastAPI) -> None:
         )(served_before_this)
 
 
-def _answer_errors_as_openai_does(app: FastAPI) -> None:
-    def respond(error: GatewayError) -> Response:
-        status, headers, body = errors.as_response(error)
+def _answer_errors_as_openai_does(app: FastAPI, call_id: Callable[[Headers], str]) -> None:
+    def respond(request: Request, error: GatewayError) -> Response:
+        name = call_id(request.scope["headers"])
+        status, headers, body = errors.as_response(error, name)
         response = Response(body, status)
         response.raw_headers = list(headers)
         return response
 
-    async def gateway_error(_: Request, error: Exception) -> Response:
-        return respond(errors.known(error))
+    async def gateway_error(request: Request, error: Exception) -> Response:
+        return respond(request, errors.known(error))
 
     async def refused(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        detail = f"{request.method} {request.url.path}: {error.detail}"
-        response = respond(errors.of_status(error.status_code, detail))
+        # Not request.url, which is made of the Host header and may be none at all.
+        detail = f"{request.method} {request.scope['path']}: {error.detail}"
+        response = respond(request, errors.of_status(error.status_code, detail))
         for name, found in (error.headers or {}).items():
             response.headers[name] = found
         return response
 
-    async def invalid(_: Request, error: Exception) -> Response:
-        return respond(errors.of_status(422, str(error)))
+    async def invalid(request: Request, error: Exception) -> Response:
+        return respond(request, errors.of_status(422, str(error)))
 
     app.add_exception_handler(GatewayError, gateway_error)
     app.add_exception_handler(HTTPException, refused)

@@ -6,6 +6,7 @@ answer arrive by callback and wait here; when too many do, the engine is read no
 """
 
 import asyncio
+from contextlib import suppress
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -17,9 +18,11 @@ from pdgate.gateway.debug import DebugHeaders
 from pdgate.gateway.intake import HOT_PATHS
 from pdgate.gateway.service import Service
 from pdgate.protocols.call import Headers
-from pdgate.protocols.errors import GatewayError
+from pdgate.protocols.errors import GatewayError, TooLarge
 
 MAX_WAITING_BYTES = 64 << 10
+LINGER_SECONDS = 5.0
+"""How long a client may go on sending what has been refused."""
 
 
 class Front:
@@ -35,9 +38,9 @@ class Front:
         client = AsgiClient(send, self.debug)
         headers = scope["headers"]
         try:
-            body = await _read_body(headers, receive, self.service)
-        except GatewayError as error:
-            await client.refuse(error, "")
+            body = await _read_body(headers, receive, self.service, client)
+        except TooLarge as error:
+            await self.service.refuse(error, headers, client)
             return
         if body is None:
             return
@@ -55,7 +58,12 @@ class Front:
 
 
 class AsgiClient:
-    """One client: sink of the answer, and the pump that sends it on."""
+    """One client: sink of the answer, and the pump that sends it on.
+
+    Attributes:
+        finished: The response is complete.
+        unread: Where the rest of a request comes from that was refused half read.
+    """
 
     __slots__ = (
         "_answer",
@@ -69,6 +77,7 @@ class AsgiClient:
         "_waiter",
         "_waiting_bytes",
         "finished",
+        "unread",
     )
 
     def __init__(self, send: Send, debug: DebugHeaders) -> None:
@@ -83,6 +92,7 @@ class AsgiClient:
         self._paused = False
         self._streams = False
         self.finished = False
+        self.unread: Receive | None = None
 
     # The sink.
 
@@ -133,7 +143,12 @@ class AsgiClient:
     async def refuse(self, error: GatewayError, call_id: str) -> None:
         status, headers, body = errors.as_response(error, call_id)
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
-        await self._body(body, more=False)
+        if self.unread is None:
+            await self._body(body, more=False)
+        else:
+            await self._body(body)
+            await _discard(self.unread)
+            await self._body(b"", more=False)
 
     async def break_off(self, error: GatewayError) -> None:
         if self._streams:
@@ -159,26 +174,34 @@ class AsgiClient:
             waiter.set_result(None)
 
 
-async def _read_body(headers: Headers, receive: Receive, service: Service) -> bytes | None:
+async def _read_body(
+    headers: Headers, receive: Receive, service: Service, client: AsgiClient
+) -> bytes | None:
     """None if the client left. Raises TooLarge, before reading where the length is said."""
+    client.unread = receive
     for name, found in headers:
         if name == b"content-length":
             service.intake.check_length(int(found))
-    message = await receive()
-    body: bytes = message.get("body", b"")
-    if message["type"] == "http.disconnect":
-        return None
-    if not message.get("more_body"):
-        return body
-    pieces, length = [body], len(body)
-    while message.get("more_body"):
+    pieces: list[bytes] = []
+    length, more = 0, True
+    while more:
         message = await receive()
         if message["type"] == "http.disconnect":
             return None
         pieces.append(message.get("body", b""))
         length += len(pieces[-1])
+        more = message.get("more_body", False)
+        client.unread = receive if more else None
         service.intake.check_length(length)
-    return b"".join(pieces)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+async def _discard(receive: Receive) -> None:
+    """What a client still sends: closing on it would lose it the answer (a reset)."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(LINGER_SECONDS):
+            while (await receive()).get("more_body"):
+                pass
 
 
 async def _cancel_when_client_leaves(

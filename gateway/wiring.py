@@ -61,7 +61,7 @@ def build(settings: Settings) -> Front:
             yield
             probing.cancel()
 
-    app = create_app(instances, prober, registry_of(books), running, recent)
+    app = create_app(instances, prober, registry_of(books), running, recent, intake.call_id)
     headers = path_headers if settings.debug_headers else no_headers
     return Front(Service(intake, execution, books), app, headers)
 

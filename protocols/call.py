@@ -28,6 +28,8 @@ COMPLETIONS = "/v1/completions"
 # Good enough to compare loads; only engines know their tokenizer.
 BYTES_PER_TOKEN = 4
 
+TOO_DEEP = "the request body is nested too deeply"
+
 _object = msgspec.json.Decoder(dict[str, Raw])
 encode = msgspec.json.encode
 
@@ -39,7 +41,7 @@ def parse_object(data: bytes) -> dict[str, Raw]:
     except msgspec.ValidationError:
         raise BadRequest("the request body must be a JSON object") from None
     except RecursionError:
-        raise BadRequest("the request body is nested too deeply") from None
+        raise BadRequest(TOO_DEEP) from None
     except msgspec.DecodeError:
         return _lenient(data)
 
@@ -51,22 +53,34 @@ def _lenient(data: bytes) -> dict[str, Raw]:
     """
     try:
         fields = json.loads(data)
-    except (ValueError, RecursionError) as error:
+        if not isinstance(fields, dict):
+            raise BadRequest("the request body must be a JSON object")
+        # Values keep a lone surrogate escaped, but a name must be text that can be written.
+        "".join(fields).encode()
+    except RecursionError:
+        raise BadRequest(TOO_DEEP) from None
+    except ValueError as error:
         raise BadRequest(f"the request body is not valid JSON: {error}") from None
-    if not isinstance(fields, dict):
-        raise BadRequest("the request body must be a JSON object")
     return {name: Raw(json.dumps(value).encode()) for name, value in fields.items()}
 
 
 def value(fields: Json, name: str, default: Any = None) -> Any:
-    """One field, decoded; `default` if it is missing or null."""
+    """One field, decoded; `default` if it is missing or null. Raises BadRequest."""
     found = fields.get(name)
     if isinstance(found, Raw):
         try:
-            found = msgspec.json.decode(found)
-        except msgspec.DecodeError:
-            found = json.loads(bytes(found))
+            found = _decode(found)
+        except RecursionError:
+            # It passed as raw JSON, but here the stack is deeper.
+            raise BadRequest(TOO_DEEP) from None
     return default if found is None else found
+
+
+def _decode(raw: Raw) -> Any:
+    try:
+        return msgspec.json.decode(raw)
+    except msgspec.DecodeError:
+        return json.loads(bytes(raw))
 
 
 @dataclass(frozen=True, slots=True)

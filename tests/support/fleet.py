@@ -1,0 +1,256 @@
+"""The gateway in front of scripted engines: real servers and sockets, one event loop.
+
+    prefill, decode = Engine(Role.PREFILL), Engine(Role.DECODE, held := Held())
+    async with gateway_of(prefill, decode) as gateway:
+        asking = asyncio.create_task(gateway.chat(stream=True))
+        call = await held.next()             # decode has been asked
+        await call.peer.send(chunked(b"data: 1\\n\\n"))
+
+Probes are answered by `Engine` itself; what a call meets is the engine's script.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx2
+import uvicorn
+from prometheus_client.parser import text_string_to_metric_families
+
+from pdgate.gateway.config import Settings
+from pdgate.gateway.config.instances import InstanceEntry
+from pdgate.gateway.config.settings import Health
+from pdgate.gateway.server import KEEP_ALIVE_SECONDS
+from pdgate.gateway.wiring import build
+from pdgate.protocols.call import CHAT
+from pdgate.protocols.instance import Role
+from tests.support.raw_server import Peer, Request, Script, chunk, raw_server, reply
+
+JSON_TYPE = b"content-type: application/json"
+STREAM_HEAD = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+)
+LAST_CHUNK = b"0\r\n\r\n"
+PROBE_SECONDS = 0.05
+PATIENCE_SECONDS = 20.0
+"""After which a test gives up; all of them take a fraction."""
+
+BLOCKS = {
+    "do_remote_prefill": True,
+    "do_remote_decode": False,
+    "remote_block_ids": [[1, 2]],
+    "remote_engine_id": "engine-of-prefill",
+    "remote_host": "192.0.2.7",
+    "remote_port": 5600,
+}
+PREFILLED = {
+    "choices": [{"index": 0, "message": {"content": "a"}, "finish_reason": "length"}],
+    "kv_transfer_params": BLOCKS,
+}
+ANSWER = {
+    "id": "chatcmpl-1",
+    "choices": [{"index": 0, "message": {"content": "abc"}, "finish_reason": "stop"}],
+}
+
+
+def as_json(body: Any, status: bytes = b"200 OK", *headers: bytes) -> bytes:
+    return reply(json.dumps(body).encode(), status, JSON_TYPE, *headers)
+
+
+def says(answer: bytes) -> Script:
+    """Always the same bytes."""
+
+    async def script(peer: Peer) -> None:
+        await peer.send(answer)
+
+    return script
+
+
+def streams(*events: bytes) -> Script:
+    return says(STREAM_HEAD + b"".join(map(chunk, events)) + LAST_CHUNK)
+
+
+def breaks_off(*pieces: bytes) -> Script:
+    async def script(peer: Peer) -> None:
+        await peer.send(*pieces)
+        await peer.close()
+
+    return script
+
+
+def engine_error(status: bytes, message: str, *headers: bytes) -> bytes:
+    return as_json({"error": {"message": message, "code": int(status.split()[0])}}, status, *headers)
+
+
+@dataclass(frozen=True, slots=True)
+class HeldCall:
+    """
+    Attributes:
+        left: Done when the gateway has closed the connection; the loop's time of that.
+    """
+
+    peer: Peer
+    left: asyncio.Future[float]
+
+
+class Held:
+    """A script that leaves each call to the test, until the gateway closes the connection."""
+
+    def __init__(self) -> None:
+        self._calls: asyncio.Queue[HeldCall] = asyncio.Queue()
+
+    async def __call__(self, peer: Peer) -> None:
+        loop = asyncio.get_running_loop()
+        call = HeldCall(peer, loop.create_future())
+        self._calls.put_nowait(call)
+        await peer.gone()
+        call.left.set_result(loop.time())
+
+    async def next(self) -> HeldCall:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            return await self._calls.get()
+
+
+class Engine:
+    """
+    Attributes:
+        script: What a call meets; it can be replaced at any time.
+        probes: Path -> the answer to a GET of it.
+        calls: Requests that were no probes.
+    """
+
+    def __init__(self, role: Role, script: Script | None = None, *models: str) -> None:
+        self.role = role
+        default = PREFILLED if role is Role.PREFILL else ANSWER
+        self.script: Script = script or says(as_json(default))
+        cards = [{"id": model, "object": "model"} for model in models or ("m",)]
+        self.probes: dict[str, bytes] = {
+            "/health": reply(b""),
+            "/v1/models": as_json({"object": "list", "data": cards}),
+        }
+        self.calls: list[Request] = []
+        self.url = ""
+        self.entry: dict[str, Any] = {}
+        """More keys of its InstanceEntry."""
+
+    async def serve(self, peer: Peer) -> None:
+        method, path, _ = peer.request.line.decode().split(" ")
+        if method == "GET":
+            await peer.send(self.probes.get(path) or reply(b"", b"404 Not Found"))
+            return
+        self.calls.append(peer.request)
+        await self.script(peer)
+
+    @property
+    def bodies(self) -> list[dict[str, Any]]:
+        return [json.loads(call.body) for call in self.calls]
+
+
+class _Server(uvicorn.Server):
+    """Ends when told to, at once, and leaves signals to pytest."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.serving = asyncio.Event()
+        self.leaving = asyncio.Event()
+
+    async def startup(self, sockets: Any = None) -> None:
+        await super().startup(sockets)
+        self.serving.set()
+
+    async def main_loop(self) -> None:
+        await self.on_tick(0)
+        await self.leaving.wait()
+
+
+@dataclass
+class Gateway:
+    """
+    Attributes:
+        http: A client whose base URL is the gateway.
+    """
+
+    port: int
+    http: httpx2.AsyncClient
+    engines: Sequence[Engine]
+    writers: list[asyncio.StreamWriter] = field(default_factory=list)
+
+    async def chat(self, headers: dict[str, str] | None = None, **fields: Any) -> httpx2.Response:
+        return await self.http.post(CHAT, json=question(**fields), headers=headers)
+
+    async def wire(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A bare connection."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        self.writers.append(writer)
+        return reader, writer
+
+    async def metrics(self) -> dict[tuple[str, ...], float]:
+        """(name, label values in order of label names) -> value."""
+        answer = await self.http.get("/metrics")
+        return {
+            (sample.name, *(sample.labels[name] for name in sorted(sample.labels))): sample.value
+            for family in text_string_to_metric_families(answer.text)
+            for sample in family.samples
+        }
+
+
+def question(**fields: Any) -> dict[str, Any]:
+    return {"model": "m", "messages": [{"role": "user", "content": "hi"}], **fields}
+
+
+def post(body: bytes, *headers: bytes, path: str = CHAT) -> bytes:
+    """The bytes of a request."""
+    lines = [b"POST %b HTTP/1.1" % path.encode(), b"host: g", b"content-length: %d" % len(body)]
+    return b"\r\n".join([*lines, *headers]) + b"\r\n\r\n" + body
+
+
+def ask(*headers: bytes, **fields: Any) -> bytes:
+    """The bytes of a chat call."""
+    return post(json.dumps(question(**fields)).encode(), JSON_TYPE, *headers)
+
+
+@asynccontextmanager
+async def gateway_of(*engines: Engine, **settings: Any) -> AsyncIterator[Gateway]:
+    """Serves until the block ends. `settings` are keys of Settings."""
+    async with AsyncExitStack() as stack:
+        entries = []
+        for engine in engines:
+            server = await stack.enter_async_context(raw_server(engine.serve))
+            engine.url = server.url
+            url = {"url": server.url, **engine.entry}
+            entries.append(InstanceEntry(role=engine.role, **url))
+        settings.setdefault("health", Health(interval_seconds=PROBE_SECONDS, timeout_seconds=2))
+        front = build(Settings(instances=tuple(entries), **settings))
+        config = uvicorn.Config(
+            front,
+            port=0,
+            http="httptools",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
+            timeout_graceful_shutdown=5,
+        )
+        server_ = _Server(config)
+        serving = asyncio.create_task(server_._serve())
+        starting = asyncio.create_task(server_.serving.wait())
+        await asyncio.wait({serving, starting}, return_when=asyncio.FIRST_COMPLETED)
+        if serving.done():
+            starting.cancel()
+            await serving
+        port = server_.servers[0].sockets[0].getsockname()[1]
+        client = httpx2.AsyncClient(
+            base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=PATIENCE_SECONDS
+        )
+        gateway = Gateway(port, client, engines)
+        try:
+            yield gateway
+        finally:
+            await client.aclose()
+            for writer in gateway.writers:
+                writer.close()
+            server_.leaving.set()
+            await serving
