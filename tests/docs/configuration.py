@@ -1,0 +1,166 @@
+"""docs/configuration.md's tables, made from the settings and the command line.
+
+The page holds the prose; between two marks stands what is made here:
+
+    <!-- made: keys -->
+    ...
+    <!-- end -->
+
+What a key means is said in the docstring of its section ("Attributes:"), or in the help
+of its flag. `python -m tests.docs.configuration` writes the tables anew.
+"""
+
+import inspect
+import re
+from collections.abc import Iterator
+from typing import Any, Final, get_args, get_type_hints
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from typer.models import OptionInfo
+
+from pdgate.gateway import cli
+from pdgate.gateway.config.instances import InstanceEntry
+from pdgate.gateway.config.settings import Settings
+from pdgate.protocols.instance import Instance
+from tests.docs.pages import DOCS
+
+PAGE: Final = DOCS / "configuration.md"
+
+_MARKED = re.compile(r"(<!-- made: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_ATTRIBUTE = re.compile(r"^    (\w+): (.*(?:\n {8}.*)*)", re.MULTILINE)
+
+
+def tables() -> dict[str, str]:
+    """Mark -> table."""
+    return {
+        "keys": _table(("key", "type", "default", "flag", "meaning"), _keys(Settings)),
+        "instances": _table(("key", "type", "default", "meaning"), _instance_keys()),
+        "short": _table(("flag", "meaning"), _short_flags()),
+    }
+
+
+def page() -> str:
+    """The page as it should be."""
+    made = tables()
+    text = PAGE.read_text(encoding="utf-8")
+    return _MARKED.sub(lambda mark: f"{mark[1]}\n{made[mark[2]]}\n\n{mark[3]}", text)
+
+
+def _keys(section: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, ...]]:
+    meanings, flags = _meanings(section), _flags()
+    for name, field in section.model_fields.items():
+        key = f"{prefix}{name}"
+        if inner := _section(field.annotation):
+            yield from _keys(inner, f"{key}.")
+        elif key != "instances":
+            flag, help_ = flags.get(key, ("", ""))
+            # A key without a flag, or without a word on it, is a page that nobody can use.
+            meaning = meanings.get(name) or help_
+            if not meaning:
+                raise ValueError(f"nothing says what {key} means")
+            yield f"`{key}`", _type(section, name), _default(field), flag, meaning
+
+
+def _instance_keys() -> Iterator[tuple[str, ...]]:
+    """The record that an entry becomes explains what the entry does not."""
+    meanings = {**_meanings(Instance), **_meanings(InstanceEntry)}
+    for name, field in InstanceEntry.model_fields.items():
+        kind = _type(InstanceEntry, name)
+        yield f"`{name}`", kind, _default(field), meanings.get(name, "")
+
+
+def _short_flags() -> Iterator[tuple[str, ...]]:
+    for name, option in _options().items():
+        if name in cli.ENGINE_FLAGS or name == "config":
+            yield f"`--{name}`", option.help or ""
+
+
+def _flags() -> dict[str, tuple[str, str]]:
+    """Key -> its flag and the flag's help."""
+    hints = get_type_hints(cli.serve)
+    found = {}
+    for name, option in _options().items():
+        flag = f"--{name.replace('_', '-')}"
+        if bool in get_args(hints[name]):
+            flag = f"--[no-]{flag[2:]}"
+        found[cli.KEYS.get(name, name)] = (f"`{flag}`", option.help or "")
+    return found
+
+
+def _options() -> dict[str, OptionInfo]:
+    """Parameter of `serve` -> its option."""
+    hints = get_type_hints(cli.serve, include_extras=True)
+    return {
+        name: extra
+        for name in inspect.signature(cli.serve).parameters
+        for extra in get_args(hints[name])[1:]
+        if isinstance(extra, OptionInfo)
+    }
+
+
+def _meanings(section: type) -> dict[str, str]:
+    """Of the docstring's "Attributes:", each on one line."""
+    _, _, attributes = inspect.cleandoc(section.__doc__ or "").partition("Attributes:\n")
+    return {name: " ".join(said.split()) for name, said in _ATTRIBUTE.findall(attributes)}
+
+
+def _section(annotation: Any) -> type[BaseModel] | None:
+    is_one = isinstance(annotation, type) and issubclass(annotation, BaseModel)
+    return annotation if is_one else None
+
+
+def _type(section: type[BaseModel], name: str) -> str:
+    """In words, with the limits that the type check knows."""
+    schema = _schema_of(section, name)
+    limits = [
+        f"{word} {schema[limit]}"
+        for limit, word in (
+            ("minimum", "from"),
+            ("exclusiveMinimum", "above"),
+            ("maximum", "to"),
+        )
+        if limit in schema
+    ]
+    return " ".join([_word(schema), *limits])
+
+
+def _schema_of(section: type[BaseModel], name: str) -> dict[str, Any]:
+    """The JSON schema of one key; of `X | None`, that of X."""
+    whole = section.model_json_schema()
+    found: dict[str, Any] = whole["properties"][name]
+    for option in found.get("anyOf", ()):
+        if option.get("type") != "null":
+            found = option
+    if reference := found.get("$ref"):
+        found = whole["$defs"][reference.rsplit("/", 1)[1]]
+    return found
+
+
+def _word(schema: dict[str, Any]) -> str:
+    if "enum" in schema:
+        return " or ".join(f"`{choice}`" for choice in schema["enum"])
+    return {
+        "string": "text",
+        "integer": "integer",
+        "number": "number",
+        "boolean": "`true` or `false`",
+    }[schema["type"]]
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "needed"
+    if field.default is None or field.default == "":
+        return ""
+    shown = str(field.default).lower() if isinstance(field.default, bool) else str(field.default)
+    return f"`{shown}`"
+
+
+def _table(heads: tuple[str, ...], rows: Iterator[tuple[str, ...]]) -> str:
+    lines = [heads, tuple("--" for _ in heads), *rows]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
