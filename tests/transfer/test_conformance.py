@@ -51,6 +51,11 @@ def filled(backend: Backend, length: int) -> Region:
     return region
 
 
+def state(transfer: Transfer) -> State:
+    """Read anew: mypy believes that an attribute stays what it was."""
+    return transfer.state
+
+
 def same_address(name: str) -> Callable[[], Backend]:
     """Makes backends of one address, one after the other."""
     options: dict[str, Any] = {"socket_name": f"pdgate-test-{random.getrandbits(64):x}"}
@@ -104,7 +109,7 @@ def test_many_scattered_ranges_all_arrive_where_they_belong(ours: Backend, their
 
 
 def test_large_transfers_arrive_whole(ours: Backend, theirs: Backend) -> None:
-    length = 40 << 20
+    length = 20 << 20
     remote, local = theirs.allocate(length), ours.allocate(length)
     remote.memory[:] = random.Random(3).randbytes(length)
 
@@ -233,13 +238,13 @@ def test_a_peer_killed_in_the_middle_ends_the_transfer(name: str, ours: Backend)
         owner.freeze()
         transfer = ours.read(ours.allocate(PAGE), owner.descriptor, [Range(0, 0, PAGE)], 60)
         assert not transfer.settle(0.2)
-        assert transfer.state is State.RUNNING
+        assert state(transfer) is State.RUNNING
 
         owner.kill()
 
         with pytest.raises(PeerLost):
             transfer.wait(SECONDS)
-        assert transfer.state is State.FAILED
+        assert state(transfer) is State.FAILED
         assert transfer.settled
 
 

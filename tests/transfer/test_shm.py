@@ -1,0 +1,127 @@
+"""What only the shm backend can do wrong."""
+
+import os
+import socket
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from pdgate.transfer import shm_wire as wire
+from pdgate.transfer.base import Range, StaleDescriptor, TransferError
+from pdgate.transfer.shm import Shm
+from pdgate.transfer.shm_segment import HEADER_BYTES, Segment, create
+from tests.support.kv_owner import ROOT, Owned
+
+SECONDS = 10.0
+
+
+def test_a_killed_owner_leaves_nothing_behind() -> None:
+    before = set(Path("/dev/shm").iterdir())
+    with Owned("shm", 4096) as owner:
+        owner.kill()
+
+    ours = [left for left in set(Path("/dev/shm").iterdir()) - before if "pdgate" in left.name]
+    assert ours == []
+
+
+def test_a_process_that_closes_says_nothing_at_its_end() -> None:
+    """Python's own shared memory warns of leaks that are none, and unlinks what others use."""
+    program = (
+        "from pdgate.transfer.shm import Shm\n"
+        "from pdgate.transfer.base import Range\n"
+        "a, b = Shm(), Shm()\n"
+        "mine, its = a.allocate(4096), b.allocate(4096)\n"
+        "a.read(mine, its.descriptor, [Range(0, 0, 4096)], 10).wait(10)\n"
+        "a.close(); b.close()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-X", "dev", "-c", program],
+        cwd=ROOT,
+        capture_output=True,
+        check=False,
+        timeout=60,
+    )
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+def test_a_region_closed_in_the_middle_of_a_read_fails_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bytes are there, but they may be of the region's next life."""
+    from pdgate.transfer import shm
+
+    with closing(Shm()) as ours, closing(Shm()) as theirs:
+        local, remote = ours.allocate(4096), theirs.allocate(4096)
+        copy = shm._copy
+
+        def copy_and_close(*args: object) -> None:
+            copy(*args)  # type: ignore[arg-type]
+            remote.close()
+
+        monkeypatch.setattr(shm, "_copy", copy_and_close)
+
+        with pytest.raises(StaleDescriptor):
+            ours.read(local, remote.descriptor, [Range(0, 0, 4096)], SECONDS).wait(SECONDS)
+
+
+def test_a_segment_that_could_be_cut_short_is_not_mapped() -> None:
+    """Reading past the end of a mapped file kills the reader."""
+    fd = os.memfd_create("test", os.MFD_ALLOW_SEALING)
+    try:
+        os.ftruncate(fd, HEADER_BYTES + 10)
+
+        with pytest.raises(TransferError, match="sealed"):
+            Segment(fd, 10)
+    finally:
+        os.close(fd)
+
+
+def test_a_segment_of_another_size_is_not_mapped() -> None:
+    fd, _ = create(10, bytes(16))
+    try:
+        with pytest.raises(TransferError, match="bytes"):
+            Segment(fd, 11)
+    finally:
+        os.close(fd)
+
+
+def test_a_name_belongs_to_one_living_process() -> None:
+    with closing(Shm("pdgate-test-taken")), pytest.raises(OSError, match="in use"):
+        Shm("pdgate-test-taken")
+
+
+@pytest.mark.parametrize("data", [b"x", b"PDSM" + bytes(17), b"PDSX" + bytes(16)])
+def test_garbage_is_refused(data: bytes) -> None:
+    with closing(Shm()) as shm, closing(wire.new_socket()) as sock:
+        sock.settimeout(SECONDS)
+        sock.connect(wire.path(shm.allocate(1).descriptor.address["socket"]))
+        sock.sendall(data)
+
+        status, _, fds = wire.receive_reply(sock)
+
+        assert status is wire.Status.REFUSED
+        assert fds == []
+
+
+def test_a_stranger_gets_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Abstract sockets have no permissions of their own."""
+    monkeypatch.setattr(wire, "same_user", lambda _: False)
+    with closing(Shm()) as ours, closing(Shm()) as theirs:
+        remote = theirs.allocate(10).descriptor
+
+        with pytest.raises(TransferError, match="refused"):
+            ours.read(ours.allocate(10), remote, [Range(0, 0, 10)], SECONDS).wait(SECONDS)
+
+
+def test_the_kernel_says_who_is_calling() -> None:
+    with closing(wire.new_socket()) as listening:
+        listening.bind(wire.path("pdgate-test-who"))
+        listening.listen()
+        with closing(wire.new_socket()) as sock:
+            sock.connect(wire.path("pdgate-test-who"))
+            accepted, _ = listening.accept()
+            with accepted:
+                assert wire.same_user(accepted)
+                assert accepted.type == socket.SOCK_SEQPACKET
