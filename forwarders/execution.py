@@ -38,7 +38,7 @@ SHARE_OF_LEASE = 0.8
 """Of the time that prefill keeps blocks; nobody is sent to fetch them later."""
 
 HELD_BYTES = 128 << 10
-"""Of an answer that is not a stream, before it is relayed as it comes."""
+"""Of an answer that is not a stream, or of its first event, before it is relayed as it comes."""
 
 Deliver = Callable[[Answer], Awaitable[None]]
 """Relays the answer to the client; notes in the record when the first byte is committed."""
@@ -249,8 +249,11 @@ async def _good_start(answer: Answer, leg: Leg, call: Call) -> None:
     first = await answer.ready(0 if call.streams else HELD_BYTES)
     if not first:
         raise EngineFailed("the engine's answer was empty", at=leg.to.id)
-    if call.streams and call.path == CHAT and openai.only_says_role(first):
-        first = await answer.ready(beyond=len(first))
+    while call.streams and openai.says_nothing_yet(first, chat=call.path == CHAT):
+        more = await answer.ready(beyond=len(first))
+        if len(more) == len(first) or len(more) > HELD_BYTES:
+            break
+        first = more
     if openai.aborted(first):
         raise EngineFailed("the engine gave the call up", at=leg.to.id)
     if call.streams:

@@ -12,6 +12,8 @@ from pdgate.protocols.call import Json, value
 from pdgate.protocols.errors import EngineFailed, EngineRejected
 
 _ABORTED = re.compile(rb'"finish_reason"\s*:\s*"abort"')
+_BLANK_LINE = re.compile(rb"\n\r?\n")
+_ERROR = re.compile(rb'^data: ?(\{\s*"(?:error"|object"\s*:\s*"error").*)', re.MULTILINE)
 _OPENING = re.compile(rb'"delta"\s*:\s*\{[^{}]*"role"[^{}]*"content"\s*:\s*(""|null)[^{}]*\}')
 
 
@@ -29,23 +31,26 @@ def finish_reason(reply: Json) -> str | None:
     return reason if isinstance(reason, str) else None
 
 
-def only_says_role(first: bytes) -> bool:
-    """Whether a chat stream has brought no more than its opening chunk so far.
+def says_nothing_yet(first: bytes, *, chat: bool) -> bool:
+    """Whether a stream has not yet told how the call goes.
 
-    Engines send it before they know whether the call goes well.
+    That is so before its first event is whole, and while a chat has only been opened:
+    engines send the chunk that names the role before they have computed anything.
     """
-    return first.count(b"\n\n") <= 1 and _OPENING.search(first) is not None
+    events = len(_BLANK_LINE.findall(first))
+    return events == 0 or (chat and events == 1 and _OPENING.search(first) is not None)
 
 
 def raise_stream_error(first: bytes, *, at: str) -> None:
-    """Raises what the first event of a good answer says went wrong, if it does.
+    """Raises what the first events of a good answer say went wrong, if they do.
 
     vLLM answers 200 and then says so when a stream fails before its first token; "code"
     is the status that it would have been: EngineRejected for 4xx, else EngineFailed.
     """
-    if not first.startswith((b'data: {"error"', b'data: {"object":"error"')):
+    found = _ERROR.search(first)
+    if found is None:
         return
-    body = first[len(b"data: ") :].split(b"\n", 1)[0].rstrip()
+    body = found[1].rstrip()
     try:
         event = msgspec.json.decode(body)
     except msgspec.DecodeError:

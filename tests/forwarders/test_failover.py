@@ -1,0 +1,281 @@
+"""Until the first byte is committed, a failure leads to another engine; afterwards it does not."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from pdgate.forwarders.base import Mode
+from pdgate.protocols.errors import (
+    EngineBusy,
+    EngineFailed,
+    EngineRefused,
+    EngineRejected,
+    EngineTooSlow,
+    GatewayError,
+)
+from tests.support.answers import error, opening, piece, prefilled, whole
+from tests.support.scripted import (
+    D0,
+    D1,
+    NEVER,
+    P0,
+    P1,
+    After,
+    Crossing,
+    Script,
+    Scripted,
+    Turns,
+    chat,
+)
+
+OK = [b"data: fine\n\n"]
+BAD_STARTS: dict[str, Script] = {
+    "refused": EngineRefused("down"),
+    "status 500": EngineFailed("500"),
+    "status 503": EngineBusy("full"),
+    "too slow": EngineTooSlow("slow"),
+    "cut before a byte": [EngineFailed("cut")],
+    "empty": [],
+    "abort in the first event": [piece("", "abort")],
+    "abort in two halves": [piece("", "abort")[:-30], piece("", "abort")[-30:]],
+    "abort after the role": [opening(), piece("", "abort")],
+    "cut after the role": [opening(), EngineFailed("cut")],
+    "error as first event": [error(500)],
+    "error in two halves": [error(500)[:20], error(500)[20:]],
+    "error after the role": [opening(), error(500)],
+    "error with the role": [opening() + error(500)],
+}
+
+
+@pytest.mark.parametrize("bad", BAD_STARTS.values(), ids=BAD_STARTS)
+@pytest.mark.parametrize("mode", Mode)
+async def test_a_decode_that_starts_badly_is_replaced(bad: Script, mode: Mode) -> None:
+    engines = Scripted(p0=prefilled(), p1=prefilled(), d0=bad, d1=bad)
+    crossing = Crossing(engines, P0, D0, D1, mode=mode)
+    engines.scripts["d0"] = OK
+
+    told = await crossing.ask(chat())
+
+    assert told.body == OK[0]
+    assert engines.visits[-2:] == ["p0", "d0"] or engines.visits == ["p0", "d1", "d0"]
+
+
+@pytest.mark.parametrize("bad", ["refused", "status 500", "status 503", "too slow"])
+async def test_a_prefill_that_fails_is_replaced(bad: str) -> None:
+    engines = Scripted(p1=BAD_STARTS[bad], p0=prefilled(), d0=OK)
+
+    told = await Crossing(engines, P0, P1, D0).ask(chat())
+
+    assert told.body == OK[0]
+    assert engines.visits == ["p1", "p0", "d0"]
+
+
+async def test_a_prefill_that_gave_up_is_replaced() -> None:
+    """Its answer is a good one but for the finish_reason."""
+    gave_up = prefilled() | {"choices": [{"index": 0, "finish_reason": "abort"}]}
+    engines = Scripted(p1=gave_up, p0=prefilled(), d0=OK)
+
+    assert (await Crossing(engines, P0, P1, D0).ask(chat())).body == OK[0]
+
+
+async def test_a_prefill_without_blocks_is_replaced() -> None:
+    engines = Scripted(p1=whole("a"), p0=prefilled(), d0=OK)
+
+    assert (await Crossing(engines, P0, P1, D0).ask(chat())).body == OK[0]
+    assert engines.visits == ["p1", "p0", "d0"]
+
+
+@pytest.mark.parametrize("bad", [whole("a", finish="abort"), [], [b'{"cho', EngineFailed("cut")]])
+async def test_a_bad_json_answer_is_replaced(bad: Script) -> None:
+    """Half a JSON answer is of no use, so it is held until it is whole."""
+    engines = Scripted(p0=prefilled(), d1=bad, d0=whole("fine"))
+
+    told = await Crossing(engines, P0, D0, D1).ask(chat(stream=False))
+
+    assert b"fine" in told.body
+
+
+async def test_each_attempt_has_an_id_of_its_own_and_both_legs_share_it() -> None:
+    """Engines pair the legs by it; a reused one would pair them with a stale leg."""
+    engines = Scripted(p0=prefilled(), d1=EngineFailed("500"), d0=OK)
+
+    told = await Crossing(engines, P0, D0, D1).ask(chat())
+
+    first, second = engines.attempt_ids[:2], engines.attempt_ids[2:]
+    assert len(set(first)) == len(set(second)) == 1
+    assert first[0] != second[0]
+    assert second[0].startswith("call-1-")
+    assert told.record.call.attempt_id == second[0]
+
+
+async def test_each_attempt_has_a_transfer_id_of_its_own() -> None:
+    """A reused one makes decode read another request's cache: wrong tokens."""
+    ids = ((0, "engine-p"),)
+    p0, d0, d1 = (replace(one, protocol="vllm-mooncake", generation="d") for one in (P0, D0, D1))
+    p0 = replace(p0, engine_ids=ids)
+    engines = Scripted(p0=prefilled(), d1=EngineFailed("500"), d0=OK)
+
+    await Crossing(engines, p0, d0, d1).ask(chat())
+
+    used = {
+        attempt: leg.body["kv_transfer_params"]["transfer_id"]
+        for leg, attempt in engines.sent
+        if leg.to.id.startswith("d")
+    }
+    assert len(used) == len(set(used.values())) == 2
+
+
+async def test_the_only_engine_gets_a_second_chance() -> None:
+    """It may have stumbled over its peer."""
+    engines = Scripted(p0=prefilled(), d0=Turns(EngineFailed("once"), OK))
+
+    assert (await Crossing(engines, P0, D0).ask(chat())).body == OK[0]
+
+
+async def test_an_engine_gets_two_chances_at_most() -> None:
+    engines = Scripted(p0=prefilled(), d0=EngineFailed("always"))
+
+    told = await Crossing(engines, P0, D0, max_attempts=9).ask(chat())
+
+    assert str(told.error) == "always"
+    assert engines.visits.count("d0") == 2
+
+
+@pytest.mark.parametrize("final", [EngineRefused("down"), EngineTooSlow("slow")])
+async def test_who_refused_or_was_too_slow_gets_no_second_chance(final: GatewayError) -> None:
+    engines = Scripted(p0=prefilled(), d0=final)
+
+    told = await Crossing(engines, P0, D0).ask(chat())
+
+    assert told.error is final
+    assert engines.visits == ["p0", "d0"]
+
+
+async def test_the_first_cause_is_told_when_nobody_is_left() -> None:
+    """ "Nobody is up" would send the operator to look at the wrong thing."""
+    first, second = EngineTooSlow("first"), EngineRefused("second")
+    engines = Scripted(p0=prefilled(), d1=first, d0=second)
+
+    told = await Crossing(engines, P0, D0, D1, max_attempts=9).ask(chat())
+
+    assert told.error is first
+
+
+async def test_attempts_are_bounded() -> None:
+    down: dict[str, Script] = {f"p{n}": EngineFailed(f"p{n}") for n in range(5)}
+    engines = Scripted(**down)
+    many = [replace(P0, id=f"p{n}") for n in range(5)]
+
+    told = await Crossing(engines, *many, D0, max_attempts=3).ask(chat())
+
+    assert len(engines.visits) == len(set(engines.visits)) == told.record.attempts == 3
+    assert isinstance(told.error, EngineFailed)
+
+
+async def test_a_refusal_marks_the_engine_down() -> None:
+    engines = Scripted(p0=prefilled(), d1=EngineRefused("down"), d0=OK)
+    crossing = Crossing(engines, P0, D0, D1)
+    await crossing.ask(chat())
+
+    up = {c.instance.id: c.up for c in crossing.instances}
+
+    assert up == {"p0": True, "d0": True, "d1": False}
+
+
+@pytest.mark.parametrize("engine", ["p0", "d0"])
+async def test_what_an_engine_calls_wrong_is_never_retried(engine: str) -> None:
+    """A 4xx is about the call: every engine would say it again."""
+    rejected = EngineRejected(422, (), b"too long")
+    engines = Scripted(p0=prefilled(), d0=OK)
+    engines.scripts[engine] = rejected
+
+    told = await Crossing(engines, P0, D0).ask(chat())
+
+    assert told.error is rejected
+    assert engines.visits[-1] == engine
+    assert engines.visits.count(engine) == 1
+
+
+@pytest.mark.parametrize("before", [[], [opening()]])
+async def test_an_error_event_with_a_client_code_is_a_rejection(before: list[bytes]) -> None:
+    engines = Scripted(p0=prefilled(), d0=[*before, error(400)])
+
+    told = await Crossing(engines, P0, D0).ask(chat())
+
+    assert isinstance(told.error, EngineRejected)
+    assert told.error.answer_status == 400
+    assert told.error.body == error(400)[6:-2]
+    assert engines.visits == ["p0", "d0"]
+
+
+async def test_nothing_is_retried_once_a_byte_is_out() -> None:
+    """The client would get one answer's head with another's tail."""
+    engines = Scripted(p0=prefilled(), d1=[piece("a"), EngineFailed("cut")], d0=OK)
+
+    told = await Crossing(engines, P0, D0, D1).ask(chat())
+
+    assert told.chunks == [piece("a")]
+    assert str(told.error) == "cut"
+    assert engines.visits == ["p0", "d1"]
+
+
+async def test_the_opening_chunk_waits_for_what_follows() -> None:
+    """Engines send it before they know whether the call goes well."""
+    gate = asyncio.Event()
+    engines = Scripted(p0=prefilled(), d0=[opening(), gate, piece("a")])
+    crossing = Crossing(engines, P0, D0)
+    asking = asyncio.create_task(crossing.ask(chat()))
+    await engines.waits("d0").wait()
+
+    assert crossing.called[0].chunks == []
+
+    gate.set()
+    assert (await asking).body == opening() + piece("a")
+
+
+async def test_a_long_json_answer_is_relayed_as_it_comes() -> None:
+    """Holding all of it would cost memory without bound."""
+    long = b'{"choices": [], "x": "' + b"x" * (200 << 10)
+    engines = Scripted(p0=prefilled(), d0=[long, NEVER])
+    crossing = Crossing(engines, P0, D0)
+    asking = asyncio.create_task(crossing.ask(chat(stream=False)))
+    await engines.waits("d0").wait()
+    await crossing.called[0].hears.wait()
+
+    assert crossing.called[0].chunks == [long]
+    asking.cancel()
+
+
+async def test_staged_mode_gives_another_decode_the_same_blocks() -> None:
+    """Nothing was sent to the one that refused, so the prompt need not be read again."""
+    engines = Scripted(p0=prefilled(), d1=EngineRefused("down"), d0=OK)
+
+    told = await Crossing(engines, P0, D0, D1, mode=Mode.STAGED).ask(chat())
+
+    assert told.body == OK[0]
+    assert engines.visits == ["p0", "d1", "d0"]
+    assert told.record.attempts == 1
+    refused, taken = (leg for leg, _ in engines.sent[1:])
+    assert refused.body == taken.body
+    assert len(set(engines.attempt_ids)) == 1
+
+
+@pytest.mark.parametrize(("seconds", "prefills"), [(23.9, 1), (24.1, 2)])
+async def test_blocks_that_may_be_gone_are_not_fetched(seconds: float, prefills: int) -> None:
+    """NIXL's decode answers 200 with wrong tokens after the lease of 30 s; we stop at 80 %."""
+    now = 0.0
+
+    def clock() -> float:
+        return now
+
+    dialled = asyncio.Event()
+    engines = Scripted(p0=prefilled(), d1=After(dialled, EngineRefused("down")), d0=OK)
+    crossing = Crossing(engines, P0, D0, D1, mode=Mode.STAGED, clock=clock)
+    asking = asyncio.create_task(crossing.ask(chat()))
+    await engines.waits("d1").wait()
+    now += seconds
+    dialled.set()
+
+    assert (await asking).body == OK[0]
+    assert engines.visits.count("p0") == prefills
