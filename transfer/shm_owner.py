@@ -74,12 +74,13 @@ class Owner:
         self._listener.close()
 
     def _serve(self, sock: socket.socket) -> None:
-        if not wire.same_user(sock):
-            wire.send_reply(sock, wire.Status.REFUSED)
-            return
         try:
+            # Read first: hanging up on unread bytes would look like a lost owner.
             epoch = wire.receive_hello(sock)
             if epoch is None:
+                return
+            if not wire.same_user(sock):
+                wire.send_reply(sock, wire.Status.REFUSED)
                 return
             region = self._regions.get(epoch)
             if region is None or not region.hand_to(sock):
