@@ -17,13 +17,25 @@ if "PDGATE_VLLM_VENV" not in os.environ:
     collect_ignore_glob = ["test_*.py"]
 
 
+TAIL_LINES = 25
+
+
 @pytest.fixture(scope="session")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Fleet:
-    return Fleet(
-        venv=Path(os.environ["PDGATE_VLLM_VENV"]),
-        model=Path(os.environ["PDGATE_VLLM_MODEL"]),
-        logs=tmp_path_factory.mktemp("logs"),
-    )
+def fleet() -> Fleet:
+    """Where run.sh says."""
+    venv, model, logs = (os.environ[f"PDGATE_VLLM_{what}"] for what in ("VENV", "MODEL", "LOGS"))
+    return Fleet(Path(venv), Path(model), Path(logs))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """After a failure, the end of what each process said; all of it stays where run.sh says."""
+    if not terminalreporter.stats.keys() & {"failed", "error"}:
+        return
+    for log in sorted(Path(os.environ["PDGATE_VLLM_LOGS"]).glob("*.log")):
+        terminalreporter.section(log.name)
+        terminalreporter.write_line(
+            "\n".join(log.read_text(errors="replace").splitlines()[-TAIL_LINES:])
+        )
 
 
 @pytest.fixture(scope="session")

@@ -74,10 +74,9 @@ class Fleet:
         """Starts an instance, and does not wait for it."""
         vllm = f"{self.venv}/bin/vllm"
         command = [vllm, "serve", str(self.model), "--port", str(port), *FLAGS, *flags]
+        added = {**ENV, "LD_LIBRARY_PATH": f"{self.venv}/lib/borrowed", **(env or {})}
         log = self.logs / f"{name}.log"
-        return stack.enter_context(
-            child(command, env={**ENV, **(env or {})}, log=log, name=f"vLLM {name}")
-        )
+        return stack.enter_context(child(command, env=added, log=log, name=f"vLLM {name}"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,12 +143,17 @@ class Pair:
         decode = self._start(stack, "d", "kv_consumer", self._decode_port, self._decode_kv)
         self.prefill = ready(starting, self._prefill_port)
         self.decode = ready(decode, self._decode_port)
-        kv = f"{LOOPBACK}:{self._prefill_kv}"
+        kv = self.prefill_kv
         self.serve: Sequence[str] = (
             *("--pdd-protocol", transfer.protocol),
             *transfer.prefill_flag(self.prefill.url, kv),
             *("--decode", self.decode.url),
         )
+
+    @property
+    def prefill_kv(self) -> str:
+        """host:port where P can be asked for its KV."""
+        return f"{LOOPBACK}:{self._prefill_kv}"
 
     def restart_prefill(self) -> None:
         """The same addresses, but another engine id and none of the KV."""

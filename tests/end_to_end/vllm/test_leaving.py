@@ -5,7 +5,7 @@ import pytest
 from tests.end_to_end.vllm.asking import GREEDY, client, prompt
 from tests.end_to_end.vllm.engines import Pair
 from tests.end_to_end.vllm.gateway import Gateway
-from tests.end_to_end.vllm.metrics import aborted, held_share, metric, running, settles
+from tests.end_to_end.vllm.metrics import held_share, metric, running, settles
 
 LONG_ANSWER = 1500
 """Tokens; takes several times as long as the client stays."""
@@ -15,7 +15,6 @@ def test_a_client_that_leaves_in_the_middle_of_a_stream_frees_both_sides(
     pair: Pair, gateway: Gateway
 ) -> None:
     asked = prompt(200, f"leaves {pair.transfer.protocol} {gateway.mode}")
-    aborted_before = aborted(pair.decode)
     written_before = metric(pair.decode, "vllm:generation_tokens_total")
 
     with client(gateway.url) as ours:
@@ -25,7 +24,6 @@ def test_a_client_that_leaves_in_the_middle_of_a_stream_frees_both_sides(
             next(stream)
         stream.close()
 
-    assert settles(lambda: aborted(pair.decode) == aborted_before + 1)
     for engine in (pair.prefill, pair.decode):
         assert settles(lambda engine=engine: running(engine) == 0)  # type: ignore[misc]
         assert settles(lambda engine=engine: held_share(engine) == 0)  # type: ignore[misc]
