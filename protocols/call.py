@@ -37,7 +37,12 @@ encode = msgspec.json.encode
 def parse_object(data: bytes) -> dict[str, Raw]:
     """The fields of a JSON object, each still encoded. Raises BadRequest."""
     try:
+        if not data.isascii():
+            # The decoder does not look into values, and what is no UTF-8 fails later.
+            data.decode()
         return _object.decode(data)
+    except UnicodeDecodeError:
+        return _lenient(data)
     except msgspec.ValidationError:
         raise BadRequest("the request body must be a JSON object") from None
     except RecursionError:

@@ -1,0 +1,56 @@
+"""Ids that nobody else has, and names that nobody can dial."""
+
+import pytest
+
+from pdgate.protocols import request_id
+from pdgate.protocols.dialects import neuron
+from pdgate.protocols.instance import Instance, Role
+
+
+def test_new_ids_differ() -> None:
+    assert len({request_id.new() for _ in range(1000)}) == 1000
+
+
+def test_attempts_of_one_name_differ() -> None:
+    """Two calls of one name would meet in one engine, each reading the other's cache."""
+    one, other = request_id.attempt("mine"), request_id.attempt("mine")
+
+    assert one != other
+    assert one.startswith("mine-")
+
+
+@pytest.mark.parametrize("name", ["a", "req_1", "7f0c-11ee", "a.b/c:d@e+f=~", "x" * 128])
+def test_ordinary_names_are_usable(name: str) -> None:
+    assert request_id.usable(name)
+    assert request_id.usable(request_id.new())
+
+
+@pytest.mark.parametrize("name", ["", "x" * 129, "a b", "a\n", "a\r\nx: y", "é", "[::1]", 'a"b'])
+def test_names_that_could_break_a_header_or_json_are_not(name: str) -> None:
+    assert not request_id.usable(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "cmpl-1_10.0.0.1:8000",
+        "x_evil.example:80-0",
+        "x_[2001:db8::1]:9",
+        "___prefill_addr_10.0.0.1:8100___decode_addr_10.0.0.2:8200_1",
+        "http://10.0.0.1",
+    ],
+)
+def test_names_that_an_engine_would_dial_are_seen(name: str) -> None:
+    assert request_id.carries_address(name)
+
+
+@pytest.mark.parametrize("name", ["a", "user_17", "2026-01-01T00:00:00", "a:b", "trace_a:b", "_:1"])
+def test_ordinary_names_carry_no_address(name: str) -> None:
+    assert not request_id.carries_address(name)
+
+
+def test_whatever_neuron_reads_an_address_from_is_seen() -> None:
+    peer = Instance("d", "http://[::1]:8000", Role.DECODE, "neuron")
+
+    assert request_id.carries_address(neuron.names_peer("u", peer))
+    assert request_id.carries_address(neuron.names_peer("u", peer) + "-0")
