@@ -39,6 +39,7 @@ class FakeCore:
     lease_seconds: float = SECONDS
     model: str = "tiny"
     peer: str = ""
+    kv_port: int = 0
     results: "queue.Queue[tuple[str, str | None]]" = field(default_factory=queue.Queue)
     freed: "queue.Queue[str]" = field(default_factory=queue.Queue)
     aborted: "queue.Queue[str]" = field(default_factory=queue.Queue)
@@ -54,19 +55,23 @@ class FakeCore:
             host="127.0.0.1",
             api_port=free_port() - 1,
             kv_host="127.0.0.1",
-            kv_port=0,
+            kv_port=self.kv_port,
             lease_seconds=self.lease_seconds,
             model=self.model,
             peer=self.peer,
         )
-        self.connector: Connector = connect(
-            self.protocol,
-            core=self,
-            layout=self.layout,
-            region=self.region,
-            backend=self.backend,
-            settings=self.settings,
-        )
+        try:
+            self.connector: Connector = connect(
+                self.protocol,
+                core=self,
+                layout=self.layout,
+                region=self.region,
+                backend=self.backend,
+                settings=self.settings,
+            )
+        except BaseException:
+            self.backend.close()
+            raise
 
     def close(self) -> None:
         self.connector.close()

@@ -1,5 +1,6 @@
 """What only the tcp backend can do wrong."""
 
+import contextlib
 import socket
 import struct
 import threading
@@ -127,8 +128,10 @@ def test_garbage_ends_its_own_connection_only(data: bytes) -> None:
         with dial(tcp) as sock:
             sock.sendall(data)
             sock.shutdown(socket.SHUT_WR)
-            while sock.recv(4096):
-                pass
+            # What was left unread makes its end a reset.
+            with contextlib.suppress(ConnectionResetError):
+                while sock.recv(4096):
+                    pass
         region = tcp.allocate(10)
         tcp.read(region, region.descriptor, [Range(0, 5, 5)], SECONDS).wait(SECONDS)
 

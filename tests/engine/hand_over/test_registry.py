@@ -1,0 +1,24 @@
+import pytest
+
+from pdgate.engine.hand_over import registry
+from tests.support.fake_core import FakeCore
+
+
+def test_an_unknown_protocol_lists_the_known_ones() -> None:
+    with pytest.raises(LookupError, match="'smoke'; there are neuron, sglang, vllm-kvt"):
+        FakeCore("tcp", "smoke", "prefill")
+
+
+@pytest.mark.parametrize("protocol", ["neuron", "sglang"])
+def test_where_the_role_decides_it_has_to_be_one(protocol: str) -> None:
+    with pytest.raises(ValueError, match="prefill or decode, not both"):
+        FakeCore("tcp", protocol, "both")
+
+
+def test_a_peer_without_a_port_is_refused_at_the_start() -> None:
+    with pytest.raises(ValueError, match="host:port"):
+        FakeCore("tcp", "neuron", "decode", peer="somewhere")
+
+
+def test_all_protocols_are_there() -> None:
+    assert registry.names() == ["neuron", "sglang", "vllm-kvt", "vllm-mooncake", "vllm-nixl"]
