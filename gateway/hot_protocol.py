@@ -20,10 +20,10 @@ from pdgate.forwarders.base import Answer
 from pdgate.forwarders.record import Record
 from pdgate.gateway import errors
 from pdgate.gateway.answer_head import answer_head, streams
-from pdgate.gateway.asgi import Front
+from pdgate.gateway.asgi import LINGER_SECONDS, Front
 from pdgate.gateway.intake import HOT_PATHS
 from pdgate.protocols.call import Headers
-from pdgate.protocols.errors import BadRequest, GatewayError
+from pdgate.protocols.errors import BadRequest, GatewayError, TooLarge
 
 TESTED = ((0, 40), (0, 55))
 """uvicorn from the first version on, below the second."""
@@ -70,6 +70,8 @@ class HotProtocol(HttpToolsProtocol):
         if not isinstance(front, Front):
             raise TypeError("HotProtocol serves pdgate's Front only, with no middleware around it")
         self.front = front
+        # Not always uvicorn's `cycle`, which is the last of those that were pipelined.
+        self._hot: HotCycle | None = None
 
     def on_message_begin(self) -> None:
         # uvicorn makes an ASGI scope here; a hot call needs none.
@@ -79,9 +81,10 @@ class HotProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         if self._is_hot():
+            self._hot = HotCycle(self)
             # The names that uvicorn reads of a cycle are there.
-            self.cycle = HotCycle(self)  # type: ignore[assignment]
-            self.cycle.begin()  # type: ignore[attr-defined]
+            self.cycle = self._hot  # type: ignore[assignment]
+            self._hot.begin()
             return
         url, headers, expect = self.url, self.headers, self.expect_100_continue
         super().on_message_begin()
@@ -104,19 +107,19 @@ class HotProtocol(HttpToolsProtocol):
             super().on_message_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if isinstance(self.cycle, HotCycle):
-            self.cycle.client_left()
+        if self._hot is not None:
+            self._hot.client_left()
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        if isinstance(self.cycle, HotCycle):
-            self.cycle.pause()
+        if self._hot is not None:
+            self._hot.pause()
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        if isinstance(self.cycle, HotCycle):
-            self.cycle.resume()
+        if self._hot is not None:
+            self._hot.resume()
 
     def send_400_response(self, msg: str) -> None:
         status, headers, body = errors.as_response(BadRequest(msg))
@@ -153,6 +156,7 @@ class HotCycle:
         "_error",
         "_head",
         "_length",
+        "_lingering",
         "_over",
         "_pieces",
         "_protocol",
@@ -176,6 +180,7 @@ class HotCycle:
         self._transport = protocol.transport
         self._pieces: list[bytes] = []
         self._length = 0
+        self._lingering: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._answer: Answer | None = None
         self._record: Record | None = None
@@ -193,7 +198,7 @@ class HotCycle:
             for name, found in self._protocol.headers:
                 if name == b"content-length":
                     self._protocol.front.service.intake.check_length(int(found))
-        except GatewayError as error:
+        except TooLarge as error:
             self._turn_away(error)
             return
         if self._protocol.expect_100_continue:
@@ -206,11 +211,13 @@ class HotCycle:
         self._length += len(piece)
         try:
             self._protocol.front.service.intake.check_length(self._length)
-        except GatewayError as error:
+        except TooLarge as error:
             self._turn_away(error)
 
     def whole_body(self) -> None:
         if self.response_complete:
+            # It was turned away, and has now sent all that it wanted to.
+            self._transport.close()
             return
         pieces, self._pieces = self._pieces, []
         body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
@@ -222,6 +229,8 @@ class HotCycle:
 
     def client_left(self) -> None:
         self.disconnected = True
+        if self._lingering is not None:
+            self._lingering.cancel()
         if self._task is not None and not self.response_complete:
             self._task.cancel()
 
@@ -253,6 +262,8 @@ class HotCycle:
 
     async def deliver(self, answer: Answer, record: Record) -> None:
         self._answer, self._record = answer, record
+        # Another attempt may have come to nothing before its first byte.
+        self._over, self._error = False, None
         self._streams = streams(answer)
         headers = answer_head(answer, record.call.id, self._protocol.front.debug(record))
         self._chunked = not any(name == b"content-length" for name, _ in headers)
@@ -266,6 +277,8 @@ class HotCycle:
 
     async def refuse(self, error: GatewayError, call_id: str) -> None:
         status, headers, body = errors.as_response(error, call_id)
+        # An answer may have been about to begin.
+        self._head = b""
         self._write(self._head_of(status, headers, b"") + body)
         self._complete()
 
@@ -287,13 +300,25 @@ class HotCycle:
             if not self.disconnected:
                 self._transport.abort()
                 raise
+        except BaseException:
+            # A bug of ours must not leave the client waiting.
+            self._transport.abort()
+            raise
 
-    def _turn_away(self, error: GatewayError) -> None:
-        """Answers before the body is here; the connection cannot be used after that."""
-        status, headers, body = errors.as_response(error)
+    def _turn_away(self, error: TooLarge) -> None:
+        """Answers before the body is here; the connection cannot be used after that.
+
+        It stays open for a while: closing on a client that sends would lose it the answer.
+        """
+        protocol = self._protocol
+        service = protocol.front.service
+        service.count_refused(error)
+        status, headers, body = errors.as_response(error, service.intake.call_id(protocol.headers))
         self.keep_alive = False
+        self._pieces = []
         self._write(_head(status, headers, b"") + body)
-        self._complete()
+        self.response_complete = True
+        self._lingering = protocol.loop.call_later(LINGER_SECONDS, self._transport.close)
 
     def _head_of(self, status: int, headers: Headers, more: bytes) -> bytes:
         default = self._protocol.server_state.default_headers

@@ -73,6 +73,10 @@ class Service:
         """What is wrong shows before there is a body to make a call of."""
         await self._refuse(error, self.intake.call_id(headers), client)
 
+    def count_refused(self, error: GatewayError) -> None:
+        """For a front end that answers what is not yet a call itself."""
+        self._books.refused(error)
+
     async def _refuse(self, error: GatewayError, call_id: str, client: Client) -> None:
         self._books.refused(error)
         await client.refuse(error, call_id)

@@ -1,4 +1,4 @@
-"""The gateway's face is tested on the event loop that it runs on."""
+"""The gateway's face is tested on the event loop that it runs on, with both front ends."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -6,7 +6,16 @@ from collections.abc import Callable, Mapping
 import pytest
 import uvloop
 
+from pdgate.gateway.hot_protocol import HotProtocol
+from tests.support import fleet
+
 
 @pytest.hookimpl(trylast=True)
 def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
     return {"uvloop": uvloop.new_event_loop}
+
+
+@pytest.fixture(params=["asgi", "hot"])
+def front_end(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What clients see is the same, whoever takes their calls."""
+    monkeypatch.setattr(fleet, "HTTP", HotProtocol if request.param == "hot" else "httptools")

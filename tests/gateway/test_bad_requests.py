@@ -22,6 +22,8 @@ from tests.support.fleet import (
     question,
 )
 
+pytestmark = pytest.mark.usefixtures("front_end")
+
 JSON = {"content-type": "application/json"}
 BODY = json.dumps(question()).encode()
 

@@ -38,6 +38,9 @@ PROBE_SECONDS = 0.05
 PATIENCE_SECONDS = 20.0
 """After which a test gives up; all of them take a fraction."""
 
+HTTP: type[asyncio.Protocol] | str = "httptools"
+"""Which of the two front ends serves; a fixture sets it."""
+
 BLOCKS = {
     "do_remote_prefill": True,
     "do_remote_decode": False,
@@ -82,7 +85,9 @@ def breaks_off(*pieces: bytes) -> Script:
 
 
 def engine_error(status: bytes, message: str, *headers: bytes) -> bytes:
-    return as_json({"error": {"message": message, "code": int(status.split()[0])}}, status, *headers)
+    return as_json(
+        {"error": {"message": message, "code": int(status.split()[0])}}, status, *headers
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +232,8 @@ async def gateway_of(*engines: Engine, **settings: Any) -> AsyncIterator[Gateway
         config = uvicorn.Config(
             front,
             port=0,
-            http="httptools",
+            http=HTTP,
+            proxy_headers=False,
             log_config=None,
             access_log=False,
             server_header=False,
