@@ -24,17 +24,12 @@ class Detokenizer:
         self._read = len(self._window)
 
     def feed(self, token: int) -> str:
+        """What can be read now. Half a character at the very end is never said, as in vLLM."""
         self._window.append(token)
-        return self._advance(len(self._window) - self._read > LONGEST_WAIT_TOKENS)
-
-    def flush(self) -> str:
-        """What is left at the end, half a character as U+FFFD."""
-        return self._advance(True)
-
-    def _advance(self, whatever: bool) -> str:
         known = self._tokenizer.decode(self._window[: self._read])
         text = self._tokenizer.decode(self._window)
-        if len(text) <= len(known) or (text.endswith(HALF) and not whatever):
+        waits = len(self._window) - self._read <= LONGEST_WAIT_TOKENS
+        if len(text) <= len(known) or (text.endswith(HALF) and waits):
             return ""
         self._window = self._window[-max(len(self._window) - self._read, CONTEXT_TOKENS) :]
         self._read = len(self._window)

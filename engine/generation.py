@@ -69,7 +69,7 @@ class Generation:
         sampling = self.request.sampling
         asked_for = token in sampling.stop_token_ids
         text = self._text.feed(token) if asked_for and sampling.include_stop else ""
-        text, _ = self._stop_text.feed(text + self._text.flush(), check=False)
+        text, _ = self._stop_text.feed(text, check=False)
         return Output(
             self.request.id,
             text=text + self._stop_text.flush(),
@@ -79,9 +79,8 @@ class Generation:
 
     def _go_on(self, token: int) -> Output:
         full = self.count >= self._room
-        text = self._text.feed(token) + (self._text.flush() if full else "")
         check = self.count >= self.request.sampling.min_tokens
-        text, stop = self._stop_text.feed(text, check)
+        text, stop = self._stop_text.feed(self._text.feed(token), check)
         if stop is not None:
             return Output(self.request.id, text=text, finish=Finish.STOP, stopped_by=stop)
         if full:
