@@ -59,7 +59,7 @@ async def _serve(settings: Settings, model: LoadedModel, listening: socket.socke
             access_log=False,
             timeout_graceful_shutdown=GOODBYE_SECONDS,
         )
-        await _Server(config, _ready_line(settings, listening)).serve([listening])
+        await _Server(config, _ready_line(settings, listening, connector)).serve([listening])
 
 
 class _Server(uvicorn.Server):
@@ -159,13 +159,16 @@ def _listen(settings: Settings) -> socket.socket:
     return socket.create_server((settings.host, settings.port), family=family)
 
 
-def _ready_line(settings: Settings, listening: socket.socket) -> str:
-    host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    port = listening.getsockname()[1]
-    return (
-        f"pdgate engine ready http://{host}:{port} "
+def _ready_line(settings: Settings, listening: socket.socket, connector: Connector | None) -> str:
+    line = (
+        f"pdgate engine ready http://{_address(settings.host, listening.getsockname()[1])} "
         f"role={settings.role} protocol={settings.protocol}"
     )
+    return line if connector is None else f"{line} kv={_address(*connector.kv_address)}"
+
+
+def _address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 @contextlib.contextmanager
