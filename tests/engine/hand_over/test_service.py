@@ -42,8 +42,9 @@ def test_garbage_ends_its_own_connection_only(data: bytes) -> None:
         for sent in (data, struct.pack(">I", len(data)) + data):
             with dial(core) as sock:
                 sock.sendall(sent)
-                sock.shutdown(socket.SHUT_WR)
-                # What was left unread makes its end a reset.
+                # What was left unread makes its end a reset, which may come before ours.
+                with contextlib.suppress(OSError):
+                    sock.shutdown(socket.SHUT_WR)
                 with contextlib.suppress(ConnectionResetError):
                     while sock.recv(4096):
                         pass
