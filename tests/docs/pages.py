@@ -41,11 +41,16 @@ def labelled(page: Path, language: str) -> dict[str, str]:
 
 
 def table(page: Path) -> list[list[str]]:
-    """Cells of all rows of the page's tables, headings and rulers left out; code marks removed."""
+    """Cells of all rows of the page's tables, headings and rulers left out."""
     rows = []
     lines = page.read_text(encoding="utf-8").splitlines()
     for above, line in zip(["", *lines], lines, strict=False):
         is_body = line.startswith("|") and above.startswith("|") and not line.startswith("|--")
         if is_body:
-            rows.append([cell.strip().strip("`") for cell in line.strip("|").split("|")])
+            rows.append([cell.strip() for cell in line.strip("|").split("|")])
     return rows
+
+
+def code(cell: str) -> list[str]:
+    """What a cell shows as code."""
+    return re.findall(r"`([^`]+)`", cell)

@@ -10,7 +10,7 @@ from pdgate.protocols.call import COMPLETIONS, Call
 from pdgate.protocols.errors import BadRequest
 from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.candidate import Candidate
-from tests.docs.pages import DOCS, table
+from tests.docs.pages import DOCS, code, table
 
 PAGE = DOCS / "operations" / "metrics.md"
 P = Instance("p0", "http://10.0.0.1:8100", Role.PREFILL, "vllm-nixl")
@@ -23,9 +23,9 @@ Shown = dict[str, tuple[str, frozenset[str]]]
 
 def test_the_page_has_every_metric_with_its_type_and_labels() -> None:
     on_page = {
-        row[0]: (row[1], frozenset(label.strip(" `") for label in row[2].split(",") if label))
-        for row in table(PAGE)
-        if row[0].startswith("pdgate_")
+        code(name)[0]: (kind, frozenset(code(labels)))
+        for name, kind, labels, *_ in table(PAGE)
+        if name.startswith("`pdgate_")
     }
 
     assert on_page == _exposed(_busy_books())

@@ -1,0 +1,81 @@
+"""The picture in docs/architecture.md is the one that the project's own files draw."""
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pdgate.forwarders import registry
+from pdgate.forwarders.base import Delegation, Forwarder, HandOff, Mode, Plain, Rendezvous
+from tests.docs.pages import DOCS, code, table
+
+PAGE = DOCS / "architecture.md"
+ROOT = DOCS.parent
+PATTERNS: tuple[type[Forwarder], ...] = (HandOff, Rendezvous, Delegation, Plain)
+
+pytestmark = pytest.mark.source
+
+
+def test_the_import_layers_are_those_that_are_checked() -> None:
+    contracts = _project()["tool"]["importlinter"]["contracts"]
+    checked = next(found["layers"] for found in contracts if found["type"] == "layers")
+
+    drawn = re.search(r"```\n(__main__\n.*?)```", _text(), re.DOTALL)
+
+    assert drawn is not None
+    layers = [_neighbours(line.split("  standard")[0]) for line in drawn[1].splitlines()]
+    assert layers == [_neighbours(layer.replace("pdgate.", "")) for layer in checked]
+
+
+def test_the_extension_points_are_those_that_are_declared() -> None:
+    groups = {group for row in table(PAGE) for group in code(row[0]) if "." in group}
+
+    assert groups == set(_project()["project"]["entry-points"])
+
+
+def test_the_folders_exist() -> None:
+    folders = [name for row in table(PAGE) for name in code(row[0]) if name.endswith("/")]
+
+    assert len(folders) == 8
+    assert [folder for folder in folders if not (ROOT / folder).is_dir()] == []
+
+
+def test_each_pattern_names_the_protocols_that_use_it() -> None:
+    used = {row[0].strip("`"): set(code(row[-1])) for row in table(PAGE)}
+
+    assert {kind.__name__: used[kind.__name__] for kind in PATTERNS} == {
+        kind.__name__: _users(kind) for kind in PATTERNS
+    }
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: page.stem)
+def test_links_lead_somewhere(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
+
+    assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+def _neighbours(layer: str) -> list[str]:
+    return [part.strip() for part in layer.split("|")]
+
+
+def _users(pattern: type[Forwarder]) -> set[str]:
+    """Protocols that cross in this way, in some mode and generation."""
+    found = set()
+    for name in registry.names():
+        declared = registry.entry(name).load()
+        members = getattr(declared, "members", {(mode, ""): declared for mode in Mode})
+        makers = [maker for (mode, _), maker in members.items() if not registry.modes(name)[mode]]
+        if any(isinstance(maker(), pattern) for maker in makers):
+            found.add(name)
+    return found
+
+
+def _project() -> dict[str, Any]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+def _text() -> str:
+    return PAGE.read_text(encoding="utf-8")
