@@ -4,6 +4,7 @@ Lists per model and role are kept ready for the scheduler and made anew only whe
 something changes: an instance comes or goes, is ejected, or serves another model.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -19,9 +20,10 @@ class Lineup:
     """Who can serve one model now.
 
     Attributes:
-        up: Role -> candidates that are up.
-        disaggregated: Whether prefill and decode instances of one protocol are up.
-        mixed: Whether more than one protocol is among them, so that a pair must match.
+        up: Role -> candidates that are up; if there are pairs, then for prefill and decode
+            only those that are in one.
+        disaggregated: Whether there are pairs: two instances of one protocol.
+        mixed: Whether there are pairs of several protocols, so that one must be matched.
     """
 
     up: dict[Role, Sequence[Candidate]] = field(default_factory=dict)
@@ -125,16 +127,28 @@ class Instances:
                 raise _nobody_yet()
             raise UnknownModel(f"the model {model!r} does not exist", param="model")
         up = [c for c in serving if c.up]
-        prefill = {c.instance.protocol for c in up if c.instance.role.serves(Role.PREFILL)}
-        decode = {c.instance.protocol for c in up if c.instance.role.serves(Role.DECODE)}
-        paired = prefill & decode
-        by_role: dict[Role, Sequence[Candidate]] = {
-            Role.PLAIN: [c for c in up if c.instance.role is Role.PLAIN]
-        }
-        for role in (Role.PREFILL, Role.DECODE):
-            able = [c for c in up if c.instance.role.serves(role)]
-            by_role[role] = [c for c in able if c.instance.protocol in paired] or able
-        return Lineup(by_role, bool(paired), len(paired) > 1)
+        plain = [c for c in up if c.instance.role is Role.PLAIN]
+        prefill = [c for c in up if c.instance.role.serves(Role.PREFILL)]
+        decode = [c for c in up if c.instance.role.serves(Role.DECODE)]
+        paired = _in_pairs(prefill, decode), _in_pairs(decode, prefill)
+        disaggregated = bool(paired[0])
+        if disaggregated:
+            prefill, decode = paired
+        return Lineup(
+            {Role.PREFILL: prefill, Role.DECODE: decode, Role.PLAIN: plain},
+            disaggregated,
+            mixed=len({c.instance.protocol for c in prefill}) > 1,
+        )
+
+
+def _in_pairs(some: Sequence[Candidate], others: Sequence[Candidate]) -> list[Candidate]:
+    """Those for whom there is one of the others; nobody pairs with itself."""
+    of_protocol = Counter(c.instance.protocol for c in others)
+
+    def itself(candidate: Candidate) -> int:
+        return 1 if candidate.instance.role is Role.BOTH else 0
+
+    return [c for c in some if of_protocol[c.instance.protocol] > itself(c)]
 
 
 def _nobody_yet() -> NoInstance:

@@ -7,7 +7,7 @@
 The account falls with the block, whatever ends it, so it cannot drift.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -15,7 +15,7 @@ from pdgate.protocols.call import Call
 from pdgate.protocols.errors import EngineRefused, GatewayError, NoInstance
 from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.candidate import Candidate
-from pdgate.scheduling.instances import RETRY_AFTER_SECONDS, Instances
+from pdgate.scheduling.instances import RETRY_AFTER_SECONDS, Instances, Lineup
 from pdgate.scheduling.policy import Policy
 
 
@@ -73,21 +73,43 @@ class Scheduler:
         Raises UnknownModel, BadRequest, NoInstance.
         """
         lineup = self._instances.lineup(call.model)
+        if role is not Role.PLAIN and not lineup.disaggregated:
+            # Also for prefill: it would work, and keep its blocks, for nobody.
+            raise _nobody(_lacking(lineup))
         candidates = lineup.up[role]
         if avoid:
             candidates = [c for c in candidates if c.instance.id not in avoid]
+            if role is Role.PREFILL:
+                candidates = _with_partners(candidates, lineup, avoid) or candidates
         if peer is not None and (lineup.mixed or peer.role is Role.BOTH):
             candidates = [c for c in candidates if _pairs(c.instance, peer)]
         if not candidates:
-            raise NoInstance(
-                f"no {role.value} engine is available", retry_after_seconds=RETRY_AFTER_SECONDS
-            )
+            raise _nobody(f"no {role.value} engine is")
         return Reservation(self._policies[role].choose(call, candidates), call.prompt_tokens)
 
     def report(self, instance: Instance, error: GatewayError | None) -> None:
         """An engine that refuses connections gets no more calls until it is seen up again."""
         if isinstance(error, EngineRefused):
             self._instances.mark_down(instance.id)
+
+
+def _lacking(lineup: Lineup) -> str:
+    for role in (Role.PREFILL, Role.DECODE):
+        if not lineup.up[role]:
+            return f"no {role.value} engine is"
+    return "no prefill and decode engines that work together are"
+
+
+def _nobody(who_is: str) -> NoInstance:
+    return NoInstance(f"{who_is} available", retry_after_seconds=RETRY_AFTER_SECONDS)
+
+
+def _with_partners(
+    prefill: Sequence[Candidate], lineup: Lineup, avoid: Collection[str]
+) -> list[Candidate]:
+    """Those that leave a choice of decode instances other than the avoided ones."""
+    decode = [c.instance for c in lineup.up[Role.DECODE] if c.instance.id not in avoid]
+    return [c for c in prefill if any(_pairs(c.instance, other) for other in decode)]
 
 
 def _pairs(one: Instance, other: Instance) -> bool:

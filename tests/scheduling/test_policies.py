@@ -1,0 +1,135 @@
+"""What each policy promises, and how policies are found."""
+
+from collections import Counter
+from importlib.metadata import EntryPoint, EntryPoints
+from random import Random
+
+import pytest
+
+from pdgate.protocols.instance import Instance, Role
+from pdgate.scheduling import policy
+from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling.policies.least_loaded import TOKENS_PER_CALL, LeastLoaded
+from pdgate.scheduling.policies.random_two import RandomTwo
+from pdgate.scheduling.policies.round_robin import RoundRobin
+from tests.support.scripted import chat
+
+CALL = chat()
+
+
+def candidates(*loads: tuple[int, int]) -> list[Candidate]:
+    """(calls, tokens) each."""
+    return [
+        Candidate(
+            Instance(str(n), f"http://{n}", Role.DECODE, "p"), True, frozenset(), calls, tokens
+        )
+        for n, (calls, tokens) in enumerate(loads)
+    ]
+
+
+def test_round_robin_is_even() -> None:
+    among, turns = candidates((0, 0), (0, 0), (0, 0)), RoundRobin()
+
+    chosen = [turns.choose(CALL, among).instance.id for _ in range(9)]
+
+    assert chosen == chosen[:3] * 3
+    assert set(chosen) == {"0", "1", "2"}
+
+
+def test_round_robin_survives_a_smaller_fleet() -> None:
+    turns = RoundRobin()
+    for _ in range(5):
+        turns.choose(CALL, candidates((0, 0), (0, 0), (0, 0)))
+
+    assert turns.choose(CALL, candidates((0, 0))).instance.id == "0"
+
+
+def test_least_loaded_counts_prompt_tokens() -> None:
+    among = candidates((1, 5000), (1, 100), (1, 4000))
+
+    assert all(LeastLoaded().choose(CALL, among) is among[1] for _ in range(3))
+
+
+def test_least_loaded_sees_many_short_calls() -> None:
+    """Their answers have to be decoded, whatever their prompts were."""
+    among = candidates((10, 100), (1, 9 * TOKENS_PER_CALL))
+
+    assert LeastLoaded().choose(CALL, among) is among[1]
+
+
+def test_least_loaded_lets_equals_take_turns() -> None:
+    """Otherwise an idle fleet would be one busy engine."""
+    among, least = candidates((0, 0), (0, 0), (0, 0)), LeastLoaded()
+
+    chosen = Counter(least.choose(CALL, among).instance.id for _ in range(9))
+
+    assert chosen == {"0": 3, "1": 3, "2": 3}
+
+
+def test_random_two_takes_the_less_loaded_of_its_draw() -> None:
+    among = candidates((9, 900), (0, 0))
+
+    assert all(RandomTwo(Random(n)).choose(CALL, among) is among[1] for n in range(9))
+
+
+def test_random_two_never_takes_the_most_loaded_of_three() -> None:
+    among, two = candidates((9, 900), (0, 0), (1, 10)), RandomTwo(Random(1))
+
+    chosen = {two.choose(CALL, among).instance.id for _ in range(50)}
+
+    assert chosen == {"1", "2"}
+
+
+def test_random_two_repeats_itself_with_the_same_seed() -> None:
+    among = candidates(*[(0, 0)] * 9)
+
+    one, other = (
+        [two.choose(CALL, among).instance.id for _ in range(20)]
+        for two in (RandomTwo(Random(7)), RandomTwo(Random(7)))
+    )
+
+    assert one == other
+
+
+def test_random_two_is_content_with_one() -> None:
+    among = candidates((0, 0))
+
+    assert RandomTwo().choose(CALL, among) is among[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("least_loaded", LeastLoaded), ("random_two", RandomTwo), ("round_robin", RoundRobin)],
+)
+def test_ours_are_found_by_name(name: str, kind: type[policy.Policy]) -> None:
+    assert isinstance(policy.load(name), kind)
+    assert name in policy.names()
+
+
+def test_each_role_gets_an_object_of_its_own() -> None:
+    """Turns of prefill must not skip those of decode."""
+    assert policy.load("round_robin") is not policy.load("round_robin")
+
+
+def test_an_unknown_policy_lists_the_known_ones() -> None:
+    with pytest.raises(
+        LookupError, match="'nope'; there are least_loaded, random_two, round_robin"
+    ):
+        policy.load("nope")
+
+
+def test_a_policy_declared_twice_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    value = "pdgate.scheduling.policies.round_robin:RoundRobin"
+    found = EntryPoints([EntryPoint("twice", value, policy.GROUP)] * 2)
+    monkeypatch.setattr(policy, "entry_points", found.select)
+
+    with pytest.raises(LookupError, match="'twice' is declared by several packages"):
+        policy.load("twice")
+
+
+def test_what_is_no_policy_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = EntryPoints([EntryPoint("wrong", "json:JSONDecoder", policy.GROUP)])
+    monkeypatch.setattr(policy, "entry_points", found.select)
+
+    with pytest.raises(TypeError, match="json:JSONDecoder is no Policy"):
+        policy.load("wrong")

@@ -1,0 +1,177 @@
+"""Reservations count, end with their block, and pair what can work together."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from pdgate.protocols.call import Call
+from pdgate.protocols.errors import EngineFailed, EngineRefused, NoInstance, UnknownModel
+from pdgate.protocols.instance import Instance, Role
+from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling.instances import Instances
+from pdgate.scheduling.policy import Policy
+from pdgate.scheduling.scheduler import Scheduler
+from tests.support.scripted import D0, D1, P0, P1, chat, fleet, scheduler
+
+CALL = chat()
+PLAIN = Instance("s0", "http://s0", Role.PLAIN, "plain")
+SGLANG = [replace(one, id=f"{one.id}-sglang", protocol="sglang") for one in (P0, D0)]
+
+
+def account(instances: Instances, instance_id: str) -> tuple[int, int]:
+    candidate = instances.get(instance_id)
+    assert candidate is not None
+    return candidate.calls, candidate.tokens
+
+
+def test_a_reserved_instance_counts_until_the_block_ends() -> None:
+    instances = fleet(P0, D0)
+
+    with scheduler(instances).reserve(Role.PREFILL, CALL) as prefill:
+        assert prefill.instance is P0
+        assert account(instances, "p0") == (1, CALL.prompt_tokens)
+
+    assert account(instances, "p0") == (0, 0)
+
+
+def test_it_may_end_before_its_block_and_counts_once() -> None:
+    instances = fleet(P0, D0)
+
+    with scheduler(instances).reserve(Role.PREFILL, CALL) as prefill:
+        prefill.end()
+        assert account(instances, "p0") == (0, 0)
+
+    assert account(instances, "p0") == (0, 0)
+
+
+def test_an_error_ends_it_too() -> None:
+    instances = fleet(P0, D0)
+
+    with pytest.raises(RuntimeError), scheduler(instances).reserve(Role.DECODE, CALL):
+        raise RuntimeError
+
+    assert account(instances, "d0") == (0, 0)
+
+
+def test_an_instance_that_comes_back_is_not_charged_for_what_it_left() -> None:
+    instances = fleet(P0, D0)
+
+    with scheduler(instances).reserve(Role.PREFILL, CALL):
+        instances.remove("p0")
+        instances.put(P0)
+
+    assert account(instances, "p0") == (0, 0)
+
+
+def test_avoided_instances_are_left_out() -> None:
+    chosen = scheduler(fleet(P0, P1, D0)).reserve(Role.PREFILL, CALL, avoid={"p1"})
+
+    assert chosen.instance is P0
+
+
+def test_nobody_left_is_said_with_the_role() -> None:
+    with pytest.raises(NoInstance, match="no decode engine is available") as caught:
+        scheduler(fleet(P0, D0)).reserve(Role.DECODE, CALL, avoid={"d0"})
+
+    assert caught.value.retry_after_seconds
+
+
+@pytest.mark.parametrize(
+    ("records", "complaint"),
+    [
+        ([P0], "no decode engine is"),
+        ([D0], "no prefill engine is"),
+        ([P0, SGLANG[1]], "no prefill and decode engines that work together are"),
+        ([replace(P0, role=Role.BOTH)], "no prefill and decode engines that work together are"),
+    ],
+)
+def test_without_a_pair_not_even_prefill_is_reserved(
+    records: Sequence[Instance], complaint: str
+) -> None:
+    """It would read the prompt, and keep the blocks, for nobody."""
+    with pytest.raises(NoInstance, match=f"{complaint} available"):
+        scheduler(fleet(*records)).reserve(Role.PREFILL, CALL)
+
+
+def test_an_unknown_model_is_passed_on() -> None:
+    engines = scheduler(fleet(P0, D0))
+    call = chat(model="other")
+
+    with pytest.raises(UnknownModel):
+        engines.disaggregates(call)
+    with pytest.raises(UnknownModel):
+        engines.reserve(Role.PREFILL, call)
+
+
+@pytest.mark.parametrize(
+    ("records", "expected"),
+    [([P0, D0], True), ([P0, D0, PLAIN], True), ([P0, PLAIN], False), ([P0], True)],
+)
+def test_plain_engines_serve_where_there_is_no_pair(
+    records: Sequence[Instance], expected: bool
+) -> None:
+    assert scheduler(fleet(*records)).disaggregates(CALL) is expected
+
+
+@pytest.mark.parametrize("peer", [P0, SGLANG[0]])
+def test_decode_speaks_the_protocol_of_its_peer(peer: Instance) -> None:
+    engines = scheduler(fleet(P0, D0, *SGLANG))
+
+    chosen = {engines.reserve(Role.DECODE, CALL, peer=peer).instance.protocol for _ in range(4)}
+
+    assert chosen == {peer.protocol}
+
+
+def test_an_engine_of_both_roles_never_pairs_with_itself() -> None:
+    both = [replace(P0, id=f"b{n}", role=Role.BOTH) for n in range(2)]
+    engines = scheduler(fleet(*both))
+
+    for _ in range(4):
+        prefill = engines.reserve(Role.PREFILL, CALL).instance
+        assert engines.reserve(Role.DECODE, CALL, peer=prefill).instance is not prefill
+
+
+def test_another_protocol_is_preferred_to_a_decode_that_failed() -> None:
+    """Prefill is chosen first, and must not lead back to the engine to avoid."""
+    engines = scheduler(fleet(P0, D0, *SGLANG))
+
+    chosen = {engines.reserve(Role.PREFILL, CALL, avoid={"d0"}).instance.id for _ in range(4)}
+
+    assert chosen == {"p0-sglang"}
+
+
+def test_the_only_pair_stays_possible_after_a_failure() -> None:
+    """Whether decode gets a second chance is not for prefill's choice to say."""
+    engines = scheduler(fleet(P0, D0))
+
+    assert engines.reserve(Role.PREFILL, CALL, avoid={"d0"}).instance is P0
+
+
+def test_refusing_engines_go_down_and_failing_ones_stay() -> None:
+    """One that fails calls may still serve others; the probe decides on it."""
+    instances = fleet(P0, D0, D1)
+    engines = scheduler(instances)
+
+    engines.report(D0, EngineRefused("down"))
+    engines.report(D1, EngineFailed("500"))
+    engines.report(P0, None)
+
+    assert [c.instance.id for c in instances if c.up] == ["p0", "d1"]
+
+
+class Fixed(Policy):
+    def __init__(self) -> None:
+        self.asked: list[Call] = []
+
+    def choose(self, call: Call, candidates: Sequence[Candidate]) -> Candidate:
+        self.asked.append(call)
+        return candidates[-1]
+
+
+def test_each_role_has_a_policy_of_its_own() -> None:
+    prefill, decode, plain = Fixed(), Fixed(), Fixed()
+    engines = Scheduler(fleet(P0, P1, D0, PLAIN), prefill, decode, plain)
+
+    assert engines.reserve(Role.PREFILL, CALL).instance is P1
+    assert (prefill.asked, decode.asked, plain.asked) == ([CALL], [], [])
