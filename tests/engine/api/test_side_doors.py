@@ -1,0 +1,45 @@
+"""What routers and dashboards read."""
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from pdgate import __version__
+from pdgate.protocols.call import COMPLETIONS
+from tests.engine.api.conftest import Served
+
+
+async def test_the_models_are_listed_by_every_name(served: Served) -> None:
+    listed = (await served.http.get("/v1/models")).json()["data"]
+
+    assert [card["id"] for card in listed] == ["tiny", "alias"]
+    assert listed[0]["max_model_len"] == 2048
+    assert listed[0]["root"] == "pdgate-tiny"
+
+
+async def test_an_answer_says_the_name_that_was_asked_for(served: Served) -> None:
+    named = await served.http.post(COMPLETIONS, json={"prompt": "x", "model": "alias"})
+    unnamed = await served.http.post(COMPLETIONS, json={"prompt": "x"})
+
+    assert (named.json()["model"], unnamed.json()["model"]) == ("alias", "tiny")
+
+
+async def test_the_version_is_ours(served: Served) -> None:
+    assert (await served.http.get("/version")).json() == {"version": __version__}
+
+
+async def test_metrics_say_where_prompts_came_from(served: Served) -> None:
+    for _ in range(2):
+        await served.http.post(COMPLETIONS, json={"prompt": "y" * 40, "max_tokens": 3})
+
+    text = (await served.http.get("/metrics")).text
+
+    found = {
+        (sample.name, sample.labels.get("source", "")): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+    by_source = "vllm:prompt_tokens_by_source_total"
+    assert found[by_source, "local_compute"] == 41 + 9
+    assert found[by_source, "local_cache_hit"] == 32
+    assert found["vllm:prompt_tokens_total", ""] == 82
+    assert found["vllm:kv_cache_usage_perc", ""] == 0
+    assert found["pdgate_engine_blocks_free", ""] == 256

@@ -1,0 +1,105 @@
+"""The engine as a process."""
+
+import contextlib
+import json
+import re
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+
+import httpx2
+import pytest
+
+from pdgate.protocols.call import COMPLETIONS
+from tests.support.processes import Child, child
+
+pytestmark = pytest.mark.slow
+
+READY = r"pdgate engine ready http://127\.0\.0\.1:(\d+) role=(\w+) protocol=([\w-]+)"
+ENDLESS = {"prompt": "Hello", "max_tokens": 1500, "ignore_eos": True}
+
+
+@contextlib.contextmanager
+def engine(*options: str) -> Iterator[tuple[Child, httpx2.Client]]:
+    command = [sys.executable, "-m", "pdgate.engine.cli", "--port", "0", *options]
+    with child(command) as process:
+        port = process.wait_for_line(READY).group(1)
+        with httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as http:
+            yield process, http
+
+
+def metric(http: httpx2.Client, name: str) -> float:
+    text = http.get("/metrics").text
+    found = re.search(rf"^{name}{{[^}}]*}} (\S+)$", text, re.MULTILINE)
+    assert found, name
+    return float(found.group(1))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_says_when_it_is_ready_and_ends_well_when_asked(number: signal.Signals) -> None:
+    with engine() as (process, http):
+        assert http.get("/health").status_code == 200
+        process.signal(number)
+
+        assert process.wait_for_end() == 0
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_leaves_frees_what_it_had(stream: bool) -> None:
+    with engine("--min-itl-ms", "20") as (process, http):
+        body = json.dumps({**ENDLESS, "stream": stream}).encode()
+        with socket.create_connection((http.base_url.host, http.base_url.port or 0)) as client:
+            head = f"POST {COMPLETIONS} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+            client.sendall(head.encode() + body)
+            process.wait_until(
+                lambda: metric(http, "vllm:num_requests_running") == 1 or None, "a running request"
+            )
+
+        process.wait_until(
+            lambda: metric(http, "vllm:num_requests_running") == 0 or None, "no running request"
+        )
+        assert metric(http, "pdgate_engine_blocks_used") == 0
+
+
+def test_it_dies_at_the_request_it_was_told_to() -> None:
+    with engine("--die-after", "1") as (process, http):
+        assert http.post(COMPLETIONS, json={"prompt": "x"}).status_code == 200
+        with pytest.raises(httpx2.TransportError):
+            http.post(COMPLETIONS, json={"prompt": "x"})
+
+        assert process.wait_for_end() == 1
+
+
+def test_wrong_settings_are_said_at_the_start() -> None:
+    command = [sys.executable, "-m", "pdgate.engine.cli", "--model", "/nowhere/at/all"]
+    with child(command) as process:
+        assert process.wait_for_end() == 1
+        assert "could not start" in process.tail()
+
+
+@pytest.mark.parametrize("transfer", ["tcp", "shm"])
+def test_a_pair_answers_as_one_engine_does(transfer: str) -> None:
+    """Two processes, KV pulled by the NIXL-like protocol; decode computes one token itself."""
+    asked = {"prompt": "The quick brown fox " * 8, "max_tokens": 24, "temperature": 0}
+    speak = ("--pdd-protocol", "vllm-nixl", "--transfer", transfer)
+    with (
+        engine("--role", "prefill", *speak) as (_, prefill),
+        engine("--role", "decode", *speak) as (_, decode),
+        engine() as (_, single),
+    ):
+        kept = prefill.post(
+            COMPLETIONS,
+            json={**asked, "max_tokens": 1, "kv_transfer_params": {"do_remote_decode": True}},
+        ).json()
+        answer = decode.post(
+            COMPLETIONS, json={**asked, "kv_transfer_params": kept["kv_transfer_params"]}
+        ).json()
+        right = single.post(COMPLETIONS, json=asked).json()
+
+        computed = 'vllm:prompt_tokens_by_source_total{model_name="pdgate-tiny",source="%s"} %s'
+        text = decode.get("/metrics").text
+
+    assert answer["choices"][0]["text"] == right["choices"][0]["text"]
+    assert computed % ("local_compute", 1.0) in text
+    assert computed % ("external_kv_transfer", 160.0) in text
