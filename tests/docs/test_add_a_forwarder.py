@@ -7,6 +7,7 @@ import shlex
 import sys
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from pdgate.gateway import installed
 from tests.docs.package import write
 from tests.docs.pages import DOCS, blocks, labelled
 from tests.support.processes import child, free_port
+from tests.support.scripted import D0, P0, P1, Crossing, Scripted, chat
 
 PAGE = DOCS / "add-a-forwarder.md"
 MODULES = ("pdgate_brook", "test_brook", "brook_engine")
@@ -48,6 +50,24 @@ def test_the_listing_is_the_one_on_the_page(package: Path) -> None:
     lines = installed.lines([one for one in installed.protocols() if one.name == "brook"])
 
     assert [line.split() for line in lines] == [line.split() for line in printed.splitlines()]
+
+
+@pytest.mark.parametrize("mode", Mode)
+async def test_it_crosses_two_engines_and_survives_a_bad_one(package: Path, mode: Mode) -> None:
+    """Failover comes with the framework, and each attempt files under a key of its own."""
+    nothing, filed = ({"brook": {"stored_tokens": tokens}} for tokens in (0, 3))
+    engines = Scripted(p0=filed, p1=nothing, d0=[b"data: fine\n\n"])
+    crossing = Crossing(
+        engines, *(replace(one, protocol="brook") for one in (P0, P1, D0)), mode=mode
+    )
+
+    told = await crossing.ask(chat())
+
+    assert told.body == b"data: fine\n\n"
+    assert engines.visits == ["p1", "p0", "d0"]
+    first, second, fetch = (leg.body["brook"] for leg, _ in engines.sent)
+    assert first["put"] != second["put"]
+    assert fetch == {"get": second["put"], "from": "10.0.0.1:7100"}
 
 
 def test_the_tutorials_own_tests_pass(package: Path) -> None:
