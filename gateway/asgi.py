@@ -69,6 +69,7 @@ class AsgiClient:
         "_answer",
         "_debug",
         "_error",
+        "_last",
         "_over",
         "_paused",
         "_pieces",
@@ -87,6 +88,7 @@ class AsgiClient:
         self._waiting_bytes = 0
         self._over = False
         self._error: GatewayError | None = None
+        self._last = b""
         self._waiter: asyncio.Future[None] | None = None
         self._answer: Answer | None = None
         self._paused = False
@@ -116,10 +118,14 @@ class AsgiClient:
     async def deliver(self, answer: Answer, record: Record) -> None:
         self._answer = answer
         self._streams = streams(answer)
+        # Another attempt may have come to nothing before its first byte.
+        self._over, self._error = False, None
         head = answer_head(answer, record.call.id, self._debug(record))
         answer.start(self)
         if not self._pieces and not self._over:
             await self._wait()
+        if self._error is not None and not self._pieces:
+            raise self._error
         record.committed = record.clock()
         # No await suspends between these two unless the client is slow, so head and first
         # event leave in one write.
@@ -152,12 +158,13 @@ class AsgiClient:
 
     async def break_off(self, error: GatewayError) -> None:
         if self._streams:
-            await self._body(errors.mid_stream(error), more=False)
+            await self._body(errors.mid_stream(error, self._last), more=False)
         # Half a JSON body has no room for an error. Returning without its end makes the
         # server close the connection, which is how the client learns of it.
 
     async def _body(self, piece: bytes, more: bool = True) -> None:
         self.finished = not more
+        self._last = piece
         await self._send({"type": "http.response.body", "body": piece, "more_body": more})
 
     def _take(self) -> bytes:

@@ -9,10 +9,12 @@ from pdgate.protocols.errors import (
     BadRequest,
     ClientTooSlow,
     EngineRejected,
+    Forbidden,
     GatewayError,
     MethodNotAllowed,
     NotFound,
     TooLarge,
+    Unauthorized,
     Unprocessable,
     UnsupportedMediaType,
 )
@@ -22,10 +24,16 @@ log = logging.getLogger(__name__)
 JSON_TYPE = (b"content-type", b"application/json")
 REQUEST_ID = b"x-request-id"
 
+_PASSED = (b"content-type", b"retry-after", b"retry-after-ms")
+"""Of the headers of what an engine rejected."""
+
+_PHRASES = {status.value: status.phrase for status in HTTPStatus}
 _BY_STATUS: dict[int, type[GatewayError]] = {
     error.status: error
     for error in (
         BadRequest,
+        Unauthorized,
+        Forbidden,
         NotFound,
         MethodNotAllowed,
         ClientTooSlow,
@@ -47,14 +55,14 @@ def known(error: BaseException) -> GatewayError:
 def of_status(status: int, detail: str = "") -> GatewayError:
     """For what the framework refuses by status only."""
     kind = _BY_STATUS.get(status, BadRequest if status < 500 else GatewayError)
-    return kind(detail or HTTPStatus(status).phrase)
+    return kind(detail or _PHRASES.get(status) or f"status {status}")
 
 
 def as_response(error: GatewayError, call_id: str = "") -> tuple[int, Headers, bytes]:
     """Status, headers and body: the engine's own for what it rejected."""
     if isinstance(error, EngineRejected):
         status, body = error.answer_status, error.body
-        headers = [h for h in error.headers if h[0] in (b"content-type", b"retry-after")]
+        headers = [h for h in error.headers if h[0] in _PASSED]
         if not _is_json(headers):
             # An engine's proxy may answer in HTML; our clients read JSON.
             body = encode(of_status(status).as_openai())
@@ -72,9 +80,13 @@ def as_response(error: GatewayError, call_id: str = "") -> tuple[int, Headers, b
     return status, headers, body
 
 
-def mid_stream(error: GatewayError) -> bytes:
-    """The status line is gone, so the error travels as the last event."""
-    return sse.event(error.as_openai()) + sse.DONE
+def mid_stream(error: GatewayError, after: bytes) -> bytes:
+    """The status line is gone, so the error travels as the last event.
+
+    `after` is the last piece that went out: half an event must not swallow this one.
+    """
+    gap = b"" if after.endswith(b"\n\n") else b"\n\n"
+    return gap + sse.event(error.as_openai()) + sse.DONE
 
 
 def _is_json(headers: Headers) -> bool:

@@ -155,6 +155,7 @@ class HotCycle:
         "_chunked",
         "_error",
         "_head",
+        "_last",
         "_length",
         "_lingering",
         "_over",
@@ -189,6 +190,7 @@ class HotCycle:
         self._streams = False
         self._over = False
         self._error: GatewayError | None = None
+        self._last = b""
         self._waiter: asyncio.Future[None] | None = None
 
     # The request, as uvicorn's parser tells of it.
@@ -245,6 +247,7 @@ class HotCycle:
     # The sink.
 
     def data(self, chunk: bytes) -> None:
+        self._last = chunk
         self._write(self._framed(chunk))
 
     def ended(self, error: GatewayError | None, last: bytes = b"") -> None:
@@ -254,6 +257,7 @@ class HotCycle:
             self._write(rest + _LAST_CHUNK if self._chunked else rest)
             self._complete()
         elif rest:
+            self._last = last
             self._write(rest)
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
@@ -284,7 +288,7 @@ class HotCycle:
 
     async def break_off(self, error: GatewayError) -> None:
         if self._streams:
-            self._write(self._framed(errors.mid_stream(error)) + _LAST_CHUNK)
+            self._write(self._framed(errors.mid_stream(error, self._last)) + _LAST_CHUNK)
             self._complete()
         else:
             # Half a JSON body has no room for an error: the client learns it from the cut.

@@ -1,0 +1,208 @@
+"""What an engine says is wrong reaches the client; what goes wrong in an engine, no client."""
+
+import asyncio
+import json
+from itertools import product
+
+import pytest
+
+from pdgate.protocols.instance import Role
+from tests.support.fleet import (
+    ANSWER,
+    LAST_CHUNK,
+    PATIENCE_SECONDS,
+    PREFILLED,
+    STREAM_HEAD,
+    Engine,
+    Gateway,
+    as_json,
+    ask,
+    breaks_off,
+    engine_error,
+    gateway_of,
+    says,
+    streams,
+)
+from tests.support.raw_server import Peer, Script, chunk, reply
+
+pytestmark = pytest.mark.usefixtures("front_end")
+
+EVENTS = (b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n', b"data: [DONE]\n\n")
+SECRETS = ("127.0.0.1", "localhost", "prefill-0", "decode-0", "prefill-1", "decode-1", "192.0.2.7")
+
+
+def nothing_leaks(gateway: Gateway, text: str) -> bool:
+    ports = [engine.url.rpartition(":")[2] for engine in gateway.engines]
+    return not [secret for secret in (*SECRETS, *ports) if secret in text]
+
+
+async def test_what_an_engine_rejects_the_client_hears_word_for_word() -> None:
+    said = b'{ "error": {"message" : "max_tokens too large", "zz": 1.0}}'
+    engines = Engine(Role.PREFILL), Engine(Role.DECODE)
+    good = engines[0].script
+    headers = b"content-type: application/json", b"retry-after: 7", b"server: 127.0.0.1"
+    async with gateway_of(*engines) as gateway:
+        for guilty, status in product(
+            engines, (b"400 Bad Request", b"404 Not Found", b"429 Slow", b"499 Odd")
+        ):
+            engines[0].script = good
+            guilty.script = says(reply(said, status, *headers))
+            for stream in (False, True):
+                asked_before = len(guilty.calls)
+                answer = await gateway.chat({"x-request-id": "mine"}, stream=stream)
+
+                assert answer.status_code == int(status.split()[0])
+                assert answer.content == said
+                assert answer.headers["retry-after"] == "7"
+                assert answer.headers["content-type"] == "application/json"
+                assert answer.headers["x-request-id"] == "mine"
+                assert nothing_leaks(gateway, str(answer.headers))
+                # It is the call that is wrong: nobody else would like it better.
+                assert len(guilty.calls) == asked_before + 1
+
+
+async def test_an_error_page_becomes_json() -> None:
+    engines = Engine(Role.PREFILL), Engine(Role.DECODE)
+    headers = b"content-type: text/html", b"retry-after: 3"
+    async with gateway_of(*engines) as gateway:
+        for status in (b"400 Bad Request", b"401 Who", b"413 Big", b"499 Odd"):
+            engines[1].script = says(reply(b"<html>nginx at 127.0.0.1", status, *headers))
+            answer = await gateway.chat()
+
+            assert answer.status_code == int(status.split()[0])
+            assert answer.headers["content-type"] == "application/json"
+            assert answer.headers["retry-after"] == "3"
+            assert answer.json()["error"]["message"]
+            assert nothing_leaks(gateway, answer.text)
+
+
+def bad_once(bad: Script, good: Script) -> Script:
+    """Whichever of the twins that share it is asked first fails."""
+    met: list[Peer] = []
+
+    async def script(peer: Peer) -> None:
+        met.append(peer)
+        await (bad if len(met) == 1 else good)(peer)
+
+    return script
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        says(engine_error(b"500 Oh", "boom at 127.0.0.1")),
+        says(reply(b"", b"302 Found", b"location: http://127.0.0.1/")),
+        says(b"not http at all\r\n\r\n"),
+        says(reply(b"", b"200 OK")),
+        breaks_off(),
+        breaks_off(b"HTTP/1.1 200 OK\r\ncontent-le"),
+        breaks_off(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n" + b'{"half": '),
+        breaks_off(STREAM_HEAD),
+        says(as_json({"choices": [{"finish_reason": "abort"}]})),
+    ],
+    ids=["500", "302", "garbage", "empty", "closed", "half head", "half body", "no event", "abort"],
+)
+async def test_an_engine_that_fails_is_replaced_by_another(bad: Script) -> None:
+    engines = [Engine(role) for role in (Role.PREFILL, Role.DECODE) for _ in "12"]
+    async with gateway_of(*engines) as gateway:
+        for role, stream in product((Role.PREFILL, Role.DECODE), (False, True)):
+            answered = streams(*EVENTS) if stream else says(as_json(ANSWER))
+            good = {Role.PREFILL: says(as_json(PREFILLED)), Role.DECODE: answered}
+            good[role] = bad_once(bad, good[role])
+            for engine in engines:
+                engine.script = good[engine.role]
+                engine.calls.clear()
+            answer = await gateway.chat(stream=stream)
+
+            assert answer.status_code == 200
+            assert answer.content == (b"".join(EVENTS) if stream else json.dumps(ANSWER).encode())
+            assert [len(engine.calls) for engine in engines if engine.role is role] == [1, 1]
+
+
+@pytest.mark.parametrize("guilty", [0, 1], ids=["prefill", "decode"])
+async def test_when_all_fail_the_client_hears_of_the_engine_and_no_address(guilty: int) -> None:
+    engines = Engine(Role.PREFILL), Engine(Role.DECODE)
+    engines[guilty].script = says(engine_error(b"500 Oh", "boom at 127.0.0.1"))
+    async with gateway_of(*engines) as gateway:
+        answer = await gateway.chat()
+
+        assert answer.status_code == 502
+        assert answer.json()["error"]["code"] == "engine_failed"
+        assert nothing_leaks(gateway, answer.text + str(answer.headers))
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_engine_that_is_full_says_when_to_come_back(stream: bool) -> None:
+    full = says(engine_error(b"503 Full", "queue at 127.0.0.1", b"retry-after: 11"))
+    async with gateway_of(Engine(Role.PREFILL), Engine(Role.DECODE, full)) as gateway:
+        answer = await gateway.chat(stream=stream)
+
+        assert answer.status_code == 503
+        assert answer.json()["error"]["code"] == "engine_overloaded"
+        assert answer.headers["retry-after"] == "11"
+        assert nothing_leaks(gateway, answer.text)
+
+
+async def test_a_stream_that_fails_before_its_first_token_is_no_stream() -> None:
+    """vLLM says so in a first event, after a status of 200."""
+    said = b'{"error":{"message":"too long","type":"BadRequestError","code":400}}'
+    decode = Engine(Role.DECODE, streams(b"data: " + said + b"\n\n", b"data: [DONE]\n\n"))
+    async with gateway_of(Engine(Role.PREFILL), decode) as gateway:
+        answer = await gateway.chat(stream=True)
+
+        assert (answer.status_code, answer.content) == (400, said)
+
+
+async def test_a_stream_that_breaks_ends_with_an_error_event() -> None:
+    """And with no finish_reason, which would be a lie."""
+    decode = Engine(Role.DECODE, breaks_off(STREAM_HEAD + chunk(EVENTS[0])))
+    async with gateway_of(Engine(Role.PREFILL), decode) as gateway:
+        answer = await gateway.chat(stream=True)
+
+        assert answer.status_code == 200
+        assert answer.text.startswith(EVENTS[0].decode())
+        _, error, done, rest = answer.text.split("\n\n")
+        assert json.loads(error.removeprefix("data: "))["error"]["code"] == "engine_failed"
+        assert (done, rest) == ("data: [DONE]", "")
+        assert "finish_reason" not in answer.text
+        assert nothing_leaks(gateway, answer.text)
+        assert len(decode.calls) == 1
+
+
+async def test_half_an_event_is_closed_before_the_error_event() -> None:
+    """Else a client would read both as one event, which is no JSON."""
+    half = b'data: {"choices":[{"del'
+    decode = Engine(Role.DECODE, breaks_off(STREAM_HEAD + chunk(EVENTS[0]) + chunk(half)))
+    async with gateway_of(Engine(Role.PREFILL), decode) as gateway:
+        answer = await gateway.chat(stream=True)
+
+        events = [event for event in answer.text.split("\n\n") if event]
+        assert json.loads(events[-2].removeprefix("data: "))["error"]["code"] == "engine_failed"
+        assert events[-1] == "data: [DONE]"
+
+
+async def test_a_long_answer_that_breaks_is_cut_and_not_completed() -> None:
+    """Its beginning has gone out, so all that is left is to let the client see the cut."""
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 900000\r\n\r\n"
+    decode = Engine(Role.DECODE, breaks_off(head, b"x" * 500_000))
+    engines = Engine(Role.PREFILL), decode
+    async with gateway_of(*engines) as gateway, asyncio.timeout(PATIENCE_SECONDS):
+        reader, writer = await gateway.wire()
+        writer.write(ask())
+        said = await reader.read()
+
+        assert said.startswith(b"HTTP/1.1 200 ")
+        assert b"\r\ncontent-length: 900000\r\n" in said
+        assert len(said) < 600_000
+        assert LAST_CHUNK not in said
+        assert len(decode.calls) == 1
+
+
+async def test_prefill_without_kv_params_is_no_prefill() -> None:
+    async with gateway_of(
+        Engine(Role.PREFILL, says(as_json(ANSWER))), Engine(Role.DECODE)
+    ) as gateway:
+        answer = await gateway.chat()
+
+        assert answer.status_code == 502
+        assert not gateway.engines[1].calls
