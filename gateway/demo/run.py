@@ -12,7 +12,7 @@ from openai import OpenAIError
 
 from pdgate.gateway.demo.ask import QUESTION, ask
 from pdgate.gateway.demo.children import Child, ChildDied, Children
-from pdgate.gateway.demo.plan import Plan
+from pdgate.gateway.demo.plan import HOST, Plan, free_ports
 from pdgate.gateway.demo.screen import Screen
 from pdgate.gateway.demo.story import KV_BYTES, counter, curl, told, was_handed_over
 
@@ -34,10 +34,10 @@ class DemoFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """A reference engine as its ready line describes it.
+    """A reference engine that is ready.
 
     Attributes:
-        kv: "host:port" of its KV side; empty if it has none.
+        kv: "host:port" of its KV side, for the protocols that name it to the peer.
     """
 
     id: str
@@ -46,15 +46,12 @@ class Engine:
     kv: str
 
     @classmethod
-    def from_line(cls, id: str, role: str, line: str) -> Self:
-        """Reads "pdgate engine ready http://h:p role=... protocol=... kv=h:p"."""
-        url, *facts = line.removeprefix(READY).split()
-        named = dict(fact.split("=", 1) for fact in facts if "=" in fact)
-        return cls(id, role, url, named.get("kv", ""))
+    def from_line(cls, id: str, role: str, kv_port: int, line: str) -> Self:
+        """Reads "pdgate engine ready http://h:p role=... protocol=..."."""
+        return cls(id, role, line.removeprefix(READY).split()[0], f"{HOST}:{kv_port}")
 
     def as_flag(self) -> str:
-        kv = f",kv={self.kv}" if self.kv else ""
-        return f"role={self.role},url={self.url},id={self.id}{kv}"
+        return f"id={self.id},role={self.role},url={self.url},kv={self.kv}"
 
 
 def run(plan: Plan) -> int:
@@ -120,13 +117,13 @@ async def _start_engines(plan: Plan, children: Children) -> list[Engine]:
         *(("prefill", number) for number in range(plan.prefills)),
         *(("decode", number) for number in range(plan.decodes)),
     ]
-    started = [
-        (role, await children.start(f"{role}-{number}", plan.engine_command(role), READY))
-        for role, number in roles
-    ]
+    started = []
+    for (role, number), kv_port in zip(roles, free_ports(len(roles)), strict=True):
+        command = plan.engine_command(role, kv_port)
+        started.append((role, kv_port, await children.start(f"{role}-{number}", command, READY)))
     return [
-        Engine.from_line(child.name, role, await _unless_dead(child, child.ready))
-        for role, child in started
+        Engine.from_line(child.name, role, kv_port, await _unless_dead(child, child.ready))
+        for role, kv_port, child in started
     ]
 
 
