@@ -1,9 +1,10 @@
 """The page on metrics names what /metrics shows, no more and no less."""
 
 import pytest
-from prometheus_client import generate_latest
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from pdgate.engine.metrics import EngineMetrics
 from pdgate.forwarders.record import DISAGGREGATED, Record
 from pdgate.gateway.books import SECONDS, Books, registry_of
 from pdgate.protocols.call import COMPLETIONS, Call
@@ -11,6 +12,8 @@ from pdgate.protocols.errors import BadRequest
 from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.candidate import Candidate
 from tests.docs.pages import DOCS, code, table
+from tests.support.engine_cores import engine, layout
+from tests.support.fake_connector import FakeConnector, Meeting
 
 PAGE = DOCS / "operations" / "metrics.md"
 P = Instance("p0", "http://10.0.0.1:8100", Role.PREFILL, "vllm-nixl")
@@ -21,14 +24,17 @@ pytestmark = pytest.mark.source
 Shown = dict[str, tuple[str, frozenset[str]]]
 
 
-def test_the_page_has_every_metric_with_its_type_and_labels() -> None:
-    on_page = {
-        code(row[0])[0]: (row[1], frozenset(code(row[2])))
-        for row in table(PAGE)
-        if row[0].startswith("`pdgate_")
-    }
+def test_the_page_has_every_metric_of_the_gateway() -> None:
+    assert _on_page("`pdgate_", but_not="`pdgate_engine_") == _exposed(registry_of(_busy_books()))
 
-    assert on_page == _exposed(_busy_books())
+
+def test_the_page_has_every_metric_of_the_engine() -> None:
+    made = engine()
+    connector = FakeConnector(made.core, made.memory, Meeting(layout()))
+    registry = CollectorRegistry()
+    registry.register(EngineMetrics(made.core, connector, "tiny"))
+
+    assert _on_page("`vllm:", "`pdgate_engine_") == _exposed(registry)
 
 
 def test_the_page_gives_the_range_of_the_buckets() -> None:
@@ -52,11 +58,19 @@ def _busy_books() -> Books:
     return books
 
 
-def _exposed(books: Books) -> Shown:
+def _on_page(*prefixes: str, but_not: str = "-") -> Shown:
+    """Name -> type and labels, from the rows of the tables."""
+    return {
+        code(row[0])[0]: (row[1], frozenset(code(row[2])))
+        for row in table(PAGE)
+        if row[0].startswith(prefixes) and not row[0].startswith(but_not)
+    }
+
+
+def _exposed(registry: CollectorRegistry) -> Shown:
     """Name -> type and labels, as Prometheus reads them."""
     shown: Shown = {}
-    text = generate_latest(registry_of(books)).decode()
-    for family in text_string_to_metric_families(text):
+    for family in text_string_to_metric_families(generate_latest(registry).decode()):
         assert family.samples, f"{family.name} has no sample, so its labels are not known"
         labels = {label for sample in family.samples for label in sample.labels} - {"le"}
         name = f"{family.name}_total" if family.type == "counter" else family.name
