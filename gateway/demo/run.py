@@ -14,7 +14,7 @@ from pdgate.gateway.demo.ask import QUESTION, ask
 from pdgate.gateway.demo.children import Child, ChildDied, Children
 from pdgate.gateway.demo.plan import HOST, Plan, free_ports
 from pdgate.gateway.demo.screen import Screen
-from pdgate.gateway.demo.story import KV_BYTES, counter, curl, told, was_handed_over
+from pdgate.gateway.demo.story import KV_BYTES, STEPS, counter, curl, told, was_handed_over
 
 READY = "pdgate engine ready "
 LISTENS = "pdgate listens on "
@@ -164,17 +164,19 @@ async def _question(
     http: httpx2.AsyncClient, base_url: str, engines: Sequence[Engine], screen: Screen
 ) -> str:
     """Asks, shows what happened, and returns the model that answered."""
-    before = await _kv_bytes(http, engines)
+    before = await _metrics(http, engines)
     screen.line()
     screen.verbatim(f"  > {QUESTION}")
     screen.piece("  ")
     answered = await ask(base_url, screen.piece)
     screen.line("\n")
-    moved = await _kv_bytes(http, engines) - before
+    after = await _metrics(http, engines)
+    moved = sum(_grown(before[id], after[id], KV_BYTES) for id in after)
+    worked = [id for id in after if _grown(before[id], after[id], STEPS)]
     found = await http.get(f"{base_url}/debug/calls/{answered.request_id}")
     found.raise_for_status()
     call = found.json()
-    for line in told(call, moved):
+    for line in told(call, moved, worked):
         screen.verbatim(line)
     if not was_handed_over(call):
         raise DemoFailed(f"the call was answered ({call['path']}), but no KV was handed over")
@@ -183,10 +185,13 @@ async def _question(
     return answered.model
 
 
-async def _kv_bytes(http: httpx2.AsyncClient, engines: Sequence[Engine]) -> int:
-    """What all engines together have received so far."""
-    pages = [(await http.get(f"{engine.url}/metrics")).text for engine in engines]
-    return sum(counter(page, KV_BYTES) for page in pages)
+async def _metrics(http: httpx2.AsyncClient, engines: Sequence[Engine]) -> dict[str, str]:
+    """Engine id -> its metrics page."""
+    return {engine.id: (await http.get(f"{engine.url}/metrics")).text for engine in engines}
+
+
+def _grown(before: str, after: str, name: str) -> int:
+    return counter(after, name) - counter(before, name)
 
 
 def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:

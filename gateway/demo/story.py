@@ -7,10 +7,11 @@ GET engine/metrics                        pdgate_engine_kv_loaded_bytes_total (b
 import json
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 KV_BYTES = "pdgate_engine_kv_loaded_bytes_total"
+STEPS = "pdgate_engine_steps_total"
 DISAGGREGATED, HANDED_OVER = "disaggregated", "handed_over"
 
 _STAGES = {
@@ -18,7 +19,7 @@ _STAGES = {
     "choose_prefill": "choosing P",
     "prefill": "prefill",
     "choose_decode": "choosing D",
-    "decode_first_byte": "KV transfer and decode's first byte",
+    "decode_first_byte": "until decode's first byte, KV transfer included",
     "decode": "the rest of decode",
     "first_byte": "first byte to the client, in all",
     "total": "the whole call",
@@ -35,10 +36,17 @@ def was_handed_over(call: Mapping[str, Any]) -> bool:
     return bool(call["path"] == DISAGGREGATED and call["kv"] == HANDED_OVER)
 
 
-def told(call: Mapping[str, Any], kv_bytes: int) -> list[str]:
-    """Who served a call, what moved, and how long each stage took."""
+def told(call: Mapping[str, Any], kv_bytes: int, worked: Collection[str]) -> list[str]:
+    """Who served a call, what moved, and how long each stage took.
+
+    `worked` names the engines that computed something meanwhile: where decode itself asks
+    prefill, the gateway sees only decode.
+    """
     legs = call["attempts"][-1]["legs"] if call["attempts"] else []
-    served = ", ".join(f"{leg['instance']} ({leg['role']})" for leg in legs)
+    asked = {leg["instance"]: f"{leg['instance']} ({leg['role']})" for leg in legs}
+    unseen = [f"{id} (asked by decode)" for id in sorted(worked) if id not in asked]
+    # Prefill before decode, whichever leg was opened first.
+    served = ", ".join([*unseen, *sorted(asked.values(), reverse=True)])
     moved = f"{kv_bytes:,} bytes" if kv_bytes else "nothing"
     stages = [
         (_STAGES.get(stage, stage), milliseconds)

@@ -177,13 +177,29 @@ CALL: dict[str, Any] = {
 
 
 def test_the_story_names_who_answered_in_the_end() -> None:
-    assert told(CALL, 49152) == [
+    assert told(CALL, 49152, ["prefill-1", "decode-0"]) == [
         "served by  prefill-1 (prefill), decode-0 (decode)",
         "protocol   vllm-nixl, batch scheduling, disaggregated",
         "KV moved   49,152 bytes",
         "  prefill              12.3 ms",
         "  the whole call       56.8 ms",
     ]
+
+
+def test_an_engine_that_decode_asked_is_named_too() -> None:
+    legs = [{"role": "decode", "instance": "decode-0", "outcome": "ok"}]
+
+    (served, *_) = told({**CALL, "attempts": [{"legs": legs}]}, 1, ["decode-0", "prefill-1"])
+
+    assert served == "served by  prefill-1 (asked by decode), decode-0 (decode)"
+
+
+def test_prefill_is_named_first() -> None:
+    legs = [{"role": role, "instance": f"{role}-0"} for role in ("decode", "prefill")]
+
+    (served, *_) = told({**CALL, "attempts": [{"legs": legs}]}, 1, [])
+
+    assert served == "served by  prefill-0 (prefill), decode-0 (decode)"
 
 
 def test_a_call_that_one_engine_served_was_not_handed_over() -> None:
