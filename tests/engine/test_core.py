@@ -66,6 +66,42 @@ def test_a_known_prefix_changes_no_answer(alone: dict[str, list[int]]) -> None:
     assert made.core.stats.prompts_from_cache == 48
 
 
+def test_a_next_turn_finds_the_blocks_of_the_answer_before_it() -> None:
+    made = engine()
+    made.core.start()
+    first = ask("first", PROMPTS["r1"], replace(GREEDY, max_tokens=60))
+    said = made.tokens(first)
+    turn = replace(ask("next", "x"), prompt=(*first.prompt, *said, 65, 66))
+    known = made.answer(turn)
+    made.core.stop()
+    fresh = engine(Options(reuse_prefixes=False))
+    fresh.core.start()
+    computed = fresh.answer(turn)
+    fresh.core.stop()
+
+    # The last token that was said has no KV yet.
+    assert known[-1].cached_tokens == (len(first.prompt) + len(said) - 1) // 16 * 16
+    assert tokens_of(known) == tokens_of(computed)
+
+
+def test_an_answer_does_not_end_before_its_least_length() -> None:
+    made = engine(blocks=256)
+    made.core.start()
+    greedy = Sampling(max_tokens=400, temperature=0)
+    short = next(
+        text
+        for text in (f"Question {number}?" for number in range(30))
+        if made.answer(ask(text, text, greedy))[-1].finish is Finish.STOP
+    )
+    ended = made.tokens(ask("short", short, greedy))
+    longer = made.tokens(ask("long", short, replace(greedy, min_tokens=len(ended) + 5)))
+    made.core.stop()
+
+    assert longer[: len(ended) - 1] == ended[:-1]
+    assert len(longer) >= len(ended) + 5
+    assert ended[-1] not in longer[: len(ended) + 5]
+
+
 def test_an_aborted_request_gives_its_pages_back() -> None:
     made = engine()
     made.core.start()

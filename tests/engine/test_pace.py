@@ -1,0 +1,22 @@
+import pytest
+
+from pdgate.engine.pace import Faults, Pace
+
+
+@pytest.mark.parametrize(
+    ("prompts", "decodes", "seconds"), [(0, 0, 0.0), (1, 0, 0.3), (0, 4, 0.1), (2, 2, 0.3)]
+)
+def test_a_step_takes_as_long_as_its_slowest_part(
+    prompts: int, decodes: int, seconds: float
+) -> None:
+    assert Pace(prefill_seconds=0.3, token_seconds=0.1).least_seconds(prompts, decodes) == seconds
+
+
+def test_faults_strike_at_their_rate() -> None:
+    faults = Faults(fail_rate=0.25)
+
+    assert 150 < sum(faults.strikes() for _ in range(1000)) < 350
+
+
+def test_nothing_strikes_by_default() -> None:
+    assert not any(Faults().strikes() for _ in range(1000))

@@ -1,0 +1,25 @@
+from typing import Any
+
+import pytest
+
+from pdgate.engine.settings import Settings
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"blocks": 0},
+        {"max_seqs": 9, "max_step_tokens": 8},
+        {"role": "cook"},
+        {"role": "prefill"},
+        {"fail_rate": 1.5},
+        {"on_failed_load": "ignore"},
+    ],
+)
+def test_what_cannot_work_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"\w"):
+        Settings(**wrong)
+
+
+def test_no_sequence_is_longer_than_all_blocks() -> None:
+    assert Settings(blocks=4, block_tokens=16, max_model_tokens=1000).most_tokens == 64
