@@ -14,6 +14,7 @@ import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from time import perf_counter
 from typing import Any
 
 import httpx2
@@ -94,7 +95,7 @@ def engine_error(status: bytes, message: str, *headers: bytes) -> bytes:
 class HeldCall:
     """
     Attributes:
-        left: Done when the gateway has closed the connection; the loop's time of that.
+        left: Done when the gateway has closed the connection; `perf_counter` of that.
     """
 
     peer: Peer
@@ -108,11 +109,10 @@ class Held:
         self._calls: asyncio.Queue[HeldCall] = asyncio.Queue()
 
     async def __call__(self, peer: Peer) -> None:
-        loop = asyncio.get_running_loop()
-        call = HeldCall(peer, loop.create_future())
+        call = HeldCall(peer, asyncio.get_running_loop().create_future())
         self._calls.put_nowait(call)
         await peer.gone()
-        call.left.set_result(loop.time())
+        call.left.set_result(perf_counter())
 
     async def next(self) -> HeldCall:
         async with asyncio.timeout(PATIENCE_SECONDS):

@@ -1,0 +1,168 @@
+"""When the client leaves, all that was opened for it ends, at once and wherever it stood."""
+
+import asyncio
+import statistics
+from time import perf_counter
+
+import pytest
+
+from pdgate.protocols.instance import Role
+from tests.support.fleet import (
+    PATIENCE_SECONDS,
+    STREAM_HEAD,
+    Engine,
+    Gateway,
+    Held,
+    HeldCall,
+    ask,
+    gateway_of,
+)
+from tests.support.raw_server import chunk
+
+pytestmark = pytest.mark.usefixtures("front_end")
+
+EVENT = b'data: {"choices": [{"text": "a"}]}\n\n'
+LIMIT_SECONDS = 0.25
+"""0.2 ms is usual; the rest is for a machine with other things to do."""
+
+MEDIAN_SECONDS = 0.005
+
+ROUNDS = 200
+
+SERVING = {
+    "RequestResponseCycle.run_asgi",
+    "HotCycle._serve",
+    "_cancel_when_client_leaves",
+    "Execution._watch_prefill",
+}
+
+
+def name_of(task: asyncio.Task[object]) -> str:
+    return getattr(task.get_coro(), "__qualname__", "")
+
+
+async def leaves(writer: asyncio.StreamWriter) -> float:
+    """When it left."""
+    writer.transport.abort()
+    return perf_counter()
+
+
+async def took(call: HeldCall, left_at: float) -> float:
+    """Seconds until the engine saw the end of its connection."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        return await call.left - left_at
+
+
+async def settled(gateway: Gateway) -> None:
+    """Nothing counts as in flight any more, and no task serves anybody."""
+    serving = [task for task in asyncio.all_tasks() if name_of(task) in SERVING]
+    if serving:
+        _, left_over = await asyncio.wait(serving, timeout=PATIENCE_SECONDS)
+        assert not left_over
+    found = await gateway.metrics()
+    assert found["pdgate_calls_in_flight",] == 0
+    assert {found[key] for key in found if key[0] == "pdgate_instance_calls"} == {0}
+
+
+async def test_a_client_that_leaves_in_prefill_ends_prefill() -> None:
+    held = Held()
+    async with gateway_of(Engine(Role.PREFILL, held), Engine(Role.DECODE)) as gateway:
+        _, writer = await gateway.wire()
+        writer.write(ask())
+        call = await held.next()
+
+        assert await took(call, await leaves(writer)) < LIMIT_SECONDS
+        await settled(gateway)
+        assert not gateway.engines[1].calls
+        gone = "pdgate_calls_total", "client_gone", "disaggregated", "vllm-nixl"
+        assert (await gateway.metrics())[gone] == 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    "said", [(), (STREAM_HEAD,), (STREAM_HEAD, chunk(EVENT))], ids=["nothing", "head", "event"]
+)
+async def test_a_client_that_leaves_in_decode_ends_decode(
+    said: tuple[bytes, ...], stream: bool
+) -> None:
+    held = Held()
+    async with gateway_of(Engine(Role.PREFILL), Engine(Role.DECODE, held)) as gateway:
+        reader, writer = await gateway.wire()
+        writer.write(ask(stream=stream))
+        call = await held.next()
+        await call.peer.send(*said)
+        if stream and len(said) == 2:
+            await reader.readuntil(EVENT)
+
+        assert await took(call, await leaves(writer)) < LIMIT_SECONDS
+        await settled(gateway)
+
+
+async def test_a_client_that_leaves_ends_both_legs_of_a_rendezvous() -> None:
+    at_prefill, at_decode = Held(), Held()
+    engines = Engine(Role.PREFILL, at_prefill), Engine(Role.DECODE, at_decode)
+    async with gateway_of(*engines, pdd_protocol="sglang") as gateway:
+        _, writer = await gateway.wire()
+        writer.write(ask(stream=True))
+        calls = await at_prefill.next(), await at_decode.next()
+        left_at = await leaves(writer)
+
+        for call in calls:
+            assert await took(call, left_at) < LIMIT_SECONDS
+        await settled(gateway)
+
+
+async def test_a_polite_client_is_noticed_as_fast() -> None:
+    """FIN instead of RST."""
+    held = Held()
+    async with gateway_of(Engine(Role.PREFILL), Engine(Role.DECODE, held)) as gateway:
+        _, writer = await gateway.wire()
+        writer.write(ask(stream=True))
+        call = await held.next()
+        left_at = perf_counter()
+        writer.close()
+
+        assert await took(call, left_at) < LIMIT_SECONDS
+
+
+async def test_a_client_that_leaves_half_way_through_its_body_leaves_nothing() -> None:
+    async with gateway_of(Engine(Role.PREFILL), Engine(Role.DECODE)) as gateway:
+        _, writer = await gateway.wire()
+        writer.write(ask()[:-5])
+        await writer.drain()
+        await gateway.metrics()
+        await leaves(writer)
+        await settled(gateway)
+
+        assert not gateway.engines[0].calls
+
+
+async def test_many_leavers_leave_nothing_behind(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each at another point: in prefill, before decode's head, mid-stream."""
+    at_prefill, at_decode = Held(), Held()
+    prefill, decode = Engine(Role.PREFILL), Engine(Role.DECODE, at_decode)
+    answers = prefill.script
+    seconds = []
+    async with gateway_of(prefill, decode) as gateway:
+        await settled(gateway)
+        tasks = len(asyncio.all_tasks())
+        assert tasks < ROUNDS
+        for number in range(ROUNDS):
+            reader, writer = await gateway.wire()
+            prefill.script = at_prefill if number % 3 == 0 else answers
+            writer.write(ask(stream=True))
+            call = await (at_prefill if number % 3 == 0 else at_decode).next()
+            if number % 3 == 2:
+                await call.peer.send(STREAM_HEAD, chunk(EVENT))
+                await reader.readuntil(EVENT)
+            seconds.append(await took(call, await leaves(writer)))
+        await settled(gateway)
+
+        # Probes come and go, and one idle connection to prefill may be kept.
+        assert len(asyncio.all_tasks()) < tasks + ROUNDS // 10
+        median = statistics.median(seconds)
+        with capsys.disabled():
+            print(
+                f" [left: median {median * 1e3:.2f} ms, worst {max(seconds) * 1e3:.2f} ms] ", end=""
+            )
+        assert median < MEDIAN_SECONDS
