@@ -12,10 +12,11 @@ Chunks are not tokens, so what is taken out is counted in text, not in chunks. W
 the first token's text may still change (stop strings, tools, half a character), nothing
 is sent early and decode's stream passes whole.
 
-Request ids of this protocol carry addresses and engines repeat them: `marker` is
-replaced by `public` everywhere. It holds a unique id, so it cannot occur in text.
+Request ids of this protocol carry addresses and engines repeat them: each is renamed
+to one that carries none, everywhere. It holds a unique id, so it cannot occur in text.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -32,7 +33,6 @@ CHANGES_TEXT_LATER = (
     "tool_choice",
     "response_format",
     "structured_outputs",
-    "logprobs",
     "echo",
     "return_token_ids",
 )
@@ -43,6 +43,9 @@ def may_go_early(call: Call) -> bool:
     """Whether the text of the first token is final as soon as prefill has it."""
     if any(call.value(name) for name in CHANGES_TEXT_LATER):
         return False
+    # 0 asks for those of the chosen tokens.
+    if call.value("logprobs", False) is not False:
+        return False
     options = call.value("stream_options", {})
     return not (isinstance(options, dict) and options.get("continuous_usage_stats"))
 
@@ -50,8 +53,8 @@ def may_go_early(call: Call) -> bool:
 class RenamedAnswer(Merge):
     """A complete JSON answer; only the ids change."""
 
-    def __init__(self, renames: dict[bytes, bytes]) -> None:
-        self._renames = renames
+    def __init__(self, renames: Mapping[bytes, bytes]) -> None:
+        self._renames = _longest_first(renames)
         self._pieces: list[bytes] = []
 
     def first(self, reply: Json) -> bytes:
@@ -66,10 +69,10 @@ class RenamedAnswer(Merge):
 
 
 class FirstTokenStream(Merge):
-    def __init__(self, call: Call, renames: dict[bytes, bytes]) -> None:
+    def __init__(self, call: Call, renames: Mapping[bytes, bytes]) -> None:
         self._chat = call.path == CHAT
         self._early = may_go_early(call)
-        self._renames = renames
+        self._renames = _longest_first(renames)
         self._splitter = sse.Splitter()
         self._sent = ""
         """Text that went out early and is still to be taken from decode's stream."""
@@ -99,9 +102,13 @@ class FirstTokenStream(Merge):
         )
 
     def feed(self, chunk: bytes) -> bytes:
-        events = self._splitter.feed(chunk)
-        if self._sent or self._role_sent:
-            events = [self._without_what_went_out(event) for event in events]
+        try:
+            events = self._splitter.feed(chunk)
+            if self._sent or self._role_sent:
+                events = [self._without_what_went_out(event) for event in events]
+        except (ValueError, AttributeError, LookupError, TypeError) as error:
+            # Any way in which an event can be no chunk; this runs inside a sink.
+            raise EngineFailed("decode sent something that is no chunk") from error
         return _renamed(b"".join(events), self._renames)
 
     def end(self) -> bytes:
@@ -123,6 +130,7 @@ class FirstTokenStream(Merge):
             return self._shortened_delta(event, chunk, choice)
         text = choice.get("text") or ""
         choice["text"] = self._take(text)
+        self._check_end(choice)
         if choice["text"] == text:
             return event
         return sse.event(chunk) if _says_something(choice, choice["text"]) else b""
@@ -131,6 +139,7 @@ class FirstTokenStream(Merge):
         delta = choice.get("delta") or {}
         text = delta.get("content") or ""
         rest = self._take(text)
+        self._check_end(choice)
         role_again = self._role_sent and delta.pop("role", None) is not None
         if rest == text and not role_again:
             return event
@@ -152,6 +161,10 @@ class FirstTokenStream(Merge):
         rest = text[len(self._sent) :]
         self._sent = ""
         return rest
+
+    def _check_end(self, choice: Any) -> None:
+        if self._sent and choice.get("finish_reason") is not None:
+            raise EngineFailed("decode ended without prefill's first token")
 
 
 def _says_something(choice: Any, text: str) -> bool:
@@ -175,7 +188,12 @@ def _first_text(reply: Json, chat: bool) -> str:
     return content if isinstance(content, str) and not other else ""
 
 
-def _renamed(data: bytes, renames: dict[bytes, bytes]) -> bytes:
-    for marker, public in renames.items():
+def _longest_first(renames: Mapping[bytes, bytes]) -> list[tuple[bytes, bytes]]:
+    """One id may be the beginning of another: port 80 and port 8000."""
+    return sorted(renames.items(), key=lambda rename: -len(rename[0]))
+
+
+def _renamed(data: bytes, renames: list[tuple[bytes, bytes]]) -> bytes:
+    for marker, public in renames:
         data = data.replace(marker, public)
     return data
