@@ -5,17 +5,28 @@ that name alone: two calls of one name would meet in one engine, and some protoc
 addresses out of ids, so a name that carries one is refused (`carries_address`).
 """
 
+import os
 import re
 from itertools import count
-from os import urandom
 
 MAX_LENGTH = 128
 
 _ALLOWED = re.compile(r"[A-Za-z0-9._:@/+=~-]+")
 _ADDRESS = re.compile(r"_(\[[0-9a-fA-F:]+\]|[^_:\s]+):\d{1,5}|_addr_|://")
 
-_process = urandom(6).hex()
+_process = ""
 _number = count(1)
+
+
+def _name_process() -> None:
+    global _process
+    _process = os.urandom(6).hex()
+
+
+_name_process()
+# A forked worker would go on counting where its siblings do; ids are transfer ids too,
+# and a reused one gives wrong tokens.
+os.register_at_fork(after_in_child=_name_process)
 
 
 def new() -> str:

@@ -23,7 +23,7 @@ from pdgate.protocols.instance import Instance
 SIGNAL_PORT_OFFSET: Final = 1
 
 _ID = re.compile(
-    r"^(?P<uid>.+?)_(?P<host>\[[0-9a-fA-F:]+\]|[^_:\s]+):(?P<port>\d{1,5})(?:-(?P<index>\d+))?$"
+    r"(?P<uid>.+?)_(?P<host>\[[0-9a-fA-F:]+\]|[^_:\s]+):(?P<port>\d{1,5})(?:-(?P<index>\d+))?"
 )
 
 
@@ -44,7 +44,7 @@ def names_peer(uid: str, peer: Instance) -> str:
 
 def parse(request_id: str) -> PeerId | None:
     """None if the id names no peer, or a port that cannot be one."""
-    match = _ID.match(request_id)
+    match = _ID.fullmatch(request_id)
     if match is None or not 0 < int(match["port"]) < 65536:
         return None
     index = match["index"]

@@ -1,5 +1,7 @@
 """Ids that nobody else has, and names that nobody can dial."""
 
+import os
+
 import pytest
 
 from pdgate.protocols import request_id
@@ -9,6 +11,25 @@ from pdgate.protocols.instance import Instance, Role
 
 def test_new_ids_differ() -> None:
     assert len({request_id.new() for _ in range(1000)}) == 1000
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+def test_forked_processes_make_different_ids() -> None:
+    """Their counters start alike; a reused transfer id gives wrong tokens."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(writer, request_id.new().encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    with open(reader) as pipe:
+        os.close(writer)
+        theirs = pipe.read()
+
+    ours = request_id.new()
+
+    assert len(theirs) == len(ours)
+    assert theirs[:12] != ours[:12]
 
 
 def test_attempts_of_one_name_differ() -> None:

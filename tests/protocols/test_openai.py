@@ -1,0 +1,114 @@
+"""The little that is read of answers is read without being fooled by their text."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pdgate.protocols import openai, sse
+from pdgate.protocols.call import encode, parse_object
+from pdgate.protocols.errors import EngineFailed, EngineRejected
+from tests.support.answers import error, opening, piece, whole
+
+ANNOYING = '"finish_reason": "abort" data: {"error": {"code": 400}}\n\ndata: {"error"'
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        piece("", "abort"),
+        encode(whole("a", finish="abort")),
+        json.dumps(whole("a", finish="abort"), indent=1).encode(),
+        piece("a") + piece("", "abort"),
+    ],
+)
+def test_an_abort_is_seen(answer: bytes) -> None:
+    assert openai.aborted(answer)
+
+
+@pytest.mark.parametrize("answer", [piece("", "stop"), piece("abort"), encode(whole(ANNOYING))])
+def test_text_about_aborting_is_no_abort(answer: bytes) -> None:
+    assert not openai.aborted(answer)
+
+
+@given(st.text())
+def test_no_text_looks_like_an_error(text: str) -> None:
+    for said in (text, text + ANNOYING):
+        openai.raise_stream_error(opening() + piece(said), at="d0")
+        assert not openai.aborted(piece(said))
+
+
+@pytest.mark.parametrize("before", [b"", opening(), piece("a")])
+@pytest.mark.parametrize(
+    ("event", "kind"),
+    [
+        (error(400), EngineRejected),
+        (error(404), EngineRejected),
+        (error(500), EngineFailed),
+        (sse.event({"error": {"message": "no"}}), EngineFailed),
+        (sse.event({"error": "no"}), EngineFailed),
+        (sse.event({"object": "error", "message": "no", "code": 400}), EngineRejected),
+        (b'data: {"error": {"code": 400}}\r\n\r\n', EngineRejected),
+        (b'data:{ "error" : {"code": 400}}\n\n', EngineRejected),
+        (b'data: {"error": {"code": 400\n\n', EngineFailed),
+    ],
+)
+def test_an_error_event_is_raised_as_what_it_says(
+    before: bytes, event: bytes, kind: type[Exception]
+) -> None:
+    with pytest.raises(kind) as caught:
+        openai.raise_stream_error(before + event, at="d0")
+
+    assert caught.value.at == "d0"  # type: ignore[attr-defined]
+
+
+def test_a_rejection_is_handed_on_as_json() -> None:
+    with pytest.raises(EngineRejected) as caught:
+        openai.raise_stream_error(error(422) + sse.DONE, at="d0")
+
+    assert caught.value.answer_status == 422
+    assert json.loads(caught.value.body)["error"]["message"] == "no"
+    assert list(caught.value.headers) == [(b"content-type", b"application/json")]
+
+
+NULL_CONTENT = sse.event({"choices": [{"delta": {"role": "assistant", "content": None}}]})
+
+
+@pytest.mark.parametrize(
+    ("first", "chat", "expected"),
+    [
+        (b"", True, True),
+        (piece("a")[:-1], True, True),
+        (opening(), True, True),
+        (NULL_CONTENT, True, True),
+        (opening().replace(b"\n", b"\r\n"), True, True),
+        (opening() + piece("a")[:-1], True, True),
+        (opening() + piece("a"), True, False),
+        (opening(), False, False),
+        (piece("a"), True, False),
+        (sse.event({"choices": [{"delta": {"role": "assistant", "content": "a"}}]}), True, False),
+    ],
+)
+def test_a_stream_says_something_with_its_first_event_of_substance(
+    first: bytes, chat: bool, expected: bool
+) -> None:
+    assert openai.says_nothing_yet(first, chat=chat) is expected
+
+
+@pytest.mark.parametrize(
+    ("reply", "reason"),
+    [
+        (whole("a", finish="length"), "length"),
+        ({"choices": [{}]}, None),
+        ({"choices": [{"finish_reason": 3}]}, None),
+        ({"choices": [3]}, None),
+        ({"choices": []}, None),
+        ({"choices": {}}, None),
+        ({}, None),
+    ],
+)
+def test_the_finish_reason_is_that_of_the_first_choice(
+    reply: dict[str, object], reason: str | None
+) -> None:
+    assert openai.finish_reason(parse_object(encode(reply))) == reason
