@@ -117,6 +117,10 @@ class Region(ABC):
 
 
 class Backend(ABC):
+    """Built with `host` (where it may listen) and `advertise` (what peers dial instead, if
+    that differs); a backend's own options come after these and have defaults.
+    """
+
     name: ClassVar[str]
 
     @abstractmethod

@@ -48,8 +48,11 @@ Copy = Callable[[Running, Link, Sequence[Range]], None]
 class Shm(Backend):
     name: ClassVar = "shm"
 
-    def __init__(self, socket_name: str = "") -> None:
-        """Listens on this abstract socket; a random one if empty. Raises OSError."""
+    def __init__(self, host: str = "", advertise: str = "", *, socket_name: str = "") -> None:
+        """Listens on this abstract socket; a random one if empty. Raises OSError.
+
+        It needs no network, so it makes nothing of `host` and `advertise`.
+        """
         self._socket_name = socket_name or f"pdgate-{secrets.token_hex(8)}"
         self._owner = Owner(self._socket_name)
         self._links = Links()

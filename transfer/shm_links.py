@@ -23,12 +23,16 @@ class Link:
         self._lock = threading.Lock()
         self._closed = False
 
+    @property
+    def alive(self) -> bool:
+        with self._lock:
+            return not self._closed and not hung_up(self._sock)
+
     def check(self) -> None:
         """The owner lives and the region is open. Raises PeerLost, StaleDescriptor."""
         self.segment.check(self._epoch)
-        with self._lock:
-            if self._closed or hung_up(self._sock):
-                raise PeerLost("the owner of the memory is gone")
+        if not self.alive:
+            raise PeerLost("the owner of the memory is gone")
 
     def landed(self, immediate: int) -> None:
         try:
@@ -54,6 +58,7 @@ class Links:
         with self._lock:
             link = self._links.get(epoch)
         if link is None:
+            self._sweep()
             made = _attach(name, epoch, length, transfer)
             with self._lock:
                 # Two transfers may have attached at once: the first one's stays.
@@ -68,6 +73,13 @@ class Links:
             link = self._links.pop(epoch, None)
         if link is not None:
             link.close()
+
+    def _sweep(self) -> None:
+        """Lets go of the memory of owners that died: nobody asks for their epochs again."""
+        with self._lock:
+            dead = [epoch for epoch, link in self._links.items() if not link.alive]
+        for epoch in dead:
+            self.drop(epoch)
 
     def close(self) -> None:
         with self._lock:

@@ -45,7 +45,7 @@ _REFUSALS: dict[wire.Status, Callable[[str], TransferError]] = {
 class Tcp(Backend):
     name: ClassVar = "tcp"
 
-    def __init__(self, host: str = "127.0.0.1", port: int = 0, advertise: str = "") -> None:
+    def __init__(self, host: str = "127.0.0.1", advertise: str = "", *, port: int = 0) -> None:
         """Listens on host:port (0: any); peers dial `advertise`, or `host` if that is empty."""
         self._owner = Owner(host, port)
         self._address = {"host": advertise or host, "port": self._owner.port}

@@ -77,6 +77,8 @@ class Owner:
 
     def _serve(self, sock: socket.socket) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        # A peer whose host is gone says nothing; without this its thread would stay.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         try:
             while request := wire.receive_request(sock, STALL_SECONDS):
                 self._answer(sock, request)

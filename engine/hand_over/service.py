@@ -50,6 +50,8 @@ class Service:
 
     def _serve(self, sock: socket.socket) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        # A peer whose host is gone says nothing; without this its thread would stay.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         try:
             while (message := messages.receive(sock)) is not None:
                 messages.send(sock, self._answer(message))

@@ -65,6 +65,15 @@ def same_address(name: str) -> Callable[[], Backend]:
     return lambda: registry.load(name, **options)
 
 
+def test_an_engine_says_where_to_listen_whatever_the_backend(name: str, ours: Backend) -> None:
+    with closing(registry.load(name, host="127.0.0.1", advertise="localhost")) as owner:
+        remote, local = filled(owner, PAGE), ours.allocate(PAGE)
+
+        ours.read(local, remote.descriptor, [Range(0, 0, PAGE)], SECONDS).wait(SECONDS)
+
+        assert local.memory == remote.memory
+
+
 def test_memory_starts_zeroed(ours: Backend) -> None:
     assert bytes(ours.allocate(PAGE).memory) == bytes(PAGE)
 

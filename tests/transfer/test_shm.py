@@ -1,9 +1,11 @@
 """What only the shm backend can do wrong."""
 
+import gc
 import os
 import socket
 import subprocess
 import sys
+import weakref
 from contextlib import closing
 from pathlib import Path
 
@@ -87,9 +89,23 @@ def test_a_segment_of_another_size_is_not_mapped() -> None:
         os.close(fd)
 
 
+def test_the_memory_of_a_dead_owner_is_let_go() -> None:
+    """It may be gigabytes, and each restart of a peer would hold on to as many more."""
+    with closing(Shm()) as ours, Owned("shm", 4096) as first, Owned("shm", 4096) as second:
+        local, all_ = ours.allocate(4096), [Range(0, 0, 4096)]
+        ours.read(local, first.descriptor, all_, SECONDS).wait(SECONDS)
+        segment = weakref.ref(ours._links._links[bytes.fromhex(first.descriptor.epoch)].segment)
+        first.kill()
+
+        ours.read(local, second.descriptor, all_, SECONDS).wait(SECONDS)
+
+        gc.collect()
+        assert segment() is None
+
+
 def test_a_name_belongs_to_one_living_process() -> None:
-    with closing(Shm("pdgate-test-taken")), pytest.raises(OSError, match="in use"):
-        Shm("pdgate-test-taken")
+    with closing(Shm(socket_name="pdgate-test-taken")), pytest.raises(OSError, match="in use"):
+        Shm(socket_name="pdgate-test-taken")
 
 
 @pytest.mark.parametrize("data", [b"x", b"PDSM" + bytes(17), b"PDSX" + bytes(16)])
