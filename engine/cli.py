@@ -47,6 +47,9 @@ def engine(
     die_after: Annotated[
         int | None, typer.Option(help="Take in so many requests, then die at the next.")
     ] = None,
+    shutdown_timeout: Annotated[
+        float, typer.Option(help="Seconds that answers under way get at the end.")
+    ] = 5.0,
     log_level: str = "info",
     threads: Annotated[int, typer.Option(help="Of the linear algebra library.")] = 1,
 ) -> None:
@@ -76,6 +79,7 @@ def engine(
             min_token_ms=min_itl_ms,
             fail_rate=fail_rate,
             die_after=die_after,
+            goodbye_seconds=shutdown_timeout,
             log_level=log_level,
             threads=threads,
         )

@@ -1,12 +1,14 @@
 """An engine process: model, KV memory, core, connector and HTTP, put together and ended.
 
-Stopping goes backwards: HTTP first (answers under way get a moment), then the core, so
-that nobody touches the pages, then the connector, then the memory.
+Stopping goes backwards: no new calls, and a moment for the answers under way; then the
+core, which ends what is left as aborted, so that no client is left with half an answer and
+nobody touches the pages; then the connector, then the memory.
 """
 
 import asyncio
 import contextlib
 import logging
+import math
 import signal
 import socket
 import sys
@@ -34,7 +36,8 @@ from pdgate.transfer.base import Backend, Region
 # The core's thread and the event loop take turns at the interpreter; five milliseconds,
 # the default, is several tokens of a small model.
 SWITCH_SECONDS = 0.0005
-GOODBYE_SECONDS = 5
+# What aborted answers get to be written; only a client that does not read needs it.
+LAST_WRITE_SECONDS = 5
 
 
 def run(settings: Settings) -> None:
@@ -57,21 +60,37 @@ async def _serve(settings: Settings, model: LoadedModel, listening: socket.socke
             app.build(service),
             log_level=settings.log_level,
             access_log=False,
-            timeout_graceful_shutdown=GOODBYE_SECONDS,
+            timeout_graceful_shutdown=math.ceil(settings.goodbye_seconds + LAST_WRITE_SECONDS),
         )
-        await _Server(config, _ready_line(settings, listening, connector)).serve([listening])
+        ready = _ready_line(settings, listening, connector)
+        await _Server(config, ready, core, settings.goodbye_seconds).serve([listening])
 
 
 class _Server(uvicorn.Server):
-    """Says when it is ready: the first moment at which a request is answered."""
+    """Says when it answers, and ends answers in order when it is asked to stop."""
 
-    def __init__(self, config: uvicorn.Config, ready_line: str) -> None:
+    def __init__(
+        self, config: uvicorn.Config, ready_line: str, core: EngineCore, goodbye_seconds: float
+    ) -> None:
         super().__init__(config)
         self._ready_line = ready_line
+        self._core = core
+        self._goodbye_seconds = goodbye_seconds
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         print(self._ready_line, flush=True)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        ending = asyncio.ensure_future(self._end_answers())
+        try:
+            await super().shutdown(sockets)
+        finally:
+            ending.cancel()
+
+    async def _end_answers(self) -> None:
+        await asyncio.sleep(self._goodbye_seconds)
+        await asyncio.to_thread(self._core.stop)
 
 
 @contextlib.contextmanager

@@ -31,6 +31,7 @@ class Settings:
             decodes: for tests that need a slower engine.
         fail_rate: Share of requests refused with a 500.
         die_after: Requests to take in before the process dies at the next one.
+        goodbye_seconds: What answers under way get when the process is asked to end.
         threads: Of the linear algebra library.
     """
 
@@ -57,6 +58,7 @@ class Settings:
     min_token_ms: float = 0.0
     fail_rate: float = 0.0
     die_after: int | None = None
+    goodbye_seconds: float = 5.0
     log_level: str = "info"
     threads: int = 1
 

@@ -62,6 +62,21 @@ def test_a_client_that_leaves_frees_what_it_had(stream: bool) -> None:
         assert metric(http, "pdgate_engine_blocks_used") == 0
 
 
+def test_answers_under_way_end_in_order_when_it_stops() -> None:
+    """The stream says that it was aborted, and then ends as every stream does."""
+    options = ("--min-itl-ms", "20", "--shutdown-timeout", "0.1")
+    with engine(*options) as (process, http):
+        with http.stream("POST", COMPLETIONS, json={**ENDLESS, "stream": True}) as answer:
+            lines = answer.iter_lines()
+            assert next(lines).startswith("data: ")
+            process.signal(signal.SIGTERM)
+            said = [line for line in lines if line]
+
+        assert json.loads(said[-2].removeprefix("data: "))["choices"][0]["finish_reason"] == "abort"
+        assert said[-1] == "data: [DONE]"
+        assert process.wait_for_end() == 0
+
+
 def test_it_dies_at_the_request_it_was_told_to() -> None:
     with engine("--die-after", "1") as (process, http):
         assert http.post(COMPLETIONS, json={"prompt": "x"}).status_code == 200
