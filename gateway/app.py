@@ -88,7 +88,7 @@ def create_app(
 
     if recent is not None:
 
-        @app.get("/debug/calls/{call_id}")
+        @app.get("/debug/calls/{call_id:path}")
         async def call(call_id: str) -> dict[str, Any]:
             """What happened to one of the last calls."""
             found = recent.find(call_id)

@@ -108,6 +108,8 @@ class Books(Collector):
             self._handovers[protocol, "done" if record.handed_over else "failed"] += 1
         if self._logs_calls:
             calls_log.info(json.dumps(record.as_json()))
+        if self._recent is not None:
+            self._recent.ended(record)
 
     def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily]:
         yield GaugeMetricFamily(

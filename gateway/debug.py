@@ -5,6 +5,7 @@ Both are off unless asked for, because they show the fleet to whoever may call.
 
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from pdgate.forwarders.record import Record
@@ -22,24 +23,33 @@ def no_headers(_: Record) -> Headers:
 
 def path_headers(record: Record) -> Headers:
     """x-pd-path, and the instances of the last attempt."""
-    found = [(b"x-pd-path", record.path.encode())]
+    found = {b"x-pd-path": record.path.encode()}
     for leg in record.legs:
         if leg.attempt == record.attempts:
             role = b"decode" if leg.role is not Role.PREFILL else b"prefill"
-            found.append((b"x-pd-" + role, leg.instance.id.encode()))
-    return found
+            # A staged attempt may have tried several; the last one answers.
+            found[b"x-pd-" + role] = leg.instance.id.encode()
+    return list(found.items())
 
 
 class RecentCalls:
-    """The last KEPT_RECORDS records, by the id that the client saw."""
+    """The last KEPT_RECORDS records, by the id that the client saw.
+
+    Of calls that are over the bodies go: they are large, and what people wrote.
+    """
 
     def __init__(self) -> None:
         self._records: OrderedDict[str, Record] = OrderedDict()
 
     def keep(self, record: Record) -> None:
+        # A name that was used before counts from now on.
+        self._records.pop(record.call.id, None)
         self._records[record.call.id] = record
         if len(self._records) > KEPT_RECORDS:
             self._records.popitem(last=False)
+
+    def ended(self, record: Record) -> None:
+        record.call = replace(record.call, body={}, headers=())
 
     def find(self, call_id: str) -> dict[str, Any] | None:
         record = self._records.get(call_id)

@@ -11,7 +11,7 @@ Probes are answered by `Engine` itself; what a call meets is the engine's script
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -140,6 +140,8 @@ class Engine:
         self.url = ""
         self.entry: dict[str, Any] = {}
         """More keys of its InstanceEntry."""
+        self.refuse: Callable[[], None] = self._has_no_server
+        """Accepts no further connection; those that are open stay."""
 
     async def serve(self, peer: Peer) -> None:
         method, path, _ = peer.request.line.decode().split(" ")
@@ -148,6 +150,9 @@ class Engine:
             return
         self.calls.append(peer.request)
         await self.script(peer)
+
+    def _has_no_server(self) -> None:
+        raise AssertionError("the engine does not run")
 
     @property
     def bodies(self) -> list[dict[str, Any]]:
@@ -224,7 +229,7 @@ async def gateway_of(*engines: Engine, **settings: Any) -> AsyncIterator[Gateway
         entries = []
         for engine in engines:
             server = await stack.enter_async_context(raw_server(engine.serve))
-            engine.url = server.url
+            engine.url, engine.refuse = server.url, server.stop
             url = {"url": server.url, **engine.entry}
             entries.append(InstanceEntry(role=engine.role, **url))
         settings.setdefault("health", Health(interval_seconds=PROBE_SECONDS, timeout_seconds=2))
