@@ -1,0 +1,125 @@
+"""Starts reference engines and gateways when a test first needs them.
+
+    fleet.single()                                the undisaggregated engine
+    fleet.pair("vllm-nixl", "shm")                one prefill and one decode engine
+    with fleet.gateway(pair, Route("vllm-nixl", "staged")) as gateway: ...
+
+Engines are shared by all tests; a gateway lives as long as its block. All engines have the built-in model, whose weights are the same in every process.
+"""
+
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+
+import httpx2
+from openai import OpenAI
+
+from tests.support.processes import Child, child
+
+START_SECONDS = 60
+READY = r"engine ready (http://\S+) role=(\S+) protocol=(\S+)(?: kv=(\S+))?"
+
+
+@dataclass(frozen=True)
+class Engine:
+    url: str
+    kv: str
+    process: Child = field(compare=False)
+
+    def metric(self, name: str, **labels: str) -> float:
+        """The sum over all series that have these labels."""
+        wanted = [f'{label}="{value}"' for label, value in labels.items()]
+        lines = httpx2.get(f"{self.url}/metrics").text.splitlines()
+        series = [line for line in lines if re.match(rf"{re.escape(name)}[ {{]", line)]
+        return sum(
+            float(line.rsplit(" ", 1)[1]) for line in series if all(w in line for w in wanted)
+        )
+
+
+@dataclass(frozen=True)
+class Pair:
+    protocol: str
+    prefill: Engine
+    decode: Engine
+
+
+@dataclass(frozen=True)
+class Route:
+    """One way through a gateway: a row of the matrix."""
+
+    protocol: str
+    mode: str
+    generation: str = ""
+
+    def __str__(self) -> str:
+        return "-".join(filter(None, (self.protocol, self.generation, self.mode)))
+
+
+@dataclass(frozen=True)
+class Gateway:
+    url: str
+    process: Child = field(compare=False)
+
+    def openai(self) -> OpenAI:
+        return client(self.url)
+
+    def record(self, call_id: str) -> dict[str, object]:
+        found: dict[str, object] = httpx2.get(f"{self.url}/debug/calls/{call_id}").json()
+        return found
+
+
+@cache
+def client(url: str) -> OpenAI:
+    return OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=60)
+
+
+class Fleet:
+    def __init__(self, running: ExitStack, python: str) -> None:
+        self._running = running
+        self._pdgate = [python, "-m", "pdgate"]
+        self._single: Engine | None = None
+        self._pairs: dict[tuple[str, str], Pair] = {}
+
+    def single(self) -> Engine:
+        if self._single is None:
+            self._single = self.engine("plain", "plain", "shm")
+        return self._single
+
+    def pair(self, protocol: str, transfer: str) -> Pair:
+        key = (protocol, transfer)
+        if key not in self._pairs:
+            prefill = self.engine("prefill", protocol, transfer)
+            self._pairs[key] = Pair(protocol, prefill, self.engine("decode", protocol, transfer))
+        return self._pairs[key]
+
+    @contextmanager
+    def gateway(self, pair: Pair, route: Route) -> Iterator[Gateway]:
+        flags = ["--pdd-protocol", route.protocol, "--scheduling-mode", route.mode]
+        if route.generation:
+            flags += ["--mooncake-generation", route.generation]
+        with self.serve(
+            *flags,
+            *("--instance", f"role=prefill,url={pair.prefill.url},kv={pair.prefill.kv}"),
+            *("--decode", pair.decode.url),
+        ) as gateway:
+            yield gateway
+
+    def engine(self, role: str, protocol: str, transfer: str, *flags: str) -> Engine:
+        """Runs until the session ends."""
+        words = ("engine", "--port", "0", "--role", role)
+        more = ("--pdd-protocol", protocol, "--transfer", transfer, *flags)
+        running = child([*self._pdgate, *words, *more], name=f"{role}-{protocol}")
+        process = self._running.enter_context(running)
+        ready = process.wait_for_line(READY, START_SECONDS)
+        return Engine(ready[1], ready[4] or "", process)
+
+    @contextmanager
+    def serve(self, *flags: str) -> Iterator[Gateway]:
+        """A gateway on a free port, once it is ready for calls."""
+        words = ("serve", "--port", "0", "--debug-routes", *flags)
+        with child([*self._pdgate, *words], name="gateway") as process:
+            url = process.wait_for_line(r"pdgate listens on (http://\S+)", START_SECONDS)[1]
+            process.wait_for_http(f"{url}/ready", START_SECONDS)
+            yield Gateway(url, process)

@@ -1,0 +1,134 @@
+"""Every protocol and mode gives the answer that one undisaggregated engine would have given.
+
+Token for token, by chat and completions, streamed and not, with the KV really moved: the
+decode engine computes no more than the last token of a prompt.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.end_to_end.reference.fleet import Engine, Fleet, Gateway, Pair, Route, client
+
+ROUTES = [
+    Route("vllm-nixl", "batch"),
+    Route("vllm-nixl", "staged"),
+    Route("vllm-kvt", "batch"),
+    Route("vllm-kvt", "staged"),
+    *(Route("vllm-mooncake", mode, g) for g in "abcd" for mode in ("batch", "staged")),
+    Route("sglang", "batch"),
+    Route("neuron", "batch"),
+]
+TOKENS = 12
+BLOCK_TOKENS = 16
+
+# The built-in tokenizer makes one token of a byte, and puts one before the text.
+PROMPTS = {
+    "shorter than a block": "Hello",
+    "exactly two blocks": "x" * (2 * BLOCK_TOKENS - 1),
+    "one more than two blocks": "y" * (2 * BLOCK_TOKENS),
+    "many blocks": "the quick brown fox jumps over the lazy dog. " * 7,
+}
+
+
+def said(engine_url: str, prompt: str, chat: bool, stream: bool) -> tuple[str, str | None, Any]:
+    """Text, finish reason and usage of a greedy answer."""
+    api = client(engine_url)
+    options: dict[str, Any] = {"max_tokens": TOKENS, "temperature": 0, "model": "pdgate-tiny"}
+    if stream:
+        options |= {"stream": True, "stream_options": {"include_usage": True}}
+    if chat:
+        messages: Any = [{"role": "user", "content": prompt}]
+        answer: Any = api.chat.completions.create(messages=messages, **options)
+    else:
+        answer = api.completions.create(prompt=prompt, **options)
+    if not stream:
+        (choice,) = answer.choices
+        text = choice.message.content if chat else choice.text
+        return text, choice.finish_reason, counted(answer.usage)
+    return joined(answer, chat)
+
+
+def joined(events: Iterator[Any], chat: bool) -> tuple[str, str | None, Any]:
+    text, reasons, usages, roles = "", [], [], []
+    for event in events:
+        if event.usage:
+            usages.append(counted(event.usage))
+        for choice in event.choices:
+            if chat and choice.delta.role:
+                roles.append(choice.delta.role)
+            text += (choice.delta.content if chat else choice.text) or ""
+            if choice.finish_reason:
+                reasons.append(choice.finish_reason)
+    assert roles == (["assistant"] if chat else [])
+    (reason,), (usage,) = reasons, usages
+    return text, reason, usage
+
+
+def counted(usage: Any) -> tuple[int, int, int]:
+    return usage.prompt_tokens, usage.completion_tokens, usage.total_tokens
+
+
+# What carries the bytes does not depend on the mode, so one mode is enough for the second.
+CASES = [(route, "shm") for route in ROUTES] + [
+    (next(route for route in ROUTES if route.protocol == protocol), "tcp")
+    for protocol in dict.fromkeys(route.protocol for route in ROUTES)
+]
+
+
+@pytest.fixture(scope="module", params=CASES, ids=lambda case: f"{case[0]}-{case[1]}")
+def crossing(request: pytest.FixtureRequest, fleet: Fleet) -> Iterator[tuple[Pair, Gateway]]:
+    route, transfer = request.param
+    pair = fleet.pair(route.protocol, transfer)
+    with fleet.gateway(pair, route) as gateway:
+        yield pair, gateway
+
+
+@pytest.fixture
+def pair(crossing: tuple[Pair, Gateway]) -> Pair:
+    return crossing[0]
+
+
+@pytest.fixture
+def gateway(crossing: tuple[Pair, Gateway]) -> Gateway:
+    return crossing[1]
+
+
+@pytest.fixture
+def single(fleet: Fleet) -> Engine:
+    return fleet.single()
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize("chat", [False, True], ids=["completions", "chat"])
+def test_the_answer_is_the_single_engines(
+    gateway: Gateway, pair: Pair, single: Engine, chat: bool, stream: bool
+) -> None:
+    by_peer = ("vllm:prompt_tokens_by_source_total", {"source": "external_kv_transfer"})
+    before = pair.decode.metric(by_peer[0], **by_peer[1])
+
+    for prompt in PROMPTS.values():
+        expected = said(single.url, prompt, chat, stream)
+        assert said(gateway.url, prompt, chat, stream) == expected
+
+    # The first call of each prompt moved KV; later ones may find it in decode's own cache.
+    moved = pair.decode.metric(by_peer[0], **by_peer[1]) - before
+    assert moved > 0
+    computed = pair.decode.metric("vllm:prompt_tokens_by_source_total", source="local_compute")
+    answered = pair.decode.metric("vllm:request_success_total")
+    assert computed <= answered
+
+
+def test_the_gateways_record_says_that_the_kv_was_handed_over(gateway: Gateway) -> None:
+    raw = gateway.openai().completions.with_raw_response.create(
+        model="pdgate-tiny", prompt="where did this go?", max_tokens=2, temperature=0
+    )
+
+    record = gateway.record(raw.headers["x-request-id"])
+
+    assert (record["path"], record["kv"], record["outcome"]) == (
+        "disaggregated",
+        "handed_over",
+        "ok",
+    )
