@@ -56,7 +56,14 @@ class Listener:
             )
             with self._lock:
                 self._open[connection] = thread
-            thread.start()
+            try:
+                thread.start()
+            except RuntimeError as error:
+                # No room for another thread: this peer is turned away, the others stay.
+                log.error("%s: %s", self._name, error)
+                with self._lock:
+                    del self._open[connection]
+                connection.close()
 
     def _run(self, connection: socket.socket) -> None:
         try:

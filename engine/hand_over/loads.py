@@ -84,10 +84,16 @@ class Loads:
         self._closed = False
 
     def start(self, request_id: str, source: Source, target: Target) -> None:
+        """Raises RuntimeError if there is no room for a thread; then nothing was started."""
         interrupt = Interrupt()
         with self._lock:
             self._interrupts[request_id] = interrupt
-        self._spawn(interrupt, lambda: self._load(request_id, source, target, interrupt))
+        try:
+            self._spawn(interrupt, lambda: self._load(request_id, source, target, interrupt))
+        except RuntimeError:
+            with self._lock:
+                del self._interrupts[request_id]
+            raise
 
     def cancel(self, request_id: str) -> None:
         with self._lock:
@@ -120,10 +126,11 @@ class Loads:
 
         thread = threading.Thread(target=run, name="pdgate-load", daemon=True)
         with self._lock:
-            self._threads[thread] = interrupt
             if self._closed:
                 interrupt.fire()
-        thread.start()
+            # Under the lock, so that `close` joins only threads that were started.
+            thread.start()
+            self._threads[thread] = interrupt
 
     def _load(self, request_id: str, source: Source, target: Target, interrupt: Interrupt) -> None:
         counters = self._reading.counters
