@@ -75,8 +75,11 @@ class Settings:
             raise ValueError(f"unknown policy for failed loads {self.on_failed_load!r}")
         if not 0 <= self.fail_rate <= 1:
             raise ValueError("the fail rate is a share, 0..1")
-        if self.role != "plain" and self.protocol == NO_PROTOCOL:
-            raise ValueError(f"role {self.role} needs a protocol")
+        if (self.role == "plain") != (self.protocol == NO_PROTOCOL):
+            raise ValueError(
+                f"role {self.role} and protocol {self.protocol} do not go together: "
+                "an engine is plain in both or in neither"
+            )
 
     @property
     def most_tokens(self) -> int:

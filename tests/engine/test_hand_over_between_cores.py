@@ -77,6 +77,24 @@ def test_a_pair_answers_as_one_engine_does(ended: list[Pair], expected: list[int
     assert made.decode.core.stats.prompts_from_peer == len(ask("", TEXT).prompt) - 1
 
 
+@pytest.mark.parametrize("length", [1, 2, 15, 16, 17, 32, 33])
+@pytest.mark.parametrize("known", [False, True])
+def test_prompts_around_the_edges_of_a_block(ended: list[Pair], length: int, known: bool) -> None:
+    """Also when decode has all full blocks already, and when nothing is left to load."""
+    ended.append(made := pair())
+    prompt = ask("", TEXT).prompt[:length]
+    right = made.prefill.tokens(replace(ask("right", ""), prompt=prompt))
+    if known:
+        made.decode.answer(replace(ask("before", ""), prompt=prompt))
+    asked = replace(ask("p", "", ONE_TOKEN, params={"keep": True}), prompt=prompt)
+
+    kept = made.prefill.answer(asked)[-1].kv_transfer_params
+
+    assert kept is not None
+    assert kept["tokens"] == length
+    assert made.decode.tokens(replace(made.reading(kept), prompt=prompt)) == right
+
+
 def test_wrong_pages_change_the_answer(ended: list[Pair], expected: list[int]) -> None:
     """The control: if this passes with right pages, the test above proves nothing."""
     ended.append(made := pair(spoil=True))

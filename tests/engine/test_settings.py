@@ -12,6 +12,7 @@ from pdgate.engine.settings import Settings
         {"max_seqs": 9, "max_step_tokens": 8},
         {"role": "cook"},
         {"role": "prefill"},
+        {"protocol": "vllm-nixl"},
         {"fail_rate": 1.5},
         {"on_failed_load": "ignore"},
     ],
