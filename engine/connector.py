@@ -43,6 +43,7 @@ class Arrival:
         wire_id: X-Request-Id as it came.
         params: The body's kv_transfer_params (client JSON: validate every field).
         body: The whole body, for protocols that put fields at its top level.
+        index: Of this one among all prompts and choices of the HTTP request.
     """
 
     id: str
@@ -50,6 +51,7 @@ class Arrival:
     prompt: Sequence[int]
     params: Mapping[str, Any] | None
     body: Mapping[str, Any]
+    index: int = 0
 
 
 @dataclass(frozen=True, slots=True)

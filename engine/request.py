@@ -43,6 +43,7 @@ class Request:
         id: The engine's own, unique while the request lives.
         wire_id: X-Request-Id as it came.
         params: The body's kv_transfer_params.
+        index: Of this one among all prompts and choices of the HTTP request.
     """
 
     id: str
@@ -51,6 +52,7 @@ class Request:
     sampling: Sampling
     params: Mapping[str, Any] | None = None
     body: Mapping[str, Any] = field(default_factory=dict)
+    index: int = 0
 
 
 class Finish(StrEnum):

@@ -220,7 +220,14 @@ class Work:
         if self.connector is None:
             return None
         plan = self.connector.plan(
-            Arrival(request.id, request.wire_id, request.prompt, request.params, request.body)
+            Arrival(
+                id=request.id,
+                wire_id=request.wire_id,
+                prompt=request.prompt,
+                params=request.params,
+                body=request.body,
+                index=request.index,
+            )
         )
         if isinstance(plan, Load) and not 0 <= plan.tokens <= len(request.prompt):
             raise ValueError(

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
+from zlib import crc32
 
 from pdgate.forwarders.base import Family, HandOff, Leg, Mode, Rendezvous, one_token
 from pdgate.protocols.call import Call, Json
@@ -33,17 +34,23 @@ class Spelling:
 
     send: Callable[[Call], Json]
     receive: Callable[[Call, Instance], Json]
-    pins_rank: bool = False
+    pins_rank: Callable[[Instance], bool] = lambda prefill: False
+    """Whether prefill must use the rank whose engine decode is told of."""
 
     def to_prefill(self, call: Call, prefill: Instance) -> Leg:
         headers = {}
-        if self.pins_rank:
-            headers[mooncake.RANK_HEADER] = str(mooncake.rank_of(prefill))
+        if self.pins_rank(prefill):
+            headers[mooncake.RANK_HEADER] = str(_rank(call, prefill))
         return _read_prompt(call, prefill, self.send(call), headers)
 
     def to_decode(self, call: Call, prefill: Instance, decode: Instance) -> Leg:
         params = self.receive(call, prefill)
         return Leg(decode, call.path, {**call.body, mooncake.FIELD: params})
+
+
+def _rank(call: Call, prefill: Instance) -> int:
+    """The same for both legs of an attempt, and spread over attempts."""
+    return mooncake.rank_of(prefill, turn=crc32(call.attempt_id.encode()))
 
 
 def _transfer_id(call: Call) -> str:
@@ -57,12 +64,15 @@ B = Spelling(
 )
 C = Spelling(
     send=lambda call: mooncake.SEND,
-    receive=lambda call, prefill: mooncake.receive_c(prefill),
-    pins_rank=True,
+    receive=lambda call, prefill: mooncake.receive_c(prefill, _rank(call, prefill)),
+    pins_rank=lambda prefill: True,
 )
 D = Spelling(
     send=lambda call: mooncake.send_d(_transfer_id(call)),
-    receive=lambda call, prefill: mooncake.receive_d(prefill, _transfer_id(call)),
+    receive=lambda call, prefill: mooncake.receive_d(
+        prefill, _rank(call, prefill), _transfer_id(call)
+    ),
+    pins_rank=lambda prefill: len(prefill.engine_ids) > 1,
 )
 
 

@@ -88,6 +88,7 @@ def _request(ask: Ask, wire_id: str, index: int, choice: int) -> Request:
         sampling=sampling,
         params=params,
         body=ask.body,
+        index=index,
     )
 
 

@@ -1,7 +1,7 @@
 """sglang: both sides get the same three fields and meet in a room.
 
     bootstrap_host, bootstrap_port   of prefill's KV side
-    bootstrap_room                   the key
+    bootstrap_room                   the key; prompt or choice number i gets room + i
 
 Each may be a list with one element, as SGLang's own clients send it. The engine's role
 says which side it is.
@@ -26,7 +26,8 @@ class Sglang(TwoSided):
         fields = {name: _only(arrival.body.get(name), name) for name in _FIELDS}
         if all(found is None for found in fields.values()):
             return None
-        key = f"room {read.integer(fields, 'bootstrap_room', 0, 2**63 - 1)}"
+        # One number serves all prompts and choices of a request, as SGLang spreads it.
+        key = f"room {read.integer(fields, 'bootstrap_room', 0, 2**63 - 1) + arrival.index}"
         if self.settings.role == Role.PREFILL:
             return self._keep(arrival.id, key)
         if fields["bootstrap_port"] is None:

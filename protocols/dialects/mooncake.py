@@ -47,14 +47,20 @@ def bootstrap_url(prefill: Instance) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def rank_of(prefill: Instance) -> int:
-    return prefill.dp_rank or 0
+def rank_of(prefill: Instance, turn: int) -> int:
+    """The rank that a call is pinned to: the configured one, else each in turn.
+
+    A call must be pinned where there are several, because decode is told which one it is.
+    """
+    if prefill.dp_rank is not None:
+        return prefill.dp_rank
+    ranks = [rank for rank, _ in prefill.engine_ids]
+    return ranks[turn % len(ranks)] if ranks else 0
 
 
-def engine_id(prefill: Instance) -> str:
-    """Of the data-parallel rank that the call is pinned to."""
-    for rank, found in prefill.engine_ids:
-        if rank == rank_of(prefill):
+def engine_id(prefill: Instance, rank: int) -> str:
+    for known, found in prefill.engine_ids:
+        if known == rank:
             return found
     raise EngineFailed("the prefill engine's bootstrap server has not named it yet", at=prefill.id)
 
@@ -64,12 +70,12 @@ def receive_b(prefill: Instance) -> dict[str, object]:
     return {**RECEIVE, "bootstrap_server_host": host, "bootstrap_server_port": port}
 
 
-def receive_c(prefill: Instance) -> dict[str, object]:
+def receive_c(prefill: Instance, rank: int) -> dict[str, object]:
     return {
         **RECEIVE,
         "remote_bootstrap_addr": bootstrap_url(prefill),
-        "remote_engine_id": engine_id(prefill),
-        "remote_dp_rank": rank_of(prefill),
+        "remote_engine_id": engine_id(prefill, rank),
+        "remote_dp_rank": rank,
     }
 
 
@@ -77,11 +83,11 @@ def send_d(transfer_id: str) -> dict[str, object]:
     return {**SEND, "transfer_id": transfer_id}
 
 
-def receive_d(prefill: Instance, transfer_id: str) -> dict[str, object]:
+def receive_d(prefill: Instance, rank: int, transfer_id: str) -> dict[str, object]:
     return {
         **RECEIVE,
         "transfer_id": transfer_id,
-        "remote_engine_id": engine_id(prefill),
+        "remote_engine_id": engine_id(prefill, rank),
         "remote_bootstrap_addr": bootstrap_url(prefill),
     }
 
