@@ -66,7 +66,10 @@ class Prober:
         """Set when every instance has been looked at once."""
 
     async def run(self) -> None:
-        async with httpx2.AsyncClient(timeout=self._timeout_seconds, trust_env=False) as client:
+        # A fresh connection each time: whether it is accepted is part of the question, and
+        # a kept one that the engine has closed meanwhile would look like a sick engine.
+        limits = httpx2.Limits(max_keepalive_connections=0)
+        async with httpx2.AsyncClient(timeout=None, limits=limits, trust_env=False) as client:
             while True:
                 async with asyncio.TaskGroup() as round_:
                     for candidate in self._instances:
@@ -77,16 +80,28 @@ class Prober:
     async def _look(self, client: httpx2.AsyncClient, instance_id: str) -> None:
         announced = self._announced[instance_id]
         try:
-            seen = await look(client, announced)
+            # For the whole look: byte by byte, an engine could hold up everybody's probes.
+            async with asyncio.timeout(self._timeout_seconds):
+                seen = await look(client, announced)
+        except TimeoutError:
+            self._found_down(instance_id, f"no answer within {self._timeout_seconds:g} s")
+            return
         except NotWell as why:
-            self._complain(instance_id, str(why))
-            self._instances.mark_down(instance_id)
+            self._found_down(instance_id, str(why))
+            return
+        # Whatever one engine's answer trips in us, the others are still to be probed.
+        except Exception as error:  # noqa: BLE001
+            self._found_down(instance_id, f"its answer cannot be read: {error!r}")
             return
         if self._complaints.pop(instance_id, None) is not None:
             log.info("%s is up", instance_id)
         self.cards[instance_id] = seen.cards
         self._instances.put(seen.instance)
         self._instances.mark_up(instance_id, seen.models)
+
+    def _found_down(self, instance_id: str, why: str) -> None:
+        self._complain(instance_id, why)
+        self._instances.mark_down(instance_id)
 
     def _complain(self, instance_id: str, why: str) -> None:
         if self._complaints.get(instance_id) != why:

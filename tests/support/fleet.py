@@ -140,6 +140,8 @@ class Engine:
         self.url = ""
         self.entry: dict[str, Any] = {}
         """More keys of its InstanceEntry."""
+        self.bootstraps = False
+        """Its URL is also that of its Mooncake bootstrap server."""
         self.refuse: Callable[[], None] = self._has_no_server
         """Accepts no further connection; those that are open stay."""
 
@@ -230,8 +232,9 @@ async def gateway_of(*engines: Engine, **settings: Any) -> AsyncIterator[Gateway
         for engine in engines:
             server = await stack.enter_async_context(raw_server(engine.serve))
             engine.url, engine.refuse = server.url, server.stop
-            url = {"url": server.url, **engine.entry}
-            entries.append(InstanceEntry(role=engine.role, **url))
+            kv = server.url.removeprefix("http://") if engine.bootstraps else ""
+            entry = {"url": server.url, "kv": kv, **engine.entry}
+            entries.append(InstanceEntry(role=engine.role, **entry))
         settings.setdefault("health", Health(interval_seconds=PROBE_SECONDS, timeout_seconds=2))
         front = build(Settings(instances=tuple(entries), **settings))
         config = uvicorn.Config(
