@@ -266,4 +266,9 @@ def _ungrouped() -> Iterator[None]:
     try:
         yield
     except BaseExceptionGroup as group:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            # The client left in the moment of the failure, and before Python 3.13 the
+            # group forgets that.
+            raise asyncio.CancelledError from None
         raise group.exceptions[0] from None

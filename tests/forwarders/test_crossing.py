@@ -235,6 +235,25 @@ async def test_a_client_that_leaves_between_the_legs_starts_no_decode() -> None:
     assert engines.visits == ["p0"]
 
 
+@pytest.mark.parametrize("turns", range(4))
+async def test_a_client_that_leaves_as_prefill_fails_is_not_served_again(turns: int) -> None:
+    """A task group that fails swallows a cancellation of the same moment (before Python 3.13)."""
+    gate = asyncio.Event()
+    engines = Scripted(p0=After(gate, EngineFailed("500")), p1={}, d0=NEVER)
+    crossing = Crossing(engines, *speaking("sglang", P1, P0, D0))
+    asking = asyncio.create_task(crossing.ask(chat()))
+    await engines.waits("p0").wait()
+
+    gate.set()
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    asking.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        async with asyncio.timeout(1):
+            await asking
+
+
 async def test_nobody_up_is_said_without_asking_anybody() -> None:
     engines = Scripted()
     crossing = Crossing(engines, P0, D0, mode=Mode.STAGED)

@@ -77,6 +77,7 @@ async def test_a_prefill_that_gave_up_is_replaced() -> None:
     engines = Scripted(p1=gave_up, p0=prefilled(), d0=OK)
 
     assert (await Crossing(engines, P0, P1, D0).ask(chat())).body == OK[0]
+    assert engines.visits == ["p1", "p0", "d0"]
 
 
 async def test_a_prefill_without_blocks_is_replaced() -> None:
@@ -244,6 +245,19 @@ async def test_a_long_json_answer_is_relayed_as_it_comes() -> None:
     await crossing.called[0].hears.wait()
 
     assert crossing.called[0].chunks == [long]
+    asking.cancel()
+
+
+async def test_an_endless_first_event_is_relayed_too() -> None:
+    long = b"data: " + b"x" * (200 << 10)
+    engines = Scripted(p0=prefilled(), d0=[long[:100], long[100:], NEVER])
+    crossing = Crossing(engines, P0, D0)
+    asking = asyncio.create_task(crossing.ask(chat()))
+
+    await engines.waits("d0").wait()
+    await crossing.called[0].hears.wait()
+
+    assert b"".join(crossing.called[0].chunks) == long
     asking.cancel()
 
 
