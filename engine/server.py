@@ -36,6 +36,7 @@ from pdgate.transfer.base import Backend, Region
 # The core's thread and the event loop take turns at the interpreter; five milliseconds,
 # the default, is several tokens of a small model.
 SWITCH_SECONDS = 0.0005
+WILDCARDS = ("", "0.0.0.0", "::")
 # What aborted answers get to be written; only a client that does not read needs it.
 LAST_WRITE_SECONDS = 5
 
@@ -137,7 +138,9 @@ def _memory(
     # Only an engine with a protocol needs a transfer backend and what it brings along.
     from pdgate.transfer import registry
 
-    backend = registry.load(settings.transfer)
+    # Peers dial what is advertised, which a wildcard is not.
+    advertise = settings.host if settings.kv_host in WILDCARDS else settings.kv_host
+    backend = registry.load(settings.transfer, host=settings.kv_host, advertise=advertise)
     closing.callback(backend.close)
     return backend, backend.allocate(layout.total_bytes)
 
