@@ -56,7 +56,7 @@ class EngineCore:
 
     def connect(self, connector: Connector) -> None:
         """Before `start`; without it the engine computes everything itself."""
-        self._work.connector = connector
+        self._work.hooks.connector = connector
 
     def start(self) -> None:
         self._thread.start()

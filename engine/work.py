@@ -4,24 +4,23 @@
     step                                                   does the next piece of it
     take_outputs                                           what came out since the last call
 
-A connector's hooks are called from here. One of them failing fails its own request and
-no other: connectors are written by others and speak with strangers.
+A connector's hooks are called from here, through `hooks`.
 """
 
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 from pdgate.engine.cache.memory import KvMemory
 from pdgate.engine.cache.prefix import BlockPool
-from pdgate.engine.connector import Arrival, Connector, Keep, Load, Pages
-from pdgate.engine.generation import Generation
+from pdgate.engine.connector import Keep
+from pdgate.engine.hooks import HookFailed, Hooks
 from pdgate.engine.job import Chunk, Job, State
 from pdgate.engine.layout import Layout
 from pdgate.engine.leases import Lease, Leases
-from pdgate.engine.model.llama import Span, Wanted
+from pdgate.engine.live import Live, begin, pages_to_fill, pages_to_keep, span
 from pdgate.engine.model.load import LoadedModel
 from pdgate.engine.model.weights import Floats
 from pdgate.engine.pace import Faults
@@ -31,33 +30,12 @@ from pdgate.engine.stats import Gauges, Stats
 
 log = logging.getLogger(__name__)
 
-# What a NIXL prefill says of its own cache hits; decode repeats it to the client.
-CACHED_BY_PEER: Final = "remote_prefill_cached_tokens"
-
 
 @dataclass(frozen=True, slots=True)
 class Options:
     limits: Limits = field(default_factory=Limits)
     reuse_prefixes: bool = True
     on_failed_load: Literal["fail", "recompute"] = "fail"
-
-
-@dataclass(slots=True)
-class Live:
-    """A request that is not over. A prefill for a peer has no generation and no client.
-
-    Attributes:
-        cached_by_peer: Prompt tokens that the prefill engine had cached, as it said.
-        cached: Prompt tokens that nobody computed for this request; None until the whole
-            prompt is in the pages.
-    """
-
-    job: Job
-    generation: Generation | None = None
-    load: Load | None = None
-    keep: Keep | None = None
-    cached_by_peer: int = 0
-    cached: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +68,7 @@ class Work:
         self._live: dict[str, Live] = {}
         self._leases = Leases()
         self._outputs: list[Output] = []
-        self.connector: Connector | None = None
+        self.hooks = Hooks()
         self.stats = Stats()
 
     @property
@@ -119,31 +97,16 @@ class Work:
             self._refuse(request.id, "this engine was told to fail some requests")
             return
         try:
-            plan = self._plan(request)
+            plan = self.hooks.plan(request)
         except ValueError as error:
             self._refuse(request.id, str(error), blame_client=True)
             return
-        except Exception:  # a bug in a connector must cost its own request only
-            log.exception("the connector could not plan %s", request.id)
-            self._refuse(request.id, "the KV connector failed")
+        except HookFailed as error:
+            self._refuse(request.id, str(error))
             return
-        sampling = request.sampling
-        job = Job(
-            request.id,
-            list(request.prompt),
-            len(request.prompt),
-            goal=len(request.prompt) if sampling.max_tokens == 0 else None,
-            load=plan.tokens if isinstance(plan, Load) else None,
-            every_logit=sampling.prompt_logprobs is not None,
-        )
-        self._live[request.id] = Live(
-            job,
-            Generation(request, self._model.tokenizer, self._model.positions),
-            load=plan if isinstance(plan, Load) else None,
-            keep=plan if isinstance(plan, Keep) else None,
-            cached_by_peer=_cached_by_peer(request.params),
-        )
-        self._scheduler.add(job)
+        live = begin(request, plan, self._model)
+        self._live[request.id] = live
+        self._scheduler.add(live.job)
 
     def prefill(self, request_id: str, prompt: Sequence[int], tokens: int, keep: Keep) -> None:
         job = Job(request_id, list(prompt), len(prompt), goal=tokens)
@@ -196,7 +159,7 @@ class Work:
         begun = self._now()
         prompts = sum(1 for chunk in step.chunks if chunk.completes and not chunk.job.decodes)
         decodes = sum(1 for chunk in step.chunks if chunk.job.decodes)
-        spans = [self._span(chunk) for chunk in step.chunks]
+        spans = [span(chunk) for chunk in step.chunks]
         for chunk, logits in zip(
             step.chunks, self._model.decoder.forward(spans, self._memory), strict=True
         ):
@@ -216,38 +179,13 @@ class Work:
         for lease in self._leases.take_all():
             self._drop(lease, why)
 
-    def _plan(self, request: Request) -> Load | Keep | None:
-        if self.connector is None:
-            return None
-        plan = self.connector.plan(
-            Arrival(
-                id=request.id,
-                wire_id=request.wire_id,
-                prompt=request.prompt,
-                params=request.params,
-                body=request.body,
-                index=request.index,
-            )
-        )
-        if isinstance(plan, Load) and not 0 <= plan.tokens <= len(request.prompt):
-            raise ValueError(
-                f"{plan.tokens} tokens of a prompt of {len(request.prompt)} cannot be loaded"
-            )
-        return plan
-
     def _start(self, live: Live) -> None:
-        job, load = live.job, live.load
-        assert load is not None
-        held = min(self._layout.blocks_for(load.tokens), len(job.blocks))
-        pages = Pages(tuple(job.blocks[:held]), load.tokens, job.hits)
-        # Nothing is left to load for a request that ended before it got pages; its peer
-        # learns through the same call that it may let go.
-        skip = load.tokens if job.state is State.DOOMED else min(job.hits, load.tokens)
+        assert live.load is not None
+        pages, skip = pages_to_fill(live.job, live.load, self._layout)
         try:
-            self._hooks.start(job.id, load, pages, skip)
-        except Exception:  # a bug in a connector must cost its own request only
-            log.exception("the connector could not start to load %s", job.id)
-            self.loaded(job.id, "the KV connector failed")
+            self.hooks.start(live.job.id, live.load, pages, skip)
+        except HookFailed as error:
+            self.loaded(live.job.id, str(error))
 
     def _load_failed(self, live: Live, error: str) -> None:
         self.stats.loads_failed += 1
@@ -257,20 +195,10 @@ class Work:
         self.stats.requests_failed += 1
         self._scheduler.abort(live.job)
         del self._live[live.job.id]
-        if self._hooks.load_failure == "abort":
+        if self.hooks.failed_load_is_abort:
             self._outputs.append(Output(live.job.id, finish=Finish.ABORT))
         else:
             self._refuse(live.job.id, f"KV cache could not be loaded: {error}")
-
-    def _span(self, chunk: Chunk) -> Span:
-        job = chunk.job
-        if job.every_logit and chunk.start < job.prompt_tokens:
-            wanted = Wanted.ALL
-        elif chunk.completes and job.goal is None:
-            wanted = Wanted.LAST
-        else:
-            wanted = Wanted.NONE
-        return Span(job.tokens[chunk.start : chunk.end], chunk.start, job.blocks, wanted)
 
     def _computed(self, chunk: Chunk, logits: Floats) -> None:
         live = self._live[chunk.job.id]
@@ -302,13 +230,11 @@ class Work:
         if live.keep is None:
             self._scheduler.drop(blocks)
         else:
-            self._leases.hold(Lease(job.id, blocks, self._now() + live.keep.lease_seconds))
             try:
-                params = self._kept(live, blocks, str(output.finish))
-            except Exception:  # a bug in a connector must cost its own request only
-                log.exception("the connector could not keep %s", job.id)
+                params = self._kept(live, live.keep, blocks, output)
+            except HookFailed as error:
                 self.release(job.id)
-                self._refuse(job.id, "the KV connector failed")
+                self._refuse(job.id, str(error))
                 return
         if live.generation is not None:
             prompt_logprobs = output.prompt_logprobs
@@ -323,18 +249,20 @@ class Work:
                 )
             )
 
-    def _kept(self, live: Live, blocks: list[int], finish: str) -> Mapping[str, Any] | None:
-        assert live.keep is not None
+    def _kept(
+        self, live: Live, keep: Keep, blocks: list[int], output: Output
+    ) -> Mapping[str, Any] | None:
+        """The pages wait for a reader from now on. Raises HookFailed."""
         job = live.job
-        held = blocks[: self._layout.blocks_for(job.computed)]
-        pages = Pages(tuple(held), job.computed, min(job.hits, job.prompt_tokens))
+        self._leases.hold(Lease(job.id, blocks, self._now() + keep.lease_seconds))
         first = live.generation.first_token if live.generation else None
-        return self._hooks.kept(job.id, live.keep, pages, first, finish)
+        pages = pages_to_keep(job, blocks, self._layout)
+        return self.hooks.kept(job.id, keep, pages, first, str(output.finish))
 
     def _end_early(self, live: Live, output: Output, why: str) -> None:
         """The client hears of it now; pages that are being filled wait for `loaded`."""
         job = live.job
-        never_started = job.load is not None and job.state is State.WAITING
+        never_started = live.load_never_started
         was_loading = job.state is State.LOADING
         self._scheduler.abort(job)
         if live.generation is not None:
@@ -345,28 +273,16 @@ class Work:
             self._start(live)
             return
         if was_loading:
-            self._guarded(lambda: self._hooks.cancel(job.id), job.id)
+            self.hooks.cancel(job.id)
             return
         self._live.pop(job.id, None)
         if live.keep is not None:
-            self._guarded(lambda: self._hooks.dropped(job.id, why), job.id)
+            self.hooks.dropped(job.id, why)
 
     def _drop(self, lease: Lease, why: str) -> None:
         """The connector hears of it first, so that no reader comes for pages used anew."""
-        self._guarded(lambda: self._hooks.dropped(lease.request_id, why), lease.request_id)
+        self.hooks.dropped(lease.request_id, why)
         self._scheduler.drop(lease.blocks)
-
-    def _guarded(self, hook: Callable[[], None], request_id: str) -> None:
-        try:
-            hook()
-        except Exception:  # a bug in a connector must cost its own request only
-            log.exception("the connector failed while letting go of %s", request_id)
-
-    @property
-    def _hooks(self) -> Connector:
-        """Loads and keeps are only ever planned by a connector."""
-        assert self.connector is not None
-        return self.connector
 
     def _refuse(self, request_id: str, message: str, *, blame_client: bool = False) -> None:
         if not blame_client:
@@ -383,8 +299,3 @@ class Work:
         self.stats.prompts_from_cache += job.hits
         self.stats.prompts_from_peer += from_peer
         self.stats.prompts_computed += min(job.prompt_tokens, job.end) - job.hits - from_peer
-
-
-def _cached_by_peer(params: Mapping[str, Any] | None) -> int:
-    count = (params or {}).get(CACHED_BY_PEER)
-    return count if isinstance(count, int) and count > 0 else 0

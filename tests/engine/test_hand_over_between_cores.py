@@ -180,6 +180,35 @@ def test_bad_params_are_the_clients_fault(ended: list[Pair], tokens: Any) -> Non
     assert last.refusal.blame_client
 
 
+@pytest.mark.parametrize("hook", ["plan", "start", "kept", "cancel", "dropped"])
+def test_a_broken_hook_costs_its_own_request_only(
+    ended: list[Pair], monkeypatch: pytest.MonkeyPatch, hook: str
+) -> None:
+    ended.append(made := pair(hold=hook == "cancel"))
+    kept = made.keep()
+
+    def broken(*_: object) -> None:
+        raise KeyError("a bug")
+
+    monkeypatch.setattr(FakeConnector, hook, broken)
+    match hook:
+        case "plan" | "start":
+            last = made.decode.answer(made.reading(kept.kv_transfer_params))[-1]
+            assert last.refusal is not None
+        case "kept":
+            assert made.keep("p1").refusal is not None
+        case "cancel":
+            made.decode.core.submit(made.reading(kept.kv_transfer_params))
+            assert made.reader.started.wait(10)
+            made.decode.core.abort("d")
+        case "dropped":
+            made.prefill.core.abort("p")
+
+    monkeypatch.undo()
+    for side in (made.prefill, made.decode):
+        assert side.answer(ask("next", "x"))[-1].finish is Finish.LENGTH
+
+
 def test_kept_pages_are_given_back_when_the_lease_is_over(ended: list[Pair]) -> None:
     """And a reader who comes too late is refused, never given other pages."""
     ended.append(made := pair(lease_seconds=0.05))

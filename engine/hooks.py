@@ -1,0 +1,87 @@
+"""Calls a connector, and survives it.
+
+Connectors are written by others and speak with strangers, so whatever one of their hooks
+raises costs the request it was about and no other.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pdgate.engine.connector import Arrival, Connector, Keep, Load, Pages
+from pdgate.engine.request import Request
+
+log = logging.getLogger(__name__)
+
+
+class HookFailed(Exception):
+    """The connector raised what it must not; the log has it."""
+
+
+class Hooks:
+    """Without a connector every request is computed here, and the other hooks are not called."""
+
+    def __init__(self) -> None:
+        self.connector: Connector | None = None
+
+    def plan(self, request: Request) -> Load | Keep | None:
+        """Raises ValueError if the client is to blame, HookFailed."""
+        if self.connector is None:
+            return None
+        arrival = Arrival(request.id, request.wire_id, request.prompt, request.params, request.body)
+        try:
+            plan = self.connector.plan(arrival)
+        except ValueError:
+            raise
+        except Exception as error:  # see above
+            raise _logged("plan", request.id) from error
+        if isinstance(plan, Load) and not 0 <= plan.tokens <= len(request.prompt):
+            raise ValueError(
+                f"{plan.tokens} tokens of a prompt of {len(request.prompt)} cannot be loaded"
+            )
+        return plan
+
+    def start(self, request_id: str, load: Load, pages: Pages, skip_tokens: int) -> None:
+        """Raises HookFailed."""
+        try:
+            self._there.start(request_id, load, pages, skip_tokens)
+        except Exception as error:  # see above
+            raise _logged("start to load", request_id) from error
+
+    def kept(
+        self, request_id: str, keep: Keep, pages: Pages, first_token: int | None, finish: str
+    ) -> Mapping[str, Any] | None:
+        """Raises HookFailed."""
+        try:
+            return self._there.kept(request_id, keep, pages, first_token, finish)
+        except Exception as error:  # see above
+            raise _logged("keep", request_id) from error
+
+    def cancel(self, request_id: str) -> None:
+        _guarded(lambda: self._there.cancel(request_id), request_id)
+
+    def dropped(self, request_id: str, why: str) -> None:
+        _guarded(lambda: self._there.dropped(request_id, why), request_id)
+
+    @property
+    def failed_load_is_abort(self) -> bool:
+        return self._there.load_failure == "abort"
+
+    @property
+    def _there(self) -> Connector:
+        """Loads and keeps are only ever planned by a connector."""
+        assert self.connector is not None
+        return self.connector
+
+
+def _guarded(hook: Callable[[], None], request_id: str) -> None:
+    """Nothing hangs on how it went: the request is over."""
+    try:
+        hook()
+    except Exception:  # see above
+        log.exception("the connector failed while letting go of %s", request_id)
+
+
+def _logged(what: str, request_id: str) -> HookFailed:
+    log.exception("the connector could not %s %s", what, request_id)
+    return HookFailed("the KV connector failed")

@@ -1,0 +1,91 @@
+"""A request that is not over, with all that belongs to it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pdgate.engine.connector import Keep, Load, Pages
+from pdgate.engine.generation import Generation
+from pdgate.engine.job import Chunk, Job, State
+from pdgate.engine.layout import Layout
+from pdgate.engine.model.llama import Span, Wanted
+from pdgate.engine.model.load import LoadedModel
+from pdgate.engine.request import Request
+
+# What a NIXL prefill says of its own cache hits; decode repeats it to the client.
+CACHED_BY_PEER: Final = "remote_prefill_cached_tokens"
+
+
+@dataclass(slots=True)
+class Live:
+    """
+    Attributes:
+        generation: None for a prefill that a peer asked for: it has no client.
+        cached_by_peer: Prompt tokens that the prefill engine had cached, as it said.
+        cached: Prompt tokens that nobody computed for this request; None until the whole
+            prompt is in the pages.
+    """
+
+    job: Job
+    generation: Generation | None = None
+    load: Load | None = None
+    keep: Keep | None = None
+    cached_by_peer: int = 0
+    cached: int | None = None
+
+    @property
+    def load_never_started(self) -> bool:
+        return self.job.load is not None and self.job.state is State.WAITING
+
+
+def begin(request: Request, plan: Load | Keep | None, model: LoadedModel) -> Live:
+    """A request as it comes in, with what its connector planned."""
+    prompt = request.prompt
+    job = Job(
+        request.id,
+        list(prompt),
+        len(prompt),
+        goal=len(prompt) if request.sampling.max_tokens == 0 else None,
+        load=plan.tokens if isinstance(plan, Load) else None,
+        every_logit=request.sampling.prompt_logprobs is not None,
+    )
+    return Live(
+        job,
+        Generation(request, model.tokenizer, model.positions),
+        load=plan if isinstance(plan, Load) else None,
+        keep=plan if isinstance(plan, Keep) else None,
+        cached_by_peer=_cached_by_peer(request.params),
+    )
+
+
+def _cached_by_peer(params: Mapping[str, Any] | None) -> int:
+    count = (params or {}).get(CACHED_BY_PEER)
+    return count if isinstance(count, int) and count > 0 else 0
+
+
+def span(chunk: Chunk) -> Span:
+    """What the model has to compute for a chunk."""
+    job = chunk.job
+    if job.every_logit and chunk.start < job.prompt_tokens:
+        wanted = Wanted.ALL
+    elif chunk.completes and job.goal is None:
+        wanted = Wanted.LAST
+    else:
+        wanted = Wanted.NONE
+    return Span(job.tokens[chunk.start : chunk.end], chunk.start, job.blocks, wanted)
+
+
+def pages_to_fill(job: Job, load: Load, layout: Layout) -> tuple[Pages, int]:
+    """For a load that starts: its pages, and how many tokens are there already.
+
+    For a request that ended before it got pages, nothing is left to load: its peer learns
+    through the same call that it may let go.
+    """
+    held = job.blocks[: layout.blocks_for(load.tokens)]
+    skip = load.tokens if job.state is State.DOOMED else min(job.hits, load.tokens)
+    return Pages(tuple(held), load.tokens, job.hits), skip
+
+
+def pages_to_keep(job: Job, blocks: list[int], layout: Layout) -> Pages:
+    held = blocks[: layout.blocks_for(job.computed)]
+    return Pages(tuple(held), job.computed, min(job.hits, job.prompt_tokens))
