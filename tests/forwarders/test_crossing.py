@@ -282,3 +282,13 @@ async def test_a_bug_is_neither_retried_nor_hidden(
     with pytest.raises(type(mistake), match="bug"):
         await crossing.ask(chat())
     assert crossing.reserved == {}
+
+
+@pytest.mark.parametrize("mode", Mode)
+async def test_a_forwarder_without_a_way_is_a_bug_that_is_named(mode: Mode) -> None:
+    """ "plain" cannot cross two engines, whatever the fleet says."""
+    crossing = Crossing(Scripted(), *speaking("plain", P0, D0), mode=mode)
+
+    with pytest.raises(TypeError, match=r"plain (has no way to cross|cannot choose decode)"):
+        await crossing.ask(chat())
+    assert crossing.reserved == {}

@@ -1,0 +1,136 @@
+"""A merged answer keeps the contract of an answer."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+import pytest
+
+from pdgate.forwarders.base import Merge, Sink
+from pdgate.forwarders.merged import Merged
+from pdgate.protocols.call import Headers, Json
+from pdgate.protocols.errors import EngineFailed, GatewayError
+from tests.support.sinks import Collected
+
+
+class Loud(Merge):
+    """Prefill's word first, then decode's in capitals, then a full stop."""
+
+    def first(self, reply: Json) -> bytes:
+        word: bytes = reply["word"]
+        return word
+
+    def feed(self, chunk: bytes) -> bytes:
+        if b"?" in chunk:
+            raise EngineFailed("they disagree")
+        return chunk.upper()
+
+    def end(self) -> bytes:
+        return b"."
+
+
+@dataclass
+class ByHand:
+    """An answer whose pieces a test pushes."""
+
+    status: int = 200
+    headers: Headers = ((b"content-type", b"text/plain"), (b"content-length", b"3"))
+    told: list[str] = field(default_factory=list)
+    sink: Sink | None = None
+
+    async def ready(self, beyond: int = 0) -> bytes:
+        return b"decode's own"
+
+    def start(self, sink: Sink) -> None:
+        self.sink = sink
+
+    def pause(self) -> None:
+        self.told.append("pause")
+
+    def resume(self) -> None:
+        self.told.append("resume")
+
+    def data(self, chunk: bytes) -> None:
+        assert self.sink is not None
+        self.sink.data(chunk)
+
+    def ended(self, error: GatewayError | None, last: bytes = b"") -> None:
+        assert self.sink is not None
+        self.sink.ended(error, last)
+
+
+async def begun(word: bytes = b"") -> tuple[ByHand, Collected]:
+    async def prefill() -> Json:
+        return {"word": word}
+
+    answer, sink = ByHand(), Collected()
+    merged = Merged(answer, Loud(), asyncio.create_task(prefill()))
+    await merged.ready()
+    merged.start(sink)
+    return answer, sink
+
+
+async def test_all_parts_come_in_order() -> None:
+    answer, sink = await begun(b"early ")
+    answer.data(b"a")
+    answer.data(b"b")
+    answer.ended(None)
+
+    assert await sink.body() == b"early AB."
+
+
+async def test_the_last_piece_may_come_with_the_end() -> None:
+    answer, sink = await begun()
+    answer.data(b"a")
+    answer.ended(None, b"b")
+
+    assert await sink.body() == b"AB."
+
+
+async def test_without_an_early_word_decode_says_what_is_ready() -> None:
+    async def prefill() -> Json:
+        return {"word": b""}
+
+    merged = Merged(ByHand(), Loud(), asyncio.create_task(prefill()))
+
+    assert await merged.ready() == b"decode's own"
+
+
+async def test_a_cut_answer_has_no_proper_end() -> None:
+    answer, sink = await begun()
+    answer.data(b"a")
+    answer.ended(EngineFailed("cut"))
+
+    with pytest.raises(EngineFailed, match="cut"):
+        await sink.body()
+    assert sink.chunks == [b"A"]
+
+
+@pytest.mark.parametrize("with_the_end", [False, True])
+async def test_a_disagreement_ends_it_once(with_the_end: bool) -> None:
+    """Whatever decode goes on to say; a second end would break the contract."""
+    answer, sink = await begun()
+    answer.data(b"a")
+    if not with_the_end:
+        answer.data(b"?")
+        answer.data(b"b")
+    answer.ended(None, b"?")
+
+    with pytest.raises(EngineFailed, match="disagree"):
+        await sink.body()
+    assert sink.chunks == [b"A"]
+
+
+async def test_its_length_is_not_promised() -> None:
+    merged = Merged(ByHand(), Loud(), asyncio.create_task(asyncio.sleep(0, {})))
+
+    assert merged.headers == [(b"content-type", b"text/plain")]
+
+
+async def test_a_slow_client_slows_decode() -> None:
+    answer = ByHand()
+    merged = Merged(answer, Loud(), asyncio.create_task(asyncio.sleep(0, {})))
+
+    merged.pause()
+    merged.resume()
+
+    assert answer.told == ["pause", "resume"]
