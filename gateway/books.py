@@ -173,9 +173,9 @@ class Books(Collector):
         yield calls
 
 
-def registry_of(books: Books) -> CollectorRegistry:
+def registry_of(counted: Collector) -> CollectorRegistry:
     registry = CollectorRegistry()
-    registry.register(books)
+    registry.register(counted)
     return registry
 
 

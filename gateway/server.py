@@ -3,6 +3,8 @@
 import asyncio
 import logging
 import os
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import uvicorn
 from uvicorn.supervisors import Multiprocess
@@ -16,6 +18,9 @@ log = logging.getLogger(__name__)
 
 SETTINGS_VARIABLE = "PDGATE_SETTINGS"
 """Brings the settings to the workers, which start as new processes."""
+
+METRICS_VARIABLE = "PDGATE_METRICS_FOLDER"
+"""Where workers add up what they count; set only where there are several."""
 
 KEEP_ALIVE_SECONDS = 75
 SHUTDOWN_SECONDS = 30
@@ -44,11 +49,24 @@ def serve(settings: Settings) -> None:
     )
     socket = config.bind_socket()
     host, port = socket.getsockname()[:2]
-    print(f"pdgate listens on http://{host}:{port}", flush=True)
+    shown = f"[{host}]" if ":" in host else host
+    print(f"pdgate listens on http://{shown}:{port}", flush=True)
     if settings.listen.workers > 1:
-        Multiprocess(config, sockets=[socket]).run()
+        with TemporaryDirectory(prefix="pdgate-metrics-") as folder:
+            os.environ[METRICS_VARIABLE] = folder
+            _Workers(config, sockets=[socket]).run()
     else:
+        os.environ.pop(METRICS_VARIABLE, None)
         uvicorn.Server(config).run(sockets=[socket])
+
+
+class _Workers(Multiprocess):
+    def terminate_all(self) -> None:
+        super().terminate_all()
+        # While we held it, clients could still connect, and would wait in vain for the
+        # last running call to end.
+        for socket in self.sockets:
+            socket.close()
 
 
 def _protocol() -> type[asyncio.Protocol] | str:
@@ -63,7 +81,8 @@ def from_environment() -> Front:
     """What each worker builds."""
     settings = Settings.model_validate_json(os.environ[SETTINGS_VARIABLE])
     _log_to_stderr(settings)
-    return build(settings)
+    folder = os.environ.get(METRICS_VARIABLE)
+    return build(settings, Path(folder) if folder else None)
 
 
 def _log_to_stderr(settings: Settings) -> None:

@@ -10,8 +10,9 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 
-from pdgate.forwarders import registry
+from pdgate.forwarders import registry as forwarders
 from pdgate.forwarders.execution import Execution, Way
 from pdgate.gateway.app import create_app
 from pdgate.gateway.asgi import Front
@@ -25,6 +26,7 @@ from pdgate.gateway.probe import Prober
 from pdgate.gateway.service import Service
 from pdgate.gateway.upstream.client import HttpUpstream
 from pdgate.gateway.upstream.settings import UpstreamSettings
+from pdgate.gateway.worker_metrics import WorkerMetrics
 from pdgate.protocols.instance import Instance
 from pdgate.scheduling import policy
 from pdgate.scheduling.instances import Instances
@@ -33,8 +35,11 @@ from pdgate.scheduling.scheduler import Scheduler
 log = logging.getLogger(__name__)
 
 
-def build(settings: Settings) -> Front:
-    """The gateway as an ASGI application; it opens nothing before its lifespan begins."""
+def build(settings: Settings, metrics_folder: Path | None = None) -> Front:
+    """The gateway as an ASGI application; it makes no connection before its lifespan begins.
+
+    `metrics_folder` is shared by all workers, where there are several.
+    """
     instances = Instances(settings.fleet)
     scheduler = Scheduler(
         instances,
@@ -45,6 +50,7 @@ def build(settings: Settings) -> Front:
     upstream = HttpUpstream(UpstreamSettings(timeouts=_timeouts(settings)))
     recent = RecentCalls() if settings.debug_routes else None
     books = Books(instances, recent, settings.call_log)
+    shared = WorkerMetrics(books, metrics_folder) if metrics_folder else None
     execution = Execution(scheduler, ways(settings), upstream, max_attempts=settings.max_attempts)
     intake = Intake(settings.max_body_bytes, settings.trust_client_kv_params)
     prober = Prober(instances, settings.health.interval_seconds, settings.health.timeout_seconds)
@@ -52,16 +58,20 @@ def build(settings: Settings) -> Front:
     @asynccontextmanager
     async def running() -> AsyncIterator[None]:
         async with upstream, asyncio.TaskGroup() as background:
-            probing = background.create_task(prober.run())
+            always = [background.create_task(prober.run())]
+            if shared is not None:
+                always.append(background.create_task(shared.run()))
             # Engines that are down are found out within the probe's own timeout.
             with suppress(TimeoutError):
                 await asyncio.wait_for(
                     prober.first_round.wait(), settings.health.timeout_seconds + 1
                 )
             yield
-            probing.cancel()
+            for task in always:
+                task.cancel()
 
-    app = create_app(instances, prober, registry_of(books), running, recent, intake.call_id)
+    registry = registry_of(shared or books)
+    app = create_app(instances, prober, registry, running, recent, intake.call_id)
     headers = path_headers if settings.debug_headers else no_headers
     return Front(Service(intake, execution, books), app, headers)
 
@@ -75,7 +85,9 @@ def ways(settings: Settings) -> Callable[[Instance], Way]:
         way = made.get(key)
         if way is None:
             mode = mode_for(settings, instance.protocol)
-            way = made[key] = Way(registry.load(instance.protocol, mode, instance.generation), mode)
+            way = made[key] = Way(
+                forwarders.load(instance.protocol, mode, instance.generation), mode
+            )
         return way
 
     return way_of
