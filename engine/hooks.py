@@ -28,7 +28,14 @@ class Hooks:
         """Raises ValueError if the client is to blame, HookFailed."""
         if self.connector is None:
             return None
-        arrival = Arrival(request.id, request.wire_id, request.prompt, request.params, request.body)
+        arrival = Arrival(
+            id=request.id,
+            wire_id=request.wire_id,
+            prompt=request.prompt,
+            params=request.params,
+            body=request.body,
+            index=request.index,
+        )
         try:
             plan = self.connector.plan(arrival)
         except ValueError:
