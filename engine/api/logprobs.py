@@ -10,7 +10,12 @@ from pdgate.engine.request import Logprob
 def for_completion(
     tokenizer: Tokenizer, found: Sequence[tuple[int, Logprob | None]], offset: int
 ) -> dict[str, Any]:
-    """`found` are tokens with theirs, None for a prompt's first; `offset` counts characters."""
+    """`found` are tokens with theirs, None for a prompt's first; `offset` counts characters.
+
+    OpenAI's schema has numbers only, and its clients check that. A first token was given, not
+    predicted, so it is certain: 0.0, where vLLM writes null.
+    """
+    entries = [entry or Logprob(token, 0.0, ()) for token, entry in found]
     tokens = [tokenizer.token(token) for token, _ in found]
     offsets = []
     for text in tokens:
@@ -18,8 +23,8 @@ def for_completion(
         offset += len(text)
     return {
         "tokens": tokens,
-        "token_logprobs": [entry and entry.logprob for _, entry in found],
-        "top_logprobs": [entry and _top(tokenizer, entry) for _, entry in found],
+        "token_logprobs": [entry.logprob for entry in entries],
+        "top_logprobs": [_top(tokenizer, entry) for entry in entries],
         "text_offset": offsets,
     }
 

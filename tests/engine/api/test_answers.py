@@ -129,7 +129,7 @@ async def test_echo_repeats_the_prompt_with_its_logprobs(served: Served) -> None
 
     assert choice["text"].startswith("Hello")
     assert choice["logprobs"]["tokens"][1:6] == list("Hello")
-    assert choice["logprobs"]["token_logprobs"][0] is None
+    assert choice["logprobs"]["token_logprobs"][0] == 0.0
     assert len(choice["logprobs"]["token_logprobs"]) == 9
 
 
