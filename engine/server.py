@@ -23,6 +23,7 @@ from pdgate.engine.api.service import Service
 from pdgate.engine.connector import Connector
 from pdgate.engine.core import EngineCore
 from pdgate.engine.layout import Layout
+from pdgate.engine.listening import listen
 from pdgate.engine.mailroom import Mailroom
 from pdgate.engine.metrics import EngineMetrics
 from pdgate.engine.model.load import LoadedModel, load
@@ -46,8 +47,7 @@ def run(settings: Settings) -> None:
     logging.basicConfig(level=settings.log_level.upper())
     sys.setswitchinterval(SWITCH_SECONDS)
     model = load(settings.model, settings.most_tokens)
-    listening = _listen(settings)
-    with listening, _calm_signals():
+    with listen(settings) as listening, _calm_signals():
         uvloop.run(_serve(settings, model, listening))
 
 
@@ -174,11 +174,6 @@ def _connect(
             peer=settings.peer,
         ),
     )
-
-
-def _listen(settings: Settings) -> socket.socket:
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    return socket.create_server((settings.host, settings.port), family=family)
 
 
 def _ready_line(settings: Settings, listening: socket.socket, connector: Connector | None) -> str:

@@ -3,7 +3,6 @@
 import socket
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -66,12 +65,12 @@ class Plan:
         if self.mode and (why_not := modes[Mode(self.mode)]):
             raise BadPlan(f"{self.protocol} cannot do {self.mode} scheduling: {why_not}")
 
-    def engine_command(self, role: str, kv_port: int) -> Sequence[str]:
+    def engine_command(self, role: str) -> Sequence[str]:
         model = ("--model", str(self.model)) if self.model else ()
         return (
             *PDGATE, "engine", "--role", role, "--pdd-protocol", self.protocol,
             "--transfer", self.transfer, "--host", HOST, "--port", "0",
-            "--kv-host", HOST, "--kv-port", str(kv_port), *model,
+            "--kv-host", HOST, *model,
         )  # fmt: skip
 
     def gateway_command(self, instances: Sequence[str]) -> Sequence[str]:
@@ -81,15 +80,6 @@ class Plan:
             *PDGATE, "serve", "--host", HOST, "--port", str(self.port), "--debug-routes",
             "--pdd-protocol", self.protocol, *mode, *engines,
         )  # fmt: skip
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now, all different."""
-    with ExitStack() as open_until_all_are_known:
-        probes = [open_until_all_are_known.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind((HOST, 0))
-        return [probe.getsockname()[1] for probe in probes]
 
 
 def _check_port(port: int) -> None:

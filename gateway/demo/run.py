@@ -12,7 +12,7 @@ from openai import OpenAIError
 
 from pdgate.gateway.demo.ask import QUESTION, ask
 from pdgate.gateway.demo.children import Child, ChildDied, Children
-from pdgate.gateway.demo.plan import HOST, Plan, free_ports
+from pdgate.gateway.demo.plan import Plan
 from pdgate.gateway.demo.screen import Screen
 from pdgate.gateway.demo.story import KV_BYTES, STEPS, counter, curl, told, was_handed_over
 
@@ -46,9 +46,11 @@ class Engine:
     kv: str
 
     @classmethod
-    def from_line(cls, id: str, role: str, kv_port: int, line: str) -> Self:
-        """Reads "pdgate engine ready http://h:p role=... protocol=..."."""
-        return cls(id, role, line.removeprefix(READY).split()[0], f"{HOST}:{kv_port}")
+    def from_line(cls, id: str, line: str) -> Self:
+        """Reads "pdgate engine ready http://h:p role=... protocol=... kv=h:p"."""
+        url, *said = line.removeprefix(READY).split()
+        fields = dict(word.split("=", 1) for word in said)
+        return cls(id, fields["role"], url, fields["kv"])
 
     def as_flag(self) -> str:
         return f"id={self.id},role={self.role},url={self.url},kv={self.kv}"
@@ -117,13 +119,12 @@ async def _start_engines(plan: Plan, children: Children) -> list[Engine]:
         *(("prefill", number) for number in range(plan.prefills)),
         *(("decode", number) for number in range(plan.decodes)),
     ]
-    started = []
-    for (role, number), kv_port in zip(roles, free_ports(len(roles)), strict=True):
-        command = plan.engine_command(role, kv_port)
-        started.append((role, kv_port, await children.start(f"{role}-{number}", command, READY)))
+    started = [
+        await children.start(f"{role}-{number}", plan.engine_command(role), READY)
+        for role, number in roles
+    ]
     return [
-        Engine.from_line(child.name, role, kv_port, await _unless_dead(child, child.ready))
-        for role, kv_port, child in started
+        Engine.from_line(child.name, await _unless_dead(child, child.ready)) for child in started
     ]
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from pdgate.gateway.demo import children
 from pdgate.gateway.demo.children import ChildDied, Children
-from pdgate.gateway.demo.plan import BadPlan, Plan, free_ports
+from pdgate.gateway.demo.plan import BadPlan, Plan
 from pdgate.gateway.demo.run import Engine
 from pdgate.gateway.demo.story import KV_BYTES, counter, curl, told, was_handed_over
 
@@ -147,15 +147,11 @@ def test_a_port_in_use_is_refused() -> None:
 
 
 def test_the_ready_line_of_an_engine_becomes_its_flag() -> None:
-    line = "pdgate engine ready http://127.0.0.1:7 role=prefill protocol=vllm-kvt"
+    line = "pdgate engine ready http://127.0.0.1:7 role=prefill protocol=vllm-kvt kv=127.0.0.1:8"
 
-    engine = Engine.from_line("prefill-0", "prefill", 8, line)
+    engine = Engine.from_line("prefill-0", line)
 
     assert engine.as_flag() == "id=prefill-0,role=prefill,url=http://127.0.0.1:7,kv=127.0.0.1:8"
-
-
-def test_free_ports_are_all_different() -> None:
-    assert len(set(free_ports(20))) == 20
 
 
 CALL: dict[str, Any] = {

@@ -53,7 +53,7 @@ class FakeCore:
         self.settings = ConnectorSettings(
             role=self.role,
             host="127.0.0.1",
-            api_port=free_port() - 1,
+            api_port=free_port(neighbours=1),
             kv_host="127.0.0.1",
             kv_port=self.kv_port,
             lease_seconds=self.lease_seconds,

@@ -13,7 +13,6 @@ SIGKILL for what is left after a grace period.
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -31,7 +30,6 @@ POLL_SECONDS = 0.02
 TAIL_LINES = 40
 # What SIGKILL takes; longer only for orphans whose new parent never asks after them.
 KILLED_SECONDS = 2.0
-LOOPBACK = "127.0.0.1"
 
 # A proxy from the environment must not stand between a test and its own processes.
 _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -173,14 +171,6 @@ def child(
         running.end(grace_seconds)
         if temporary:
             log.unlink()
-
-
-def free_port() -> int:
-    """A loopback port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def answers_200(url: str) -> bool:

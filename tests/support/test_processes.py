@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.processes import ChildFailed, child, free_port
+from tests.support.ports import free_port
+from tests.support.processes import ChildFailed, child
 
 
 def python(code: str) -> list[str]:
