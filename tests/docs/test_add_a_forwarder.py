@@ -17,7 +17,8 @@ from pdgate.forwarders.base import HandOff, Mode
 from pdgate.gateway import installed
 from tests.docs.package import write
 from tests.docs.pages import DOCS, blocks, labelled
-from tests.support.processes import child, free_port
+from tests.support.ports import free_port
+from tests.support.processes import child
 from tests.support.scripted import D0, P0, P1, Crossing, Scripted, chat
 
 PAGE = DOCS / "add-a-forwarder.md"

@@ -9,7 +9,6 @@ import pytest
 from pdgate.protocols.instance import Role
 from tests.support.fleet import (
     ANSWER,
-    LAST_CHUNK,
     PATIENCE_SECONDS,
     PREFILLED,
     STREAM_HEAD,
@@ -103,15 +102,13 @@ def bad_once(bad: Script, good: Script) -> Script:
     ids=["500", "302", "garbage", "empty", "closed", "half head", "half body", "no event", "abort"],
 )
 async def test_an_engine_that_fails_is_replaced_by_another(bad: Script) -> None:
-    engines = [Engine(role) for role in (Role.PREFILL, Role.DECODE) for _ in "12"]
-    async with gateway_of(*engines) as gateway:
-        for role, stream in product((Role.PREFILL, Role.DECODE), (False, True)):
-            answered = streams(*EVENTS) if stream else says(as_json(ANSWER))
-            good = {Role.PREFILL: says(as_json(PREFILLED)), Role.DECODE: answered}
-            good[role] = bad_once(bad, good[role])
-            for engine in engines:
-                engine.script = good[engine.role]
-                engine.calls.clear()
+    for role, stream in product((Role.PREFILL, Role.DECODE), (False, True)):
+        answered = streams(*EVENTS) if stream else says(as_json(ANSWER))
+        good = {Role.PREFILL: says(as_json(PREFILLED)), Role.DECODE: answered}
+        good[role] = bad_once(bad, good[role])
+        engines = [Engine(role, good[role]) for role in good for _ in "12"]
+        # Anew each time: an engine that closes a connection which was used before is asked again.
+        async with gateway_of(*engines) as gateway:
             answer = await gateway.chat(stream=stream)
 
             assert answer.status_code == 200
@@ -194,7 +191,7 @@ async def test_a_long_answer_that_breaks_is_cut_and_not_completed() -> None:
         assert said.startswith(b"HTTP/1.1 200 ")
         assert b"\r\ncontent-length: 900000\r\n" in said
         assert len(said) < 600_000
-        assert LAST_CHUNK not in said
+        assert set(said.partition(b"\r\n\r\n")[2]) == set(b"x")
         assert len(decode.calls) == 1
 
 

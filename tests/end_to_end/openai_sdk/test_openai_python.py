@@ -15,7 +15,8 @@ import pytest
 
 from tests.end_to_end.openai_sdk import suite as openai_python
 from tests.end_to_end.openai_sdk.suite import FILES, Suite
-from tests.support.processes import LOOPBACK, child, free_port
+from tests.support.ports import LOOPBACK, free_port
+from tests.support.processes import child
 
 PDGATE = (sys.executable, "-m", "pdgate")
 PROTOCOL = "vllm-nixl"
