@@ -69,6 +69,10 @@ class Merge(ABC):
         """What to send when decode's answer is complete."""
 
 
+_KEEPS_TOGETHER = frozenset({"n", "best_of", "prompt_logprobs", "echo", "use_beam_search"})
+"""Fields that may be a reason not to split a call; most calls have none of them."""
+
+
 class Forwarder(ABC):
     """What all four have in common."""
 
@@ -85,9 +89,11 @@ class Forwarder(ABC):
         """
         if several_prompts(call):
             return "several prompts"
+        if _KEEPS_TOGETHER.isdisjoint(call.body):
+            return None
         if call.value("n", 1) != 1 or (call.value("best_of") or 1) != 1:
             return "several choices"
-        if "prompt_logprobs" in call.body and call.value("prompt_logprobs") is not None:
+        if call.value("prompt_logprobs") is not None:
             return "prompt_logprobs"
         if call.value("echo") and call.value("logprobs") is not None:
             return "logprobs of the prompt"

@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from time import monotonic
 
 from pdgate.forwarders.base import (
@@ -44,12 +45,24 @@ Deliver = Callable[[Answer], Awaitable[None]]
 """Relays the answer to the client; notes in the record when the first byte is committed."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Way:
     """How calls cross from (and to) an instance: its protocol's forwarder, and the mode."""
 
     forwarder: Forwarder
     mode: Mode
+
+    @cached_property
+    def cross(self) -> Callable[..., Awaitable[None]]:
+        """How to cross both engines at once; found once, as isinstance of an ABC is slow."""
+        match self.forwarder:
+            case HandOff():
+                return Execution._hand_off
+            case Rendezvous():
+                return Execution._rendezvous
+            case Delegation():
+                return Execution._delegate
+        raise TypeError(f"{self.forwarder.name} has no way to cross two engines")
 
 
 class Execution:
@@ -106,30 +119,33 @@ class Execution:
                     leg = way.forwarder.local(call, decode.instance)
                     await self._answer(leg, Role.DECODE, record, deliver)
                 else:
-                    await self._batch(way.forwarder, call, record, deliver, prefill, decode)
+                    await way.cross(self, way.forwarder, call, record, deliver, prefill, decode)
 
-    async def _batch(
+    async def _hand_off(
         self,
-        forwarder: Forwarder,
+        forwarder: HandOff,
         call: Call,
         record: Record,
         deliver: Deliver,
         prefill: Reserved,
         decode: Reserved,
     ) -> None:
-        match forwarder:
-            case HandOff():
-                reply = await self._ask_prefill(forwarder.prefill(call, prefill.instance), record)
-                prefill.end()
-                leg = _decode_leg(forwarder, call, prefill.instance, decode.instance, reply)
-                await self._answer(leg, Role.DECODE, record, deliver)
-            case Rendezvous():
-                await self._rendezvous(forwarder, call, record, deliver, prefill, decode)
-            case Delegation():
-                leg = forwarder.leg(call, prefill.instance, decode.instance)
-                await self._answer(leg, Role.DECODE, record, deliver)
-            case _:
-                raise TypeError(f"{forwarder.name} has no way to cross two engines")
+        reply = await self._ask_prefill(forwarder.prefill(call, prefill.instance), record)
+        prefill.end()
+        leg = _decode_leg(forwarder, call, prefill.instance, decode.instance, reply)
+        await self._answer(leg, Role.DECODE, record, deliver)
+
+    async def _delegate(
+        self,
+        forwarder: Delegation,
+        call: Call,
+        record: Record,
+        deliver: Deliver,
+        prefill: Reserved,
+        decode: Reserved,
+    ) -> None:
+        leg = forwarder.leg(call, prefill.instance, decode.instance)
+        await self._answer(leg, Role.DECODE, record, deliver)
 
     async def _staged(
         self,
@@ -192,7 +208,7 @@ class Execution:
         noted = record.leg(Role.PREFILL, leg.to)
         with noted.noting(self._clock, self._engines.report):
             reply = await self._upstream.ask(leg, record.call)
-            if openai.finish_reason(reply) == "abort":
+            if openai.gave_up(reply):
                 raise EngineFailed("the prefill engine gave the call up", at=leg.to.id)
         return reply
 

@@ -10,10 +10,10 @@ _PASSED = (b"content-type", b"content-length", b"content-encoding")
 
 def streams(answer: Answer) -> bool:
     """By what the engine sends, not by what was asked for."""
-    return any(
-        name == b"content-type" and found.startswith(b"text/event-stream")
-        for name, found in answer.headers
-    )
+    for name, found in answer.headers:
+        if name == b"content-type":
+            return found.startswith(b"text/event-stream")
+    return False
 
 
 def answer_head(answer: Answer, call_id: str, more: Headers = ()) -> Headers:

@@ -51,6 +51,28 @@ class Histogram:
         return found
 
 
+class Tally:
+    """What is counted of one protocol.
+
+    Attributes:
+        outcomes: (path, outcome) -> calls.
+        handovers: Result -> disaggregated calls.
+        prefill, decode: Seconds of each leg of good calls.
+    """
+
+    __slots__ = (
+        "call_seconds", "decode", "first_byte_seconds", "handovers", "outcomes", "prefill",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.outcomes: defaultdict[tuple[str, str], int] = defaultdict(int)
+        self.handovers: defaultdict[str, int] = defaultdict(int)
+        self.call_seconds = Histogram()
+        self.first_byte_seconds = Histogram()
+        self.prefill = Histogram()
+        self.decode = Histogram()
+
+
 class Books(Collector):
     """Everything that is counted in one process.
 
@@ -69,13 +91,9 @@ class Books(Collector):
         self._recent = recent
         self._logs_calls = logs_calls
         self._in_flight = 0
-        self._calls: Counter[tuple[str, str, str]] = Counter()
+        self._tallies: defaultdict[str, Tally] = defaultdict(Tally)
         self._refused: Counter[str] = Counter()
         self._retries: Counter[tuple[str, str]] = Counter()
-        self._handovers: Counter[tuple[str, str]] = Counter()
-        self._call_seconds: defaultdict[str, Histogram] = defaultdict(Histogram)
-        self._first_byte_seconds: defaultdict[str, Histogram] = defaultdict(Histogram)
-        self._stage_seconds: defaultdict[tuple[str, str], Histogram] = defaultdict(Histogram)
 
     def refused(self, error: GatewayError) -> None:
         """A request that never became a call."""
@@ -89,23 +107,20 @@ class Books(Collector):
     def closed(self, record: Record) -> None:
         """The record has ended."""
         self._in_flight -= 1
-        protocol = record.protocol
-        self._calls[protocol, record.path, record.outcome] += 1
+        tally = self._tallies[record.protocol]
+        tally.outcomes[record.path, record.outcome] += 1
         if record.ended is not None:
-            self._call_seconds[protocol].observe(record.ended - record.started)
+            tally.call_seconds.observe(record.ended - record.started)
         if record.committed is not None:
-            self._first_byte_seconds[protocol].observe(record.committed - record.started)
+            tally.first_byte_seconds.observe(record.committed - record.started)
         for leg in record.legs:
-            last = leg.attempt == record.attempts
-            if leg.outcome == "ok" and last:
-                stage = "prefill" if leg.role is Role.PREFILL else "decode"
-                if leg.ended is not None:
-                    seconds = leg.ended - leg.started
-                    self._stage_seconds[protocol, stage].observe(seconds)
-            elif not last:
+            if leg.attempt != record.attempts:
                 self._retries[leg.role.value, leg.outcome] += 1
+            elif leg.outcome == "ok" and leg.ended is not None:
+                stage = tally.prefill if leg.role is Role.PREFILL else tally.decode
+                stage.observe(leg.ended - leg.started)
         if record.path == DISAGGREGATED:
-            self._handovers[protocol, "done" if record.handed_over else "failed"] += 1
+            tally.handovers[_handover(record)] += 1
         if self._logs_calls:
             calls_log.info(json.dumps(record.as_json()))
         if self._recent is not None:
@@ -119,7 +134,11 @@ class Books(Collector):
             "pdgate_calls",
             "Calls that ended, by protocol, path and outcome.",
             ("protocol", "path", "outcome"),
-            self._calls.items(),
+            [
+                ((protocol, path, outcome), count)
+                for protocol, tally in self._tallies.items()
+                for (path, outcome), count in tally.outcomes.items()
+            ],
         )
         yield _counter(
             "pdgate_requests_refused",
@@ -137,25 +156,33 @@ class Books(Collector):
             "pdgate_kv_handover",
             "Disaggregated calls, by whether decode answered with prefill's KV.",
             ("protocol", "result"),
-            self._handovers.items(),
+            [
+                ((protocol, result), count)
+                for protocol, tally in self._tallies.items()
+                for result, count in tally.handovers.items()
+            ],
         )
         yield _histogram(
             "pdgate_call_seconds",
             "From the call's arrival to the end of its answer.",
             ("protocol",),
-            (((protocol,), found) for protocol, found in self._call_seconds.items()),
+            [((protocol,), tally.call_seconds) for protocol, tally in self._tallies.items()],
         )
         yield _histogram(
             "pdgate_first_byte_seconds",
             "From the call's arrival to the first byte of its answer.",
             ("protocol",),
-            (((protocol,), found) for protocol, found in self._first_byte_seconds.items()),
+            [((protocol,), tally.first_byte_seconds) for protocol, tally in self._tallies.items()],
         )
         yield _histogram(
             "pdgate_stage_seconds",
             "How long each leg of a good call took.",
             ("protocol", "stage"),
-            self._stage_seconds.items(),
+            [
+                ((protocol, stage), found)
+                for protocol, tally in self._tallies.items()
+                for stage, found in (("prefill", tally.prefill), ("decode", tally.decode))
+            ],
         )
         yield from self._instances()
 
@@ -171,6 +198,13 @@ class Books(Collector):
             calls.add_metric(key, float(candidate.calls))
         yield up
         yield calls
+
+
+def _handover(record: Record) -> str:
+    """A call that ended for reasons of its own says nothing of the hand-over."""
+    if record.handed_over:
+        return "done"
+    return "unknown" if record.outcome in ("client_gone", "engine_rejected") else "failed"
 
 
 def registry_of(counted: Collector) -> CollectorRegistry:

@@ -8,6 +8,7 @@ whom an engine dials: kv_transfer_params and its like kill engines when they are
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from pdgate.gateway.upstream.settings import FORWARDED
 from pdgate.protocols import request_id
 from pdgate.protocols.call import (
     BYTES_PER_TOKEN,
@@ -41,6 +42,9 @@ HOLDERS = ("vllm_xargs", "extra_args", "extra_body")
 """Objects whose fields some engines treat as if they stood at the top."""
 
 
+_OF_INTEREST = FORWARDED | {b"content-type", b"content-encoding", b"x-request-id"}
+
+
 @dataclass(frozen=True, slots=True)
 class Intake:
     max_body_bytes: int
@@ -53,15 +57,16 @@ class Intake:
 
     def call_id(self, headers: Headers) -> str:
         """The client's x-request-id if it may be used, else a new one."""
-        name = _said_id(headers)
-        usable = request_id.usable(name) and not self._carries_address(name)
-        return name if usable else request_id.new()
+        for name, found in headers:
+            if name == b"x-request-id":
+                said = found.decode("latin-1")
+                if request_id.usable(said) and not self._carries_address(said):
+                    return said
+        return request_id.new()
 
     def call(self, path: str, headers: Headers, body: bytes, call_id: str) -> Call:
         """Raises BadRequest, UnsupportedMediaType."""
-        if self._carries_address(_said_id(headers)):
-            raise BadRequest("x-request-id must not carry an address", param="x-request-id")
-        check_content_type(headers)
+        passed = self._checked(headers)
         fields = parse_object(body)
         if not self.trust_client_kv_params:
             _refuse_ours(fields)
@@ -73,32 +78,41 @@ class Intake:
             attempt_id=request_id.attempt(call_id),
             path=path,
             body=fields,
-            headers=headers,
+            headers=passed,
             model=model,
             streams=value(fields, "stream") is True,
             prompt_tokens=len(body) // BYTES_PER_TOKEN,
         )
 
+    def _checked(self, headers: Headers) -> Headers:
+        """Those that engines get. Raises BadRequest, UnsupportedMediaType for what they say."""
+        passed = []
+        for header in headers:
+            name, found = header
+            if name not in _OF_INTEREST:
+                continue
+            if name == b"content-type":
+                _check_content_type(found)
+            elif name == b"content-encoding":
+                if found.strip().lower() not in (b"", b"identity"):
+                    raise UnsupportedMediaType("compressed request bodies are not supported")
+            elif name == b"x-request-id":
+                if self._carries_address(found.decode("latin-1")):
+                    raise BadRequest("x-request-id must not carry an address", param="x-request-id")
+            else:
+                passed.append(header)
+        return passed
+
     def _carries_address(self, name: str) -> bool:
         return not self.trust_client_kv_params and request_id.carries_address(name)
 
 
-def _said_id(headers: Headers) -> str:
-    for name, found in headers:
-        if name == b"x-request-id":
-            return found.decode("latin-1")
-    return ""
-
-
-def check_content_type(headers: Headers) -> None:
-    """JSON, or nothing said. Raises UnsupportedMediaType."""
-    for name, found in headers:
-        if name == b"content-type":
-            media = found.split(b";", 1)[0].strip().lower()
-            if media != b"application/json" and not media.endswith(b"+json"):
-                raise UnsupportedMediaType("the content type must be application/json")
-        elif name == b"content-encoding" and found.strip().lower() not in (b"", b"identity"):
-            raise UnsupportedMediaType("compressed request bodies are not supported")
+def _check_content_type(found: bytes) -> None:
+    if found == b"application/json":
+        return
+    media = found.split(b";", 1)[0].strip().lower()
+    if media != b"application/json" and not media.endswith(b"+json"):
+        raise UnsupportedMediaType("the content type must be application/json")
 
 
 def _refuse_ours(fields: Json, holder: str = "") -> None:

@@ -97,7 +97,7 @@ class Call:
         attempt_id: What both engines see as X-Request-Id; a retry gets a fresh one.
         path: CHAT or COMPLETIONS.
         body: The fields as the client sent them.
-        headers: As the client sent them, names in lower case.
+        headers: Those of the client's that engines get, names in lower case.
         model: None when the client named none.
         prompt_tokens: Estimated from the body's size.
     """

@@ -8,7 +8,7 @@ import re
 
 import msgspec
 
-from pdgate.protocols.call import Json, value
+from pdgate.protocols.call import Json, Raw
 from pdgate.protocols.errors import EngineFailed, EngineRejected
 
 _ABORTED = re.compile(rb'"finish_reason"\s*:\s*"abort"')
@@ -22,13 +22,10 @@ def aborted(piece: bytes) -> bool:
     return b'"abort"' in piece and _ABORTED.search(piece) is not None
 
 
-def finish_reason(reply: Json) -> str | None:
-    """Of the first choice of a complete answer."""
-    choices = value(reply, "choices")
-    if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
-        return None
-    reason = choices[0].get("finish_reason")
-    return reason if isinstance(reason, str) else None
+def gave_up(reply: Json) -> bool:
+    """Whether the choices of a complete answer, still raw, say the same."""
+    choices = reply.get("choices")
+    return isinstance(choices, Raw) and aborted(bytes(choices))
 
 
 def says_nothing_yet(first: bytes, *, chat: bool) -> bool:

@@ -85,6 +85,8 @@ class Scheduler:
             candidates = [c for c in candidates if _pairs(c.instance, peer)]
         if not candidates:
             raise _nobody(f"no {role.value} engine is")
+        if len(candidates) == 1:
+            return Reservation(candidates[0], call.prompt_tokens)
         return Reservation(self._policies[role].choose(call, candidates), call.prompt_tokens)
 
     def report(self, instance: Instance, error: GatewayError | None) -> None:

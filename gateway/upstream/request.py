@@ -56,6 +56,10 @@ class Target:
         """Raises ValueError if the leg holds what no header line can."""
         start = self._known.get(leg.path) or self._start(leg.path)
         request_id = (leg.request_id or call.attempt_id).encode("latin-1")
+        if not leg.headers and not call.headers and leg.to.dp_rank is None:
+            if _breaks_line(request_id):
+                raise ValueError("a request id holds a line break")
+            return b"%b%b\r\ncontent-length: %d\r\n\r\n" % (start, request_id, body_bytes)
         lines = [start + request_id, b"content-length: %d" % body_bytes]
         taken: set[bytes] = set()
         for text, value in leg.headers.items():

@@ -121,7 +121,9 @@ async def test_metrics_count_what_happened() -> None:
         }
         assert found["pdgate_requests_refused_total", "400"] == 1
         assert found["pdgate_kv_handover_total", "vllm-nixl", "done"] == 4
-        assert found["pdgate_kv_handover_total", "vllm-nixl", "failed"] == 2
+        assert found["pdgate_kv_handover_total", "vllm-nixl", "failed"] == 1
+        # What engines refuse says nothing of the hand-over.
+        assert found["pdgate_kv_handover_total", "vllm-nixl", "unknown"] == 1
         assert found["pdgate_first_byte_seconds_count", "vllm-nixl"] == 5
         assert found["pdgate_stage_seconds_count", "vllm-nixl", "prefill"] >= 4
         assert found["pdgate_calls_in_flight",] == 0

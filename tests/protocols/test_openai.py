@@ -97,18 +97,17 @@ def test_a_stream_says_something_with_its_first_event_of_substance(
 
 
 @pytest.mark.parametrize(
-    ("reply", "reason"),
+    ("reply", "gave_up"),
     [
-        (whole("a", finish="length"), "length"),
-        ({"choices": [{}]}, None),
-        ({"choices": [{"finish_reason": 3}]}, None),
-        ({"choices": [3]}, None),
-        ({"choices": []}, None),
-        ({"choices": {}}, None),
-        ({}, None),
+        ({"choices": [{"finish_reason": "abort"}]}, True),
+        ({"choices": [{"text": "x", "finish_reason": "length"}]}, False),
+        ({"choices": [{"text": '"finish_reason":"abort"', "finish_reason": "stop"}]}, False),
+        ({"choices": []}, False),
+        ({"choices": None}, False),
+        ({}, False),
     ],
 )
-def test_the_finish_reason_is_that_of_the_first_choice(
-    reply: dict[str, object], reason: str | None
+def test_a_whole_answer_says_that_the_engine_gave_up(
+    reply: dict[str, object], gave_up: bool
 ) -> None:
-    assert openai.finish_reason(parse_object(encode(reply))) == reason
+    assert openai.gave_up(parse_object(encode(reply))) is gave_up

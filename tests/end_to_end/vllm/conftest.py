@@ -1,7 +1,8 @@
 """One vLLM alone and one pair at a time, for all tests that use them; run.sh says where from."""
 
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -19,6 +20,9 @@ if "PDGATE_VLLM_VENV" not in os.environ:
 
 TAIL_LINES = 25
 
+# What vLLM says of its routes, of every probe, and of what its libraries leave behind at exit.
+NOISE = re.compile(r"Route: |\"GET /|leaked |nanobind|resource_tracker")
+
 
 @pytest.fixture(scope="session")
 def fleet() -> Fleet:
@@ -33,9 +37,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         return
     for log in sorted(Path(os.environ["PDGATE_VLLM_LOGS"]).glob("*.log")):
         terminalreporter.section(log.name)
-        terminalreporter.write_line(
-            "\n".join(log.read_text(errors="replace").splitlines()[-TAIL_LINES:])
-        )
+        lines = log.read_text(errors="replace").splitlines()
+        said = [line for line in lines if not NOISE.search(line)]
+        terminalreporter.write_line("\n".join(said[-TAIL_LINES:]))
 
 
 @pytest.fixture(scope="session")
@@ -65,8 +69,15 @@ def pair(
         yield Pair(fleet, transfer, stack)
 
 
-@pytest.fixture(scope="session", params=MODES)
-def gateway(request: pytest.FixtureRequest, fleet: Fleet, pair: Pair) -> Iterator[Gateway]:
+@pytest.fixture(scope="session")
+def gateways(fleet: Fleet, pair: Pair) -> Iterator[Mapping[str, Gateway]]:
+    """One over the pair for each scheduling mode, side by side."""
+    with ExitStack() as stack:
+        yield {mode: stack.enter_context(gateway_over(pair, mode, fleet.logs)) for mode in MODES}
+
+
+# Not of the session: pytest groups tests by such parameters, and a pair takes long to start.
+@pytest.fixture(params=MODES)
+def gateway(request: pytest.FixtureRequest, gateways: Mapping[str, Gateway]) -> Gateway:
     """A gateway over the pair, in each scheduling mode."""
-    with gateway_over(pair, request.param, fleet.logs) as started:
-        yield started
+    return gateways[request.param]

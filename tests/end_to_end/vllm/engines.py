@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tests.support.processes import LOOPBACK, Child, child, free_port
+from tests.support.ports import LOOPBACK, free_port
+from tests.support.processes import Child, child
 
 MODEL: Final = "tiny"
 BLOCK: Final = 32

@@ -11,7 +11,8 @@ from typing import Any, Final
 
 from tests.end_to_end.vllm.engines import Pair
 from tests.end_to_end.vllm.metrics import settles
-from tests.support.processes import LOOPBACK, Child, child, free_port
+from tests.support.ports import LOOPBACK, free_port
+from tests.support.processes import Child, child
 
 MODES: Final = ("batch", "staged")
 START_SECONDS: Final = 60
@@ -47,6 +48,8 @@ def gateway_over(pair: Pair, mode: str, logs: Path) -> Iterator[Gateway]:
         *pair.serve,
         *("--scheduling-mode", mode),
         "--debug-routes",
+        # On two cores that three engines and others share, a healthy one may answer late.
+        *("--health-timeout", "20"),
     ]
     log = logs / f"gateway-{pair.transfer.protocol}-{mode}.log"
     with child(command, log=log, name="gateway") as process:

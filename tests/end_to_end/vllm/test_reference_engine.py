@@ -7,7 +7,8 @@ import pytest
 
 from tests.end_to_end.vllm.asking import chat, client, complete, prompt
 from tests.end_to_end.vllm.engines import MODEL, Engine, Fleet
-from tests.support.processes import LOOPBACK, child, free_port
+from tests.support.ports import LOOPBACK, free_port
+from tests.support.processes import child
 
 TOKENS = 40
 
