@@ -26,6 +26,8 @@ from enum import StrEnum
 from types import TracebackType
 from typing import ClassVar, Protocol, Self
 
+import msgspec
+
 from pdgate.protocols.call import COMPLETIONS, Call, Headers, Json
 from pdgate.protocols.errors import GatewayError
 from pdgate.protocols.instance import Instance, Role
@@ -36,8 +38,7 @@ class Mode(StrEnum):
     STAGED = "staged"
 
 
-@dataclass(frozen=True, slots=True)
-class Leg:
+class Leg(msgspec.Struct, frozen=True):
     """One HTTP request to one engine.
 
     Attributes:
@@ -49,7 +50,7 @@ class Leg:
     to: Instance
     path: str
     body: Json
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = {}
     request_id: str = ""
 
 
@@ -260,11 +261,12 @@ def one_token(body: Json, **fields: object) -> dict[str, object]:
     Chat requests have two spellings of the limit and the newer one wins, so both
     are set. min_tokens would contradict them, and one token needs no stream.
     """
-    asked = {**body, "max_tokens": 1, "stream": False}
+    asked: dict[str, object] = {**body, "max_tokens": 1, "stream": False}
     if "max_completion_tokens" in body:
         asked["max_completion_tokens"] = 1
     if "n" in body:
         asked["n"] = 1
     for left_out in ("min_tokens", "stream_options"):
         asked.pop(left_out, None)
-    return {**asked, **fields}
+    asked.update(fields)
+    return asked

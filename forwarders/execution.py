@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from time import monotonic
 
 from pdgate.forwarders.base import (
     Answer,
@@ -41,7 +40,7 @@ SHARE_OF_LEASE = 0.8
 HELD_BYTES = 128 << 10
 """Of an answer that is not a stream, or of its first event, before it is relayed as it comes."""
 
-Deliver = Callable[[Answer], Awaitable[None]]
+Deliver = Callable[[Answer, Record], Awaitable[None]]
 """Relays the answer to the client; notes in the record when the first byte is committed."""
 
 
@@ -73,13 +72,11 @@ class Execution:
         upstream: Upstream,
         *,
         max_attempts: int = 3,
-        clock: Callable[[], float] = monotonic,
     ) -> None:
         self._engines = engines
         self._way_of = way_of
         self._upstream = upstream
         self._max_attempts = max_attempts
-        self._clock = clock
 
     async def serve(self, call: Call, record: Record, deliver: Deliver) -> None:
         """Raises the GatewayError that the client is to see."""
@@ -160,7 +157,7 @@ class Execution:
             raise TypeError(f"{forwarder.name} cannot choose decode after prefill")
         reply = await self._ask_prefill(forwarder.prefill(call, prefill.instance), record)
         prefill.end()
-        answered = self._clock()
+        answered = record.clock()
         while True:
             with self._reserve(Role.DECODE, call, tried, prefill.instance) as decode:
                 leg = _decode_leg(forwarder, call, prefill.instance, decode.instance, reply)
@@ -171,7 +168,7 @@ class Execution:
                     # Nothing was sent, so the KV is still there for another decode engine.
                     tried.note(error)
             lease = forwarder.lease_seconds
-            if lease is not None and self._clock() - answered > lease * SHARE_OF_LEASE:
+            if lease is not None and record.clock() - answered > lease * SHARE_OF_LEASE:
                 raise EngineFailed("no decode engine took the call in time", at=prefill.instance.id)
 
     async def _rendezvous(
@@ -205,8 +202,7 @@ class Execution:
             reserved.end()
 
     async def _ask_prefill(self, leg: Leg, record: Record) -> Json:
-        noted = record.leg(Role.PREFILL, leg.to)
-        with noted.noting(self._clock, self._engines.report):
+        with record.leg(Role.PREFILL, leg.to, self._engines.report):
             reply = await self._upstream.ask(leg, record.call)
             if openai.gave_up(reply):
                 raise EngineFailed("the prefill engine gave the call up", at=leg.to.id)
@@ -220,14 +216,13 @@ class Execution:
         deliver: Deliver,
         merging: Merging | None = None,
     ) -> None:
-        noted = record.leg(role, leg.to)
-        with noted.noting(self._clock, self._engines.report):
+        with record.leg(role, leg.to, self._engines.report) as noted:
             async with self._upstream.open(leg, record.call) as opened:
                 answer = opened if merging is None else merging.of(opened)
                 await _good_start(answer, leg, record.call)
-                noted.first_byte = self._clock()
+                noted.first_byte = record.clock()
                 record.handed_over = record.path == DISAGGREGATED
-                await deliver(answer)
+                await deliver(answer, record)
 
     def _reserve(
         self, role: Role, call: Call, tried: Tried, peer: Instance | None = None

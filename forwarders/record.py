@@ -6,10 +6,11 @@ trace and "where did this call run" all come from here. Times are monotonic seco
 
 from asyncio import CancelledError
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from time import monotonic
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
+
+import msgspec
 
 from pdgate.protocols.call import Call
 from pdgate.protocols.errors import GatewayError
@@ -20,37 +21,26 @@ Report = Callable[[Instance, GatewayError | None], None]
 DISAGGREGATED, LOCAL, PLAIN = "disaggregated", "local", "plain"
 
 
-@dataclass(slots=True)
-class LegRecord:
-    """One request to one engine.
+class LegRecord(msgspec.Struct):
+    """One request to one engine; as a block, it ends when and how the block does.
 
     Attributes:
         outcome: "running", "ok", "cancelled", or the code of the error.
+        report: Told of every end but a cancellation.
     """
 
     role: Role
     instance: Instance
     attempt: int
+    clock: Callable[[], float]
+    report: Report
     started: float
     first_byte: float | None = None
     ended: float | None = None
     outcome: str = "running"
 
-    def noting(self, clock: Callable[[], float], report: Report) -> "_Noting":
-        """A block that is this leg: when it ends, and how, is written here and reported."""
-        return _Noting(self, clock, report)
-
-
-class _Noting:
-    __slots__ = ("_clock", "_leg", "_report")
-
-    def __init__(self, leg: LegRecord, clock: Callable[[], float], report: Report) -> None:
-        self._leg = leg
-        self._clock = clock
-        self._report = report
-
-    def __enter__(self) -> None:
-        pass
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(
         self,
@@ -58,21 +48,20 @@ class _Noting:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._leg.ended = self._clock()
+        self.ended = self.clock()
         if error is None:
-            self._leg.outcome = "ok"
-            self._report(self._leg.instance, None)
+            self.outcome = "ok"
+            self.report(self.instance, None)
         elif isinstance(error, GatewayError):
-            self._leg.outcome = error.code or type(error).__name__
-            self._report(self._leg.instance, error)
+            self.outcome = error.code or type(error).__name__
+            self.report(self.instance, error)
         elif isinstance(error, CancelledError):
-            self._leg.outcome = "cancelled"
+            self.outcome = "cancelled"
         else:
-            self._leg.outcome = "internal_error"
+            self.outcome = "internal_error"
 
 
-@dataclass(slots=True)
-class Record:
+class Record(msgspec.Struct):
     """The life of one call.
 
     Attributes:
@@ -96,13 +85,13 @@ class Record:
     status: int = 0
     outcome: str = "running"
     attempts: int = 0
-    legs: list[LegRecord] = field(default_factory=list)
+    legs: list[LegRecord] = []
 
     def __post_init__(self) -> None:
         self.started = self.clock()
 
-    def leg(self, role: Role, instance: Instance) -> LegRecord:
-        leg = LegRecord(role, instance, self.attempts, self.clock())
+    def leg(self, role: Role, instance: Instance, report: Report) -> LegRecord:
+        leg = LegRecord(role, instance, self.attempts, self.clock, report, self.clock())
         self.legs.append(leg)
         return leg
 

@@ -4,8 +4,6 @@ An engine that refused, or was too slow, is given up for this call. One that fai
 have stumbled over its peer, so where there is no other it gets a second chance.
 """
 
-from collections import Counter
-
 from pdgate.protocols.errors import EngineRefused, EngineTooSlow, GatewayError
 
 CHANCES = 2
@@ -14,7 +12,7 @@ CHANCES = 2
 class Tried:
     def __init__(self) -> None:
         self.first_cause: GatewayError | None = None
-        self._failures: Counter[str] = Counter()
+        self._failures: dict[str, int] = {}
 
     def __bool__(self) -> bool:
         return bool(self._failures)
@@ -22,7 +20,8 @@ class Tried:
     def note(self, error: GatewayError) -> None:
         self.first_cause = self.first_cause or error
         final = isinstance(error, EngineRefused | EngineTooSlow)
-        self._failures[error.at] += CHANCES if final else 1
+        weight = CHANCES if final else 1
+        self._failures[error.at] = self._failures.get(error.at, 0) + weight
 
     @property
     def failed(self) -> set[str]:

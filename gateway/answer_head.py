@@ -16,9 +16,9 @@ def streams(answer: Answer) -> bool:
     return False
 
 
-def answer_head(answer: Answer, call_id: str, more: Headers = ()) -> Headers:
+def answer_head(answer: Answer, is_stream: bool, call_id: str, more: Headers = ()) -> Headers:
     """What concerns the body; nothing else of the engine's head gets out."""
-    if streams(answer):
+    if is_stream:
         head = [
             (b"content-type", STREAM_TYPE),
             (b"cache-control", b"no-cache"),

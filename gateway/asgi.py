@@ -120,7 +120,7 @@ class AsgiClient:
         self._streams = streams(answer)
         # Another attempt may have come to nothing before its first byte.
         self._over, self._error = False, None
-        head = answer_head(answer, record.call.id, self._debug(record))
+        head = answer_head(answer, self._streams, record.call.id, self._debug(record))
         answer.start(self)
         if not self._pieces and not self._over:
             await self._wait()

@@ -5,8 +5,9 @@ Both are off unless asked for, because they show the fleet to whoever may call.
 
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
+
+import msgspec
 
 from pdgate.forwarders.record import Record
 from pdgate.protocols.call import Headers
@@ -49,7 +50,7 @@ class RecentCalls:
             self._records.popitem(last=False)
 
     def ended(self, record: Record) -> None:
-        record.call = replace(record.call, body={}, headers=())
+        record.call = msgspec.structs.replace(record.call, body={}, headers=())
 
     def find(self, call_id: str) -> dict[str, Any] | None:
         record = self._records.get(call_id)

@@ -72,9 +72,13 @@ class HotProtocol(HttpToolsProtocol):
         self.front = front
         # Not always uvicorn's `cycle`, which is the last of those that were pipelined.
         self._hot: HotCycle | None = None
+        # None while a request is on its way in or is served.
+        self._idle_since: float | None = None
+        self._idle_timer: asyncio.TimerHandle | None = None
 
     def on_message_begin(self) -> None:
         # uvicorn makes an ASGI scope here; a hot call needs none.
+        self._idle_since = None
         self.url = b""
         self.expect_100_continue = False
         self.headers = []
@@ -109,7 +113,31 @@ class HotProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if self._hot is not None:
             self._hot.client_left()
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
         super().connection_lost(exc)
+
+    def on_hot_complete(self) -> None:
+        """As on_response_complete, but a timer outlives the calls instead of one for each."""
+        if self.pipeline or self.transport.is_closing():
+            super().on_response_complete()
+            return
+        self.server_state.total_requests += 1
+        self.flow.resume_reading()
+        self._idle_since = self.loop.time()
+        if self._idle_timer is None:
+            self._idle_timer = self.loop.call_later(self.timeout_keep_alive, self._close_if_idle)
+
+    def _close_if_idle(self) -> None:
+        self._idle_timer = None
+        # uvicorn has a timer of its own after a request that was its own.
+        if self._idle_since is None or self.timeout_keep_alive_task is not None:
+            return
+        left = self._idle_since + self.timeout_keep_alive - self.loop.time()
+        if left > 0:
+            self._idle_timer = self.loop.call_later(left, self._close_if_idle)
+        else:
+            self.transport.close()
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -150,48 +178,27 @@ class HotCycle:
         response_complete, disconnected, keep_alive, message_event: Read by uvicorn.
     """
 
-    __slots__ = (
-        "_answer",
-        "_chunked",
-        "_error",
-        "_head",
-        "_last",
-        "_length",
-        "_lingering",
-        "_over",
-        "_pieces",
-        "_protocol",
-        "_record",
-        "_streams",
-        "_task",
-        "_transport",
-        "_waiter",
-        "disconnected",
-        "keep_alive",
-        "message_event",
-        "response_complete",
-    )
+    response_complete = False
+    disconnected = False
+    message_event = _Nobody()
+    _length = 0
+    _lingering: asyncio.TimerHandle | None = None
+    _task: asyncio.Task[None] | None = None
+    _answer: Answer | None = None
+    _record: Record | None = None
+    _head = b""
+    _chunked = False
+    _streams = False
+    _over = False
+    _error: GatewayError | None = None
+    _last = b""
+    _waiter: asyncio.Future[None] | None = None
 
     def __init__(self, protocol: HotProtocol) -> None:
-        self.response_complete = False
-        self.disconnected = False
         self.keep_alive: bool = protocol.parser.should_keep_alive()
-        self.message_event = _Nobody()
         self._protocol = protocol
         self._transport = protocol.transport
         self._pieces: list[bytes] = []
-        self._length = 0
-        self._lingering: asyncio.TimerHandle | None = None
-        self._task: asyncio.Task[None] | None = None
-        self._answer: Answer | None = None
-        self._record: Record | None = None
-        self._head = b""
-        self._chunked = False
-        self._streams = False
-        self._over = False
-        self._error: GatewayError | None = None
-        self._last = b""
-        self._waiter: asyncio.Future[None] | None = None
 
     # The request, as uvicorn's parser tells of it.
 
@@ -226,8 +233,8 @@ class HotCycle:
         protocol = self._protocol
         path = protocol.url.decode("ascii")
         self._task = task = protocol.loop.create_task(self._serve(path, protocol.headers, body))
+        # The server waits for these when it is asked to stop.
         protocol.tasks.add(task)
-        task.add_done_callback(protocol.tasks.discard)
 
     def client_left(self) -> None:
         self.disconnected = True
@@ -269,7 +276,8 @@ class HotCycle:
         # Another attempt may have come to nothing before its first byte.
         self._over, self._error = False, None
         self._streams = streams(answer)
-        headers = answer_head(answer, record.call.id, self._protocol.front.debug(record))
+        more = self._protocol.front.debug(record)
+        headers = answer_head(answer, self._streams, record.call.id, more)
         self._chunked = not any(name == b"content-length" for name, _ in headers)
         self._head = self._head_of(answer.status, headers, _CHUNKED if self._chunked else b"")
         answer.start(self)
@@ -308,6 +316,9 @@ class HotCycle:
             # A bug of ours must not leave the client waiting.
             self._transport.abort()
             raise
+        finally:
+            assert self._task is not None
+            self._protocol.tasks.discard(self._task)
 
     def _turn_away(self, error: TooLarge) -> None:
         """Answers before the body is here; the connection cannot be used after that.
@@ -344,7 +355,7 @@ class HotCycle:
         self.response_complete = True
         if not self.keep_alive:
             self._transport.close()
-        self._protocol.on_response_complete()
+        self._protocol.on_hot_complete()
 
 
 def _head(status: int, headers: Headers, more: bytes) -> bytes:

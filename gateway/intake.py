@@ -42,6 +42,32 @@ HOLDERS = ("vllm_xargs", "extra_args", "extra_body")
 """Objects whose fields some engines treat as if they stood at the top."""
 
 
+_ORDINARY = frozenset(
+    {
+        "frequency_penalty",
+        "logprobs",
+        "max_completion_tokens",
+        "max_tokens",
+        "messages",
+        "model",
+        "n",
+        "presence_penalty",
+        "prompt",
+        "response_format",
+        "seed",
+        "stop",
+        "stream",
+        "stream_options",
+        "temperature",
+        "tool_choice",
+        "tools",
+        "top_logprobs",
+        "top_p",
+        "user",
+    }
+)
+"""Most calls have no other fields, which one comparison of sets tells."""
+
 _OF_INTEREST = FORWARDED | {b"content-type", b"content-encoding", b"x-request-id"}
 
 
@@ -68,7 +94,7 @@ class Intake:
         """Raises BadRequest, UnsupportedMediaType."""
         passed = self._checked(headers)
         fields = parse_object(body)
-        if not self.trust_client_kv_params:
+        if not (self.trust_client_kv_params or fields.keys() <= _ORDINARY):
             _refuse_ours(fields)
         model = value(fields, "model")
         if model is not None and not isinstance(model, str):

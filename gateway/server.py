@@ -1,6 +1,7 @@
 """Runs the gateway: one process, or several behind one listening socket."""
 
 import asyncio
+import gc
 import logging
 import os
 from pathlib import Path
@@ -82,7 +83,12 @@ def from_environment() -> Front:
     settings = Settings.model_validate_json(os.environ[SETTINGS_VARIABLE])
     _log_to_stderr(settings)
     folder = os.environ.get(METRICS_VARIABLE)
-    return build(settings, Path(folder) if folder else None)
+    front = build(settings, Path(folder) if folder else None)
+    # What has been imported and built stays; looking through it for garbage, again and again,
+    # would only make streams pause for as long as that takes.
+    gc.collect()
+    gc.freeze()
+    return front
 
 
 def _log_to_stderr(settings: Settings) -> None:

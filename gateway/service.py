@@ -54,11 +54,7 @@ class Service:
         record = Record(call)
         self._books.opened(record)
         try:
-
-            async def deliver(answer: Answer) -> None:
-                await client.deliver(answer, record)
-
-            await self._execution.serve(call, record, deliver)
+            await self._execution.serve(call, record, client.deliver)
             record.end("ok", 200)
         except asyncio.CancelledError:
             record.end("client_gone", CLIENT_GONE)

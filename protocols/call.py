@@ -11,7 +11,6 @@ nulls, number formats and key order included. A forwarder builds new bodies from
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -88,8 +87,7 @@ def _decode(raw: Raw) -> Any:
         return json.loads(bytes(raw))
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(msgspec.Struct, frozen=True):
     """What a client asked for.
 
     Attributes:
@@ -116,4 +114,4 @@ class Call:
         return value(self.body, name, default)
 
     def retried(self, attempt_id: str) -> "Call":
-        return replace(self, attempt_id=attempt_id)
+        return msgspec.structs.replace(self, attempt_id=attempt_id)

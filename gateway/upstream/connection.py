@@ -145,6 +145,9 @@ class Connection(asyncio.Protocol):
                 exchange.broken("sent too large a head")
                 return
             if not self._in_head:
+                if self._complete:
+                    self._whole(exchange, reusable=self._keep_alive and not garbage)
+                    return
                 self._told = True
                 exchange.on_head(self._status, self._headers)
         if self._pieces:
@@ -152,14 +155,16 @@ class Connection(asyncio.Protocol):
             piece = pieces[0] if len(pieces) == 1 else b"".join(pieces)
             exchange.on_body(piece, last=self._complete)
         if self._complete:
-            self._finish(exchange, reusable=self._keep_alive and not garbage)
+            self._finish(reusable=self._keep_alive and not garbage)
+            exchange.on_end()
         elif garbage:
             exchange.broken("sent something that is not HTTP")
 
     def eof_received(self) -> None:
         exchange = self._exchange
         if exchange is not None and self._told and self._ends_with_connection():
-            self._finish(exchange, reusable=False)
+            self._finish(reusable=False)
+            exchange.on_end()
 
     def connection_lost(self, exc: Exception | None) -> None:
         exchange, self._exchange = self._exchange, None
@@ -229,7 +234,13 @@ class Connection(asyncio.Protocol):
             return not fields[b"transfer-encoding"].lower().rstrip().endswith(b"chunked")
         return b"content-length" not in fields
 
-    def _finish(self, exchange: Exchange, *, reusable: bool) -> None:
+    def _whole(self, exchange: Exchange, *, reusable: bool) -> None:
+        status, headers, pieces = self._status, self._headers, self._pieces
+        self._finish(reusable=reusable)
+        exchange.on_answer(status, headers, pieces[0] if len(pieces) == 1 else b"".join(pieces))
+
+    def _finish(self, *, reusable: bool) -> None:
+        """The answer is complete: the connection is free, or of no more use."""
         self._exchange = None
         # An engine that answered before it read everything may never read the rest.
         unsent = self._transport.get_write_buffer_size()
@@ -240,7 +251,6 @@ class Connection(asyncio.Protocol):
             self._home.give(self)
         else:
             self._transport.abort()
-        exchange.on_end()
 
 
 def size(headers: Headers) -> int:

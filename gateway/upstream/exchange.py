@@ -1,6 +1,7 @@
 """One request to an engine and the answer to it.
 
-The connection calls `on_head`, `on_body`, `on_end` and `fail`; one task awaits a stage:
+The connection calls `on_head`, `on_body`, `on_end` (or `on_answer` for all three) and `fail`;
+one task awaits a stage:
 
     ASKED --on_head--> HEAD --first piece--> BODY --on_end--> OVER
        \\_________________\\______________________\\__fail______/
@@ -40,31 +41,25 @@ class Exchange:
     Attributes:
         status: 0 until the head is there.
         headers: Names in lower case.
+        seconds, seen, due: For the deadlines.
     """
 
-    __slots__ = (
-        "_beyond_bytes",
-        "_client_slow",
-        "_collect_bytes",
-        "_deadline",
-        "_deadlines",
-        "_error",
-        "_first_seconds",
-        "_full",
-        "_goal",
-        "_held_bytes",
-        "_idle_seconds",
-        "_leg",
-        "_line",
-        "_loop",
-        "_parts",
-        "_room_bytes",
-        "_sink",
-        "_stage",
-        "_waiter",
-        "headers",
-        "status",
-    )
+    status = 0
+    headers: Headers = ()
+    seconds = 0.0
+    seen = False
+    due = 0.0
+    _stage = ASKED
+    _goal = OVER
+    _waiter: asyncio.Future[None] | None = None
+    _error: Exception | None = None
+    _held_bytes = 0
+    _room_bytes = BUFFER_BYTES
+    _beyond_bytes = sys.maxsize
+    _collect_bytes = 0
+    _sink: Sink | None = None
+    _full = False
+    _client_slow = False
 
     def __init__(
         self,
@@ -75,42 +70,31 @@ class Exchange:
         idle_seconds: float | None,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        self.status = 0
-        self.headers: Headers = ()
         self._leg = leg
         self._line: Line | None = line
         self._loop = loop
-        self._deadlines = deadlines
         self._first_seconds = first_seconds
         self._idle_seconds = idle_seconds
-        self._deadline = deadlines.arm(first_seconds, self._too_slow)
-        self._stage = ASKED
-        self._goal = OVER
-        self._waiter: asyncio.Future[None] | None = None
-        self._error: Exception | None = None
+        self._deadlines = deadlines
+        deadlines.watch(self, first_seconds)
         self._parts: list[bytes] = []
-        self._held_bytes = 0
-        self._room_bytes = BUFFER_BYTES
-        self._beyond_bytes = sys.maxsize
-        self._collect_bytes = 0
-        self._sink: Sink | None = None
-        self._full = False
-        self._client_slow = False
 
     # What the connection tells.
 
     def on_head(self, status: int, headers: Headers) -> None:
         self.status = status
         self.headers = headers
-        self._reach(HEAD)
+        self._stage = HEAD
+        if self._goal == HEAD:
+            self._wake()
 
     def on_body(self, piece: bytes, *, last: bool) -> None:
         """`last`: on_end follows at once, so no deadline is needed."""
         if self._stage != BODY:
-            self._reach(BODY)
+            self._stage = BODY
             if not last:
                 self._watch()
-        self._deadline.seen = True
+        self.seen = True
         if self._sink is None:
             self._keep(piece)
         elif last:
@@ -122,6 +106,14 @@ class Exchange:
     def on_end(self) -> None:
         self._line = None
         self._close()
+
+    def on_answer(self, status: int, headers: Headers, body: bytes) -> None:
+        """All of these at once; most answers that are no stream come in one read."""
+        self.status = status
+        self.headers = headers
+        self._parts.append(body)
+        self._held_bytes = len(body)
+        self.on_end()
 
     def fail(self, error: Exception) -> None:
         """The answer ends here; the connection with it."""
@@ -136,10 +128,16 @@ class Exchange:
 
     # What the caller does.
 
+    # A task that is cancelled while it waits here leaves nothing behind.
+
     async def head(self) -> None:
         """Waits for the status. Raises what `fail` was told."""
         if self._stage < HEAD:
-            await self._wait(HEAD)
+            try:
+                await self._until(HEAD)
+            except asyncio.CancelledError:
+                self.abandon()
+                raise
         if self._error is not None:
             raise self._error
 
@@ -151,7 +149,11 @@ class Exchange:
             self._overflow()
             self._update_reading()
         if self._stage < OVER:
-            await self._wait(OVER)
+            try:
+                await self._until(OVER)
+            except asyncio.CancelledError:
+                self.abandon()
+                raise
         if self._error is not None:
             raise self._error
         return self._take()
@@ -164,7 +166,11 @@ class Exchange:
             if self._full:
                 self._full = False
                 self._update_reading()
-            await self._wait(OVER)
+            try:
+                await self._until(OVER)
+            except asyncio.CancelledError:
+                self.abandon()
+                raise
             self._beyond_bytes = sys.maxsize
         if self._held_bytes <= beyond and self._error is not None:
             raise self._error
@@ -200,29 +206,20 @@ class Exchange:
 
     # How.
 
-    async def _wait(self, goal: int) -> None:
+    def _until(self, goal: int) -> asyncio.Future[None]:
+        """Done at that stage, or earlier by `_wake`."""
         self._goal = goal
-        self._waiter = self._loop.create_future()
-        try:
-            await self._waiter
-        except asyncio.CancelledError:
-            self.abandon()
-            raise
-        finally:
-            self._waiter = None
-
-    def _reach(self, stage: int) -> None:
-        self._stage = stage
-        if stage >= self._goal:
-            self._wake()
+        self._waiter = waiter = self._loop.create_future()
+        return waiter
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
     def _close(self) -> None:
-        self._deadline.cancel()
-        self._reach(OVER)
+        self._deadlines.forget(self)
+        self._stage = OVER
+        self._wake()
         if self._sink is not None:
             self._tell_end(self._sink)
 
@@ -273,19 +270,18 @@ class Exchange:
         if self._line is None:
             return
         if self._full or self._client_slow:
-            self._deadline.cancel()
+            self._deadlines.forget(self)
             self._line.pause()
         else:
             self._line.resume()
             self._watch()
 
     def _watch(self) -> None:
-        """A new deadline for the next piece."""
-        self._deadline.cancel()
-        seconds = self._idle_seconds if self._stage == BODY else self._first_seconds
-        self._deadline = self._deadlines.arm(seconds, self._too_slow)
+        """For the next piece, from now on."""
+        body = self._stage == BODY
+        self._deadlines.watch(self, self._idle_seconds if body else self._first_seconds)
 
-    def _too_slow(self) -> None:
+    def expired(self) -> None:
         what = "fell silent" if self._stage == BODY else "took too long to answer"
         engine = self._leg.to
         self.fail(EngineTooSlow(f"{naming(engine)} {what}", at=engine.id))

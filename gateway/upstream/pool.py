@@ -9,7 +9,7 @@ import ssl
 from collections import deque
 from collections.abc import Callable
 
-from pdgate.gateway.deadlines import Deadline, Deadlines
+from pdgate.gateway.deadlines import Deadlines
 from pdgate.gateway.upstream.connection import Connection
 from pdgate.gateway.upstream.request import Target
 
@@ -18,21 +18,12 @@ class Pool:
     """
     Attributes:
         live: All connections that are open, free or not.
+        seconds, seen, due: For the deadlines.
     """
 
-    __slots__ = (
-        "_closing",
-        "_connecting",
-        "_deadlines",
-        "_emptied",
-        "_idle",
-        "_keep_idle_seconds",
-        "_loop",
-        "_sweep",
-        "_tls",
-        "live",
-        "target",
-    )
+    seconds = 0.0
+    seen = False
+    due = 0.0
 
     def __init__(
         self,
@@ -51,7 +42,6 @@ class Pool:
         self._deadlines = deadlines
         self._loop = loop
         self._emptied = emptied
-        self._sweep: Deadline | None = None
         self._closing = False
         self._connecting = 0
 
@@ -94,8 +84,8 @@ class Pool:
         """Its answer is complete, and it can take another request."""
         connection.idle_since = self._loop.time()
         self._idle.append(connection)
-        if self._sweep is None:
-            self._sweep = self._deadlines.arm(self._keep_idle_seconds, self._close_old)
+        if len(self._idle) == 1:
+            self._deadlines.watch(self, self._keep_idle_seconds)
 
     def lost(self, connection: Connection) -> None:
         self.live.discard(connection)
@@ -105,9 +95,7 @@ class Pool:
         """Closes all; an answer under way fails."""
         self._closing = True
         self._idle.clear()
-        if self._sweep is not None:
-            self._sweep.cancel()
-            self._sweep = None
+        self._deadlines.forget(self)
         for connection in list(self.live):
             connection.end()
 
@@ -115,13 +103,12 @@ class Pool:
         if not self.live and not self._connecting:
             self._emptied()
 
-    def _close_old(self) -> None:
-        self._sweep = None
+    def expired(self) -> None:
+        """The one that became free first may have been free for too long."""
         oldest = self._loop.time() - self._keep_idle_seconds
         while self._idle and (not self._idle[0].usable or self._idle[0].idle_since <= oldest):
             connection = self._idle.popleft()
             if connection.usable:
                 connection.abort()
         if self._idle:
-            left = self._idle[0].idle_since - oldest
-            self._sweep = self._deadlines.arm(left, self._close_old)
+            self._deadlines.watch(self, self._idle[0].idle_since - oldest)

@@ -49,7 +49,7 @@ def _busy_books() -> Books:
     books.opened(record)
     for record.attempts, outcome in ((1, "engine_failed"), (2, "ok")):
         for role, instance in ((Role.PREFILL, P), (Role.DECODE, D)):
-            leg = record.leg(role, instance)
+            leg = record.leg(role, instance, lambda *_: None)
             leg.ended, leg.outcome = record.clock(), outcome
     record.protocol, record.path, record.handed_over = "vllm-nixl", DISAGGREGATED, True
     record.committed = record.clock()

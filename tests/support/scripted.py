@@ -253,7 +253,7 @@ class Told:
         assert self.error is None, self.error
         return b"".join(self.chunks)
 
-    async def take(self, answer: Answer) -> None:
+    async def take(self, answer: Answer, record: Record) -> None:
         answer.start(self)
         error = await self._ended
         if error is not None:
@@ -294,7 +294,7 @@ class Crossing:
         self._clock = clock
         self._mode = mode
         self._execution = Execution(
-            self.scheduler, self._way_of, engines, max_attempts=max_attempts, clock=clock
+            self.scheduler, self._way_of, engines, max_attempts=max_attempts
         )
 
     async def ask(self, call: Call) -> Told:

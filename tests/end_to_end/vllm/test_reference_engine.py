@@ -11,6 +11,9 @@ from tests.support.ports import LOOPBACK, free_port
 from tests.support.processes import child
 
 TOKENS = 40
+FULL_STOP = 19
+"""Behind a prompt that ends in half a character, vLLM 0.32.0 begins its answer with the
+end of the prompt, which is no example to follow."""
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +34,7 @@ def small(fleet: Fleet) -> Iterator[Engine]:
 def test_the_greedy_tokens_of_the_reference_engine_are_vllms(
     length: int, small: Engine, alone: Engine
 ) -> None:
-    asked = prompt(length, f"reference {length}")
+    asked = [*prompt(length - 1, f"reference {length}"), FULL_STOP]
 
     with client(small.url) as ours, client(alone.url) as reference:
         said = complete(ours, asked, max_tokens=TOKENS)
