@@ -7,6 +7,7 @@ import pytest
 
 from pdgate.protocols.call import CHAT
 from pdgate.protocols.instance import Role
+from tests.support import fleet
 from tests.support.fleet import (
     ANSWER,
     JSON_TYPE,
@@ -16,6 +17,7 @@ from tests.support.fleet import (
     ask,
     gateway_of,
     question,
+    says,
     streams,
 )
 from tests.support.raw_server import Peer
@@ -130,3 +132,32 @@ async def test_an_old_client_is_served_too() -> None:
         said = await reader.read()
 
         assert b"".join(EVENTS) in said or all(event in said for event in EVENTS)
+
+
+async def test_an_idle_connection_is_closed_but_not_one_in_use(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    keep_seconds = 1
+    monkeypatch.setattr(fleet, "KEEP_ALIVE_SECONDS", keep_seconds)
+    go_on = asyncio.Event()
+
+    async def slow(peer: Peer) -> None:
+        await go_on.wait()
+        await as_json_answer(peer)
+
+    as_json_answer = says(as_json(ANSWER))
+    engines = Engine(Role.PREFILL), Engine(Role.DECODE, slow)
+    async with gateway_of(*engines) as gateway, asyncio.timeout(PATIENCE_SECONDS):
+        loop = asyncio.get_running_loop()
+        reader, writer = await gateway.wire()
+        for waited_seconds in (0, keep_seconds * 1.5):
+            go_on.clear()
+            writer.write(ask())
+            loop.call_later(waited_seconds, go_on.set)
+            status, _ = await read_answer(reader)
+            assert status.endswith(b"200 ok")
+        answered = loop.time()
+
+        assert await reader.read() == b""
+        # The loop's clock is a little coarse.
+        assert loop.time() - answered > keep_seconds * 0.98
