@@ -6,6 +6,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from pdgate.forwarders import registry
+from pdgate.protocols import plugins
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class Installed:
 
 def protocols() -> list[Installed]:
     """Every protocol, also one that cannot be loaded: its owner wants to see that here."""
-    found = entry_points(group=registry.GROUP)
+    found = entry_points(group=plugins.FORWARDERS)
     return [_installed(point) for point in sorted(found, key=lambda point: point.name)]
 
 

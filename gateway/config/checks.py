@@ -3,14 +3,11 @@
 They come by entry point from any installed package, so the types of the tree cannot say.
 """
 
-from importlib.metadata import entry_points
-
 from pdgate.forwarders import registry
 from pdgate.forwarders.base import Mode
 from pdgate.gateway.config.complaints import ConfigError
 from pdgate.gateway.config.settings import Settings
-
-POLICIES = "pdgate.policies"
+from pdgate.protocols import plugins
 
 
 def check(settings: Settings) -> None:
@@ -33,9 +30,10 @@ def mode_for(settings: Settings, protocol: str) -> Mode:
 
 
 def _check_policy(key: str, name: str) -> None:
-    known = sorted(entry_points(group=POLICIES).names)
-    if name not in known:
-        raise ConfigError(f"{key!r}: no policy is called {name!r}; there are {', '.join(known)}")
+    try:
+        plugins.find(plugins.POLICIES, "policy", name)
+    except LookupError as error:
+        raise ConfigError(f"{key!r}: {error.args[0]}") from None
 
 
 def _check_protocol(where: str, protocol: str, mode: Mode | None) -> None:

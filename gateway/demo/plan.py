@@ -4,15 +4,14 @@ import socket
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.metadata import entry_points
 from pathlib import Path
 
 from pdgate.forwarders import registry
 from pdgate.forwarders.base import Mode
+from pdgate.protocols import plugins
 
 HOST = "127.0.0.1"
 PDGATE = (sys.executable, "-m", "pdgate")
-TRANSFERS = "pdgate.transfers"
 
 
 class BadPlan(Exception):
@@ -45,7 +44,7 @@ class Plan:
         for flag, count in (("--prefills", self.prefills), ("--decodes", self.decodes)):
             if count < 1:
                 raise BadPlan(f"{flag} {count}: it takes at least one engine of each role")
-        transfers = sorted(entry_points(group=TRANSFERS).names)
+        transfers = plugins.names(plugins.TRANSFERS)
         if self.transfer not in transfers:
             raise BadPlan(
                 f"--transfer {self.transfer}: there is no such backend; "

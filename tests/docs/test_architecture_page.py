@@ -9,6 +9,7 @@ import pytest
 
 from pdgate.forwarders import registry
 from pdgate.forwarders.base import Delegation, Forwarder, HandOff, Mode, Plain, Rendezvous
+from pdgate.protocols import plugins
 from tests.docs.pages import DOCS, code, table
 
 PAGE = DOCS / "architecture.md"
@@ -64,8 +65,8 @@ def _neighbours(layer: str) -> list[str]:
 def _users(pattern: type[Forwarder]) -> set[str]:
     """Protocols that cross in this way, in some mode and generation."""
     found = set()
-    for name in registry.names():
-        declared = registry.entry(name).load()
+    for name in plugins.names(plugins.FORWARDERS):
+        declared = plugins.find(plugins.FORWARDERS, "protocol", name).load()
         members = getattr(declared, "members", {(mode, ""): declared for mode in Mode})
         makers = [maker for (mode, _), maker in members.items() if not registry.modes(name)[mode]]
         if any(isinstance(maker(), pattern) for maker in makers):

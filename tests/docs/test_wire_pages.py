@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pdgate.forwarders import registry
+from pdgate.protocols import plugins
 from tests.docs import wire
 
 pytestmark = pytest.mark.source
@@ -17,11 +17,11 @@ def test_a_page_shows_every_leg_as_the_forwarder_makes_it(page: Path) -> None:
 
 
 def test_every_protocol_has_a_page() -> None:
-    ours = {point for point in registry.names() if _is_ours(point)}
+    ours = {point for point in plugins.names(plugins.FORWARDERS) if _is_ours(point)}
 
     assert {page.stem for page in wire.pages()} == ours
 
 
 def _is_ours(protocol: str) -> bool:
-    package = registry.entry(protocol).dist
+    package = plugins.find(plugins.FORWARDERS, "protocol", protocol).dist
     return package is not None and package.name == "pdgate"

@@ -30,6 +30,7 @@ from pdgate.forwarders import registry
 from pdgate.forwarders.base import Delegation, Forwarder, HandOff, Leg, Mode, Plain, Rendezvous
 from pdgate.forwarders.sglang import Sglang
 from pdgate.gateway.config import load
+from pdgate.protocols import plugins
 from pdgate.protocols.call import CHAT, Call, encode, parse_object
 from pdgate.protocols.dialects import mooncake
 from pdgate.protocols.instance import Instance, Role
@@ -82,7 +83,7 @@ def _label(mode: Mode, generation: str, role: str) -> str:
 
 
 def _generations(protocol: str, mode: Mode) -> list[str]:
-    declared = registry.entry(protocol).load()
+    declared = plugins.find(plugins.FORWARDERS, "protocol", protocol).load()
     members = getattr(declared, "members", {(mode, ""): declared})
     return [generation for of, generation in members if of is mode]
 

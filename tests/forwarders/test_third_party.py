@@ -11,6 +11,7 @@ import pytest
 from pdgate.forwarders import registry
 from pdgate.forwarders.base import HandOff, Mode
 from pdgate.gateway import installed
+from pdgate.protocols import plugins
 from pdgate.protocols.call import value
 from pdgate.protocols.instance import Instance, Role
 from tests.support.scripted import Crossing, Scripted, chat
@@ -63,7 +64,7 @@ def acme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @pytest.mark.usefixtures("acme")
 @pytest.mark.parametrize("mode", Mode)
 def test_it_is_found_beside_ours(mode: Mode) -> None:
-    assert {"acme", "vllm-nixl"} <= set(registry.names())
+    assert {"acme", "vllm-nixl"} <= set(plugins.names(plugins.FORWARDERS))
     assert isinstance(registry.load("acme", mode), HandOff)
 
 

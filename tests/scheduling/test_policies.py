@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 
+from pdgate.protocols import plugins
 from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling import policy
 from pdgate.scheduling.candidate import Candidate
@@ -103,7 +104,7 @@ def test_random_two_is_content_with_one() -> None:
 )
 def test_ours_are_found_by_name(name: str, kind: type[policy.Policy]) -> None:
     assert isinstance(policy.load(name), kind)
-    assert name in policy.names()
+    assert name in plugins.names(plugins.POLICIES)
 
 
 def test_each_role_gets_an_object_of_its_own() -> None:
@@ -120,16 +121,16 @@ def test_an_unknown_policy_lists_the_known_ones() -> None:
 
 def test_a_policy_declared_twice_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     value = "pdgate.scheduling.policies.round_robin:RoundRobin"
-    found = EntryPoints([EntryPoint("twice", value, policy.GROUP)] * 2)
-    monkeypatch.setattr(policy, "entry_points", found.select)
+    found = EntryPoints([EntryPoint("twice", value, plugins.POLICIES)] * 2)
+    monkeypatch.setattr(plugins, "entry_points", found.select)
 
     with pytest.raises(LookupError, match="'twice' is declared by several packages"):
         policy.load("twice")
 
 
 def test_what_is_no_policy_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = EntryPoints([EntryPoint("wrong", "json:JSONDecoder", policy.GROUP)])
-    monkeypatch.setattr(policy, "entry_points", found.select)
+    found = EntryPoints([EntryPoint("wrong", "json:JSONDecoder", plugins.POLICIES)])
+    monkeypatch.setattr(plugins, "entry_points", found.select)
 
     with pytest.raises(TypeError, match="json:JSONDecoder is no Policy"):
         policy.load("wrong")

@@ -3,11 +3,12 @@ from pathlib import Path
 
 import pytest
 
+from pdgate.protocols import plugins
 from pdgate.transfer import registry
 
 
 def test_ours_are_declared() -> None:
-    assert {"shm", "tcp"} <= set(registry.names())
+    assert {"shm", "tcp"} <= set(plugins.names(plugins.TRANSFERS))
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
@@ -22,9 +23,9 @@ def declared(monkeypatch: pytest.MonkeyPatch, folder: Path, *targets: str) -> No
         info = folder / f"pack{number}-1.dist-info"
         info.mkdir()
         (info / "METADATA").write_text(f"Name: pack{number}\nVersion: 1\n")
-        (info / "entry_points.txt").write_text(f"[{registry.GROUP}]\nsmoke = {target}\n")
+        (info / "entry_points.txt").write_text(f"[{plugins.TRANSFERS}]\nsmoke = {target}\n")
         points += list(Distribution.at(info).entry_points)
-    monkeypatch.setattr(registry, "entry_points", EntryPoints(points).select)
+    monkeypatch.setattr(plugins, "entry_points", EntryPoints(points).select)
 
 
 def test_a_name_declared_twice_names_both_packages(
