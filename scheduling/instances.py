@@ -49,7 +49,9 @@ class Instances:
         """Adds an instance, or replaces what its record says; its account goes on."""
         candidate = self._candidates.get(record.id)
         if candidate is None:
-            candidate = self._candidates[record.id] = Candidate(record)
+            # A model that was configured is known before its engine has ever answered.
+            known = frozenset((record.model,) if record.model else ())
+            candidate = self._candidates[record.id] = Candidate(record, models=known)
         elif candidate.instance == record:
             return candidate
         candidate.instance = record

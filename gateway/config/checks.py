@@ -8,6 +8,7 @@ from pdgate.forwarders.base import Mode
 from pdgate.gateway.config.complaints import ConfigError
 from pdgate.gateway.config.settings import Settings
 from pdgate.protocols import plugins
+from pdgate.protocols.instance import Instance, Role
 
 
 def check(settings: Settings) -> None:
@@ -18,6 +19,7 @@ def check(settings: Settings) -> None:
     for instance in settings.fleet:
         where = f"the instance {instance.id!r}"
         _check_protocol(where, instance.protocol, settings.scheduling_mode)
+        _check_role(where, instance)
         if instance.generation:
             _check_generation(where, settings, instance.protocol, instance.generation)
 
@@ -43,6 +45,20 @@ def _check_protocol(where: str, protocol: str, mode: Mode | None) -> None:
         raise ConfigError(f"{where}: {error.args[0]}") from None
     if mode and modes[mode]:
         raise ConfigError(f"{where}: {protocol} cannot do {mode} scheduling: {modes[mode]}")
+
+
+def _check_role(where: str, instance: Instance) -> None:
+    hands_over = registry.hands_over(instance.protocol)
+    if instance.role is Role.PLAIN and hands_over:
+        raise ConfigError(
+            f"{where}: an engine of the role plain hands no KV over, so its protocol cannot be "
+            f"{instance.protocol!r}; leave it out, or choose the role prefill, decode or both"
+        )
+    if instance.role is not Role.PLAIN and not hands_over:
+        raise ConfigError(
+            f"{where}: the protocol {instance.protocol!r} hands no KV over, so there is no "
+            f"{instance.role} engine in it; choose another protocol, or the role plain"
+        )
 
 
 def _check_generation(where: str, settings: Settings, protocol: str, generation: str) -> None:

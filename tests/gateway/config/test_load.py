@@ -122,6 +122,14 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
             MOONCAKE_Z,
             "the instance 'decode-0': vllm-mooncake has no generation 'z'; there are a, b, c, d",
         ),
+        (
+            'pdd_protocol = "plain"\n[[instances]]\nrole = "decode"\nurl = "http://a"',
+            "the instance 'decode-0': the protocol 'plain' hands no KV over, so there is no decode",
+        ),
+        (
+            '[[instances]]\nrole = "plain"\nurl = "http://a"\nprotocol = "sglang"',
+            "the instance 'plain-0': an engine of the role plain hands no KV over",
+        ),
     ],
 )
 def test_what_is_not_installed_or_not_possible_is_refused(
