@@ -62,6 +62,13 @@ def test_a_model_whose_engines_are_down_still_exists() -> None:
     assert ids(instances, Role.PREFILL, None) == []
 
 
+def test_a_configured_model_exists_before_its_engine_was_ever_up() -> None:
+    instances = Instances([P0, D0, replace(P1, model="late")])
+    instances.mark_up("p0", ["m"])
+
+    assert ids(instances, Role.PREFILL, "late") == []
+
+
 def test_the_only_model_need_not_be_named() -> None:
     assert ids(fleet(P0, D0), Role.PREFILL, None) == ["p0"]
 
