@@ -125,7 +125,8 @@ class Record(msgspec.Struct):
         prefill = next((leg for leg in last if leg.role is Role.PREFILL), None)
         answer = next((leg for leg in reversed(last) if leg.role is not Role.PREFILL), None)
         if last:
-            stages["choose"] = _ms(last[0].started - self.started)
+            earlier = (leg.ended or 0.0 for leg in self.legs if leg.attempt < self.attempts)
+            stages["choose"] = _ms(last[0].started - max(earlier, default=self.started))
         if prefill and prefill.ended is not None:
             stages["prefill"] = _ms(prefill.ended - prefill.started)
         if prefill and answer and prefill.ended is not None and answer.started > prefill.started:

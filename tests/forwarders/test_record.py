@@ -5,6 +5,7 @@ import json
 
 from pdgate.forwarders.record import Record
 from pdgate.protocols.errors import EngineFailed, EngineRejected
+from pdgate.protocols.instance import Role
 from tests.support.answers import piece, prefilled, whole
 from tests.support.scripted import D0, D1, P0, After, Crossing, Scripted, Told, chat
 
@@ -55,6 +56,17 @@ async def test_each_stage_has_its_time() -> None:
         "first_byte": 2500.0,
         "total": 6500.0,
     }
+
+
+def test_the_time_to_choose_is_that_of_the_last_attempt() -> None:
+    clock = Clock()
+    record = Record(chat(), clock)
+    for record.attempts, choosing_seconds in ((1, 1.0), (2, 0.5)):
+        clock.seconds += choosing_seconds
+        with record.leg(Role.PREFILL, P0, lambda *_: None):
+            clock.seconds += 7
+
+    assert record.stages_ms() == {"choose": 500.0, "prefill": 7000.0}
 
 
 async def test_a_record_is_json_with_every_leg() -> None:
