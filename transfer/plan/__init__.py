@@ -1,0 +1,17 @@
+"""Which bytes move from which rank to which: pure, and the same on both ends.
+
+    layout.py    what an engine's KV looks like and how it is split over ranks
+    memory.py    where the pages of one rank lie in its region
+    agree.py     may these two engines exchange pages at all? else LayoutMismatch
+    links.py     (source rank, destination rank, heads, layers) that meet in a transfer
+    pair.py      a link with everything precomputed: a call costs its block ids only
+    segments.py  the answer: (source offset, destination offset, length), merged
+    count.py     how many writes a destination rank waits for
+
+    hand-shake    theirs = peer_layout(ours, data); agree(source, destination)
+    once a pair   pair = Pair(source, memory, destination, memory, link)
+    per call      pair.segments(source_blocks, destination_blocks, tokens, layers)
+
+One layout is one group of layers that look alike; a model with several kinds of cache
+plans each kind on its own.
+"""

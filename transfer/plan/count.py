@@ -1,0 +1,87 @@
+"""How many writes a destination rank waits for: no message says that a push is complete.
+
+Source and destination each count on their own, from the two layouts and the rhythm that
+the call agreed on. What a source's scheduler does (chunks of any size, a cached prefix)
+must not change the number, so writes go by a grid that is fixed in the sequence:
+
+    chunk_tokens 32     0        32        64        96
+    tokens 16..80           |=====|=========|====|           3 chunks
+
+A write is one call of `Backend.write`; the source makes it when the last token of a chunk
+is computed, per layer or for all layers at once.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pdgate.transfer.plan.agree import LayoutMismatch
+from pdgate.transfer.plan.layout import KvLayout, Rank
+from pdgate.transfer.plan.links import Link, common, parts_of
+
+
+@dataclass(frozen=True, slots=True)
+class Rhythm:
+    """
+    Attributes:
+        chunk_tokens: Grid of the writes; 0 for the whole prompt at once.
+        by_layer: A write per layer, rather than one for all layers.
+    """
+
+    chunk_tokens: int
+    by_layer: bool
+
+
+WHOLE = Rhythm(chunk_tokens=0, by_layer=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    link: Link
+    layers: range
+    tokens: range
+
+
+def check_rhythm(source: KvLayout, destination: KvLayout, rhythm: Rhythm) -> None:
+    """A page that two chunks share would be written twice. Raises LayoutMismatch."""
+    larger = max(source.block_tokens, destination.block_tokens)
+    if rhythm.chunk_tokens < 0 or rhythm.chunk_tokens % larger:
+        raise LayoutMismatch(
+            f"chunks of {rhythm.chunk_tokens} tokens cut blocks of {source.block_tokens} tokens "
+            f"at the source, {destination.block_tokens} at the destination"
+        )
+
+
+def chunks(tokens: range, chunk_tokens: int) -> list[range]:
+    """`tokens` cut at the multiples of `chunk_tokens`."""
+    if not tokens:
+        return []
+    if not chunk_tokens:
+        return [tokens]
+    first = tokens.start // chunk_tokens * chunk_tokens
+    return [
+        common(tokens, range(start, start + chunk_tokens))
+        for start in range(first, tokens.stop, chunk_tokens)
+    ]
+
+
+def writes(link: Link, tokens: range, rhythm: Rhythm) -> Iterator[Write]:
+    """What the link's source has to write, in the order in which it is computed."""
+    for chunk in chunks(tokens, rhythm.chunk_tokens):
+        if rhythm.by_layer:
+            for layer in link.layers:
+                yield Write(link, range(layer, layer + 1), chunk)
+        else:
+            yield Write(link, link.layers, chunk)
+
+
+def expected(
+    source: KvLayout, destination: KvLayout, to: Rank, tokens: range, rhythm: Rhythm
+) -> int:
+    """Writes that reach this destination rank, whichever replicas send them."""
+    shared = [
+        len(common(source.stage_layers(stage), destination.layers_of(to)))
+        for stage in range(len(source.stages))
+    ]
+    per_chunk = sum(shared) if rhythm.by_layer else sum(layers > 0 for layers in shared)
+    sources = len(parts_of(source, destination.heads(to)))
+    return per_chunk * sources * len(chunks(tokens, rhythm.chunk_tokens))
