@@ -29,7 +29,7 @@ class EngineCore:
     """Implements `connector.Core`.
 
     Args:
-        memory: Holds the pages; at least `layout.total_bytes` long.
+        shards: Hold the pages; `layout.tp` of them, each at least `layout.total_bytes` long.
         deliver: Gets the outputs of each step, on the core's thread.
     """
 
@@ -37,7 +37,7 @@ class EngineCore:
         self,
         model: LoadedModel,
         layout: Layout,
-        memory: memoryview,
+        shards: Sequence[memoryview],
         deliver: Deliver,
         options: Options | None = None,
         pace: Pace | None = None,
@@ -46,7 +46,7 @@ class EngineCore:
         self.model = model
         self._deliver = deliver
         self._pace = pace or Pace()
-        self._work = Work(model, layout, memory, options or Options(), faults or Faults())
+        self._work = Work(model, layout, shards, options or Options(), faults or Faults())
         self._inbox: list[Callable[[], None]] = []
         self._wake = threading.Condition()
         self._stopping = False

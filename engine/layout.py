@@ -1,10 +1,15 @@
-"""Where the KV pages of every layer lie in one stretch of memory.
+"""Where the KV pages of every layer lie, in one stretch of memory per shard.
 
-    layer 0: page 0, page 1, ...   layer 1: page 0, ...
+    shard 0    layer 0: page 0, page 1, ...   layer 1: page 0, ...
+    shard 1    the same, for other heads
 
 A page holds K and then V of one block of tokens for one layer, heads before tokens
-(HND): [2][kv_heads][block_tokens][head_dim]. It is one contiguous run, so a block is
-`layers` ranges, and the pages of one layer can travel before the next layer is computed.
+(HND): [2][shard_kv_heads][block_tokens][head_dim]. It is one contiguous run, so a block is
+`layers` ranges of a shard, and the pages of one layer can travel before the next layer is
+computed.
+
+Shards split the heads as the ranks of tensor parallelism do; with more shards than KV
+heads, shards in a row hold the same head.
 """
 
 from dataclasses import dataclass
@@ -12,6 +17,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Layout:
+    """
+    Attributes:
+        kv_heads: Of the whole model.
+        tp: How many shards.
+    """
+
     layers: int
     blocks: int
     kv_heads: int
@@ -19,17 +30,39 @@ class Layout:
     head_dim: int
     dtype: str = "float32"
     item_bytes: int = 4
+    tp: int = 1
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for heads that cannot be split evenly."""
+        if self.tp < 1 or (self.kv_heads % self.tp and self.tp % self.kv_heads):
+            raise ValueError(f"{self.kv_heads} KV heads cannot be split evenly over tp {self.tp}")
+
+    @property
+    def shard_kv_heads(self) -> int:
+        return max(1, self.kv_heads // self.tp)
 
     @property
     def page_bytes(self) -> int:
-        return 2 * self.kv_heads * self.block_tokens * self.head_dim * self.item_bytes
+        """In one shard."""
+        return 2 * self.shard_kv_heads * self.block_tokens * self.head_dim * self.item_bytes
 
     @property
     def total_bytes(self) -> int:
+        """Of one shard."""
         return self.layers * self.blocks * self.page_bytes
+
+    @property
+    def block_bytes(self) -> int:
+        """All layers and shards of one block."""
+        return self.tp * self.layers * self.page_bytes
 
     def page_offset(self, layer: int, block_id: int) -> int:
         return (layer * self.blocks + block_id) * self.page_bytes
+
+    def shard_heads(self, shard: int) -> range:
+        """KV heads that this shard holds."""
+        first = shard * self.kv_heads // self.tp
+        return range(first, first + self.shard_kv_heads)
 
     def blocks_for(self, tokens: int) -> int:
         return -(-tokens // self.block_tokens)

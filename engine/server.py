@@ -109,7 +109,7 @@ def _core(
         core = EngineCore(
             model,
             layout,
-            memory,
+            [memory],
             mailroom.deliver,
             Options(
                 Limits(settings.max_seqs, settings.max_step_tokens),

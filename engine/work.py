@@ -52,14 +52,14 @@ class Work:
         self,
         model: LoadedModel,
         layout: Layout,
-        memory: memoryview,
+        shards: Sequence[memoryview],
         options: Options,
         faults: Faults,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._model = model
         self._layout = layout
-        self._memory = KvMemory(layout, memory)
+        self._memory = KvMemory(layout, shards)
         self._options = options
         self._faults = faults
         self._now = now
@@ -137,7 +137,7 @@ class Work:
             del self._live[request_id]
         elif error is None:
             blocks = self._layout.blocks_for(job.loaded) - self._layout.blocks_for(job.hits)
-            self.stats.loaded_bytes += blocks * self._layout.layers * self._layout.page_bytes
+            self.stats.loaded_bytes += blocks * self._layout.block_bytes
         else:
             self._load_failed(live, error)
 

@@ -14,20 +14,29 @@ from pdgate.engine.model.weights import Floats
 
 
 class KvMemory:
-    """K and V of every layer, block and head: [layers, blocks, 2, kv_heads, tokens, head_dim]."""
+    """K and V of every layer and block, in each shard for its heads.
 
-    def __init__(self, layout: Layout, memory: memoryview) -> None:
+    A shard is [layers, blocks, 2, shard_kv_heads, tokens, head_dim].
+
+    Args:
+        shards: `layout.tp` stretches of memory, each at least `layout.total_bytes` long.
+    """
+
+    def __init__(self, layout: Layout, shards: Sequence[memoryview]) -> None:
         shape = (
             layout.layers,
             layout.blocks,
             2,
-            layout.kv_heads,
+            layout.shard_kv_heads,
             layout.block_tokens,
             layout.head_dim,
         )
-        flat = np.frombuffer(memory, np.float32, count=layout.total_bytes // layout.item_bytes)
+        count = layout.total_bytes // layout.item_bytes
         self.layout = layout
-        self._pages = flat.reshape(shape)
+        self._shards = [
+            np.frombuffer(shard, np.float32, count=count).reshape(shape) for shard in shards
+        ]
+        self._heads = [layout.shard_heads(shard) for shard in range(layout.tp)]
 
     def slots(
         self, block_ids: Sequence[int], start: int, count: int
@@ -44,16 +53,20 @@ class KvMemory:
         k: Floats,
         v: Floats,
     ) -> None:
-        """k and v are [t, kv_heads, head_dim]."""
+        """Into every shard its heads; k and v are [t, kv_heads, head_dim]."""
         blocks, places = slots
-        pages = self._pages[layer]
-        pages[blocks, 0, :, places] = k
-        pages[blocks, 1, :, places] = v
+        for shard, heads in zip(self._shards, self._heads, strict=True):
+            pages = shard[layer]
+            pages[blocks, 0, :, places] = k[:, heads.start : heads.stop]
+            pages[blocks, 1, :, places] = v[:, heads.start : heads.stop]
 
-    def read(self, layer: int, block_ids: Sequence[int], tokens: int) -> tuple[Floats, Floats]:
-        """K and V of the first `tokens` tokens, each [kv_heads, tokens, head_dim]."""
+    def read(
+        self, shard: int, layer: int, block_ids: Sequence[int], tokens: int
+    ) -> tuple[Floats, Floats]:
+        """K and V of the first `tokens` tokens, each [shard_kv_heads, tokens, head_dim]."""
         needed = self.layout.blocks_for(tokens)
-        found = self._pages[layer].take(np.asarray(block_ids[:needed], np.intp), axis=0)
-        kv_heads, head_dim = self.layout.kv_heads, self.layout.head_dim
+        pages = self._shards[shard][layer]
+        found = pages.take(np.asarray(block_ids[:needed], np.intp), axis=0)
+        kv_heads, head_dim = self.layout.shard_kv_heads, self.layout.head_dim
         by_head = found.transpose(1, 2, 0, 3, 4).reshape(2, kv_heads, -1, head_dim)
         return by_head[0, :, :tokens], by_head[1, :, :tokens]

@@ -104,8 +104,7 @@ class Llama:
         parts = []
         row = 0
         for span in spans:
-            k, v = memory.read(index, span.block_ids, span.end)
-            parts.append(layers.attention(q[row : row + len(span.tokens)], k, v, span.start))
+            parts.append(_over_shards(index, q[row : row + len(span.tokens)], span, memory))
             row += len(span.tokens)
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
@@ -129,6 +128,18 @@ class Llama:
         if self._bias is not None:
             logits += self._bias
         return np.split(logits, np.cumsum(counts)[:-1])
+
+
+def _over_shards(index: int, q: Floats, span: Span, memory: KvMemory) -> Floats:
+    """Attention of one span, [t, h * d]: each shard's queries see that shard's keys only.
+
+    So an answer is right only if every shard's pages are, copies of a head included.
+    """
+    mixed = []
+    for shard, queries in enumerate(np.split(q, memory.layout.tp, axis=1)):
+        k, v = memory.read(shard, index, span.block_ids, span.end)
+        mixed.append(layers.attention(queries, k, v, span.start))
+    return mixed[0] if len(mixed) == 1 else np.concatenate(mixed, axis=1)
 
 
 def _layer(weights: Weights, index: int) -> _Layer:

@@ -74,5 +74,5 @@ def engine(options: Options | None = None, blocks: int = 128, block_tokens: int 
     """Not started yet, so that a test can connect it first."""
     where = layout(blocks, block_tokens)
     made = Engine(memoryview(bytearray(where.total_bytes)))
-    made.core = EngineCore(tiny(), where, made.memory, made.deliver, options)
+    made.core = EngineCore(tiny(), where, [made.memory], made.deliver, options)
     return made

@@ -33,7 +33,7 @@ async def serve(
     where = layout(blocks=256)
     memory = memoryview(bytearray(where.total_bytes))
     mailroom = Mailroom(asyncio.get_running_loop())
-    core = EngineCore(tiny(), where, memory, mailroom.deliver, faults=faults)
+    core = EngineCore(tiny(), where, [memory], mailroom.deliver, faults=faults)
     connector = None
     if meeting is not None:
         core.connect(connector := FakeConnector(core, memory, meeting))

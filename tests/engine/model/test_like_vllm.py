@@ -38,7 +38,7 @@ RECORDED = {
 @pytest.mark.parametrize("text", RECORDED)
 def test_greedy_tokens_are_those_of_vllm(text: str) -> None:
     llama = Llama(CONFIG, builtin.weights(), 1024)
-    memory = KvMemory(LAYOUT, memoryview(bytearray(LAYOUT.total_bytes)))
+    memory = KvMemory(LAYOUT, [memoryview(bytearray(LAYOUT.total_bytes))])
     tokens = builtin.tokenizer().encode(text)
     ends = [0, *range(len(tokens), len(tokens) + len(RECORDED[text]))]
 

@@ -102,8 +102,9 @@ def by_the_book(config: ModelConfig, of: Weights, tokens: list[int]) -> NDArray[
     return logits
 
 
-def memory() -> KvMemory:
-    return KvMemory(LAYOUT, memoryview(bytearray(LAYOUT.total_bytes)))
+def memory(tp: int = 1) -> KvMemory:
+    where = replace(LAYOUT, tp=tp)
+    return KvMemory(where, [memoryview(bytearray(where.total_bytes)) for _ in range(tp)])
 
 
 def close(ours: Floats, right: NDArray[np.float64]) -> bool:
@@ -116,6 +117,17 @@ def test_logits_are_those_of_the_formulas(tied: bool) -> None:
     of = drawn(tied)
 
     [ours] = Llama(config, of, 64).forward([Span(TOKENS, 0, range(6), Wanted.ALL)], memory())
+
+    assert close(ours, by_the_book(config, of, TOKENS))
+
+
+@pytest.mark.parametrize("tp", [2, 6])
+def test_shards_do_not_change_logits(tp: int) -> None:
+    """With six shards each of the two KV heads is there three times."""
+    config = from_hugging_face(HUGGING_FACE)
+    of = drawn()
+
+    [ours] = Llama(config, of, 64).forward([Span(TOKENS, 0, range(6), Wanted.ALL)], memory(tp))
 
     assert close(ours, by_the_book(config, of, TOKENS))
 
