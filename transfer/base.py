@@ -26,6 +26,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, ClassVar
 
+from pdgate.transfer.memory import Memory
+
 
 class TransferError(Exception):
     """A transfer that did not end well; `state` says how."""
@@ -111,6 +113,13 @@ class Region(ABC):
     memory: memoryview
     descriptor: Descriptor
 
+    def share(self) -> int | None:
+        """A file descriptor for `Backend.adopt` in a process of ours; it stays the region's.
+
+        None where the memory is this process's alone.
+        """
+        return None
+
     @abstractmethod
     def close(self) -> None:
         """Peers are refused from now on; memory that the backend allocated is freed."""
@@ -129,6 +138,21 @@ class Backend(ABC):
 
         Raises ValueError, OSError, TransferError.
         """
+
+    def register(self, memory: Memory) -> Region:
+        """Memory that the caller has allocated, and keeps until the region is closed.
+
+        Nothing in it is changed by registering. Raises ValueError, OSError, TransferError.
+        """
+        raise TransferError(f"{self.name} moves only memory that it allocated")
+
+    def adopt(self, fd: int, length: int) -> Region:
+        """Memory that a process of ours allocated and shared: a local side, no more.
+
+        Peers cannot reach it through us, and its descriptor is nobody's. The caller may
+        close `fd`. Raises TransferError, OSError.
+        """
+        raise TransferError(f"{self.name} cannot move the memory of another process")
 
     @abstractmethod
     def read(

@@ -10,6 +10,7 @@ Connections are kept and used again; each carries one transfer at a time. The ep
 Nothing is encrypted: keep the port inside the cluster.
 """
 
+import os
 import socket
 import threading
 from collections.abc import Callable, Sequence
@@ -31,9 +32,11 @@ from pdgate.transfer.base import (
 )
 from pdgate.transfer.jobs import Jobs
 from pdgate.transfer.listener import shut
+from pdgate.transfer.memory import Memory
+from pdgate.transfer.memory import view as view_of
 from pdgate.transfer.running import Interrupted, Running
 from pdgate.transfer.tcp_links import Links
-from pdgate.transfer.tcp_owner import Owner, TcpRegion
+from pdgate.transfer.tcp_owner import Owner, TcpMemory, TcpRegion, mapped, shared_memory
 
 _REFUSALS: dict[wire.Status, Callable[[str], TransferError]] = {
     wire.Status.STALE: StaleDescriptor,
@@ -55,14 +58,15 @@ class Tcp(Backend):
         self._closed = False
 
     def allocate(self, length: int) -> Region:
-        with self._lock:
-            if self._closed:
-                raise TransferError("the backend is closed")
-            epoch = descriptors.new_epoch()
-            descriptor = Descriptor(self.name, epoch, length, self._address)
-            region = TcpRegion(length, descriptor, self._owner)
-            self._owner.add(region)
-        return region
+        fd, memory = shared_memory(length)
+        return self._open(memory, fd)
+
+    def register(self, memory: Memory) -> Region:
+        return self._open(view_of(memory), None)
+
+    def adopt(self, fd: int, length: int) -> Region:
+        descriptor = Descriptor(self.name, descriptors.new_epoch(), length, {})
+        return TcpMemory(mapped(fd, length), descriptor)
 
     def read(
         self, local: Region, remote: Descriptor, ranges: Sequence[Range], timeout_seconds: float
@@ -83,6 +87,8 @@ class Tcp(Backend):
     def expect(self, local: Region, immediate: int, count: int, timeout_seconds: float) -> Transfer:
         descriptors.check_immediate(immediate)
         region = self._ours(local)
+        if not isinstance(region, TcpRegion):
+            raise TypeError("nothing can land in memory that peers cannot reach")
         transfer = self._jobs.expectation(f"expecting {count} x {immediate}", timeout_seconds)
         region.arrivals.expect(immediate, count, transfer)
         return transfer
@@ -93,6 +99,18 @@ class Tcp(Backend):
         self._owner.close()
         self._jobs.close()
         self._links.close()
+
+    def _open(self, memory: memoryview, fd: int | None) -> Region:
+        with self._lock:
+            if self._closed:
+                if fd is not None:
+                    os.close(fd)
+                raise TransferError("the backend is closed")
+            epoch = descriptors.new_epoch()
+            descriptor = Descriptor(self.name, epoch, len(memory), self._address)
+            region = TcpRegion(memory, descriptor, self._owner, fd)
+            self._owner.add(region)
+        return region
 
     def _start(
         self,
@@ -151,8 +169,8 @@ class Tcp(Backend):
             raise _REFUSALS[status](f"{transfer.what}: {status.name.lower().replace('_', ' ')}")
 
     @staticmethod
-    def _ours(region: Region) -> TcpRegion:
-        if not isinstance(region, TcpRegion):
+    def _ours(region: Region) -> TcpMemory:
+        if not isinstance(region, TcpMemory):
             raise TypeError("the region belongs to another backend")
         if region.closed:
             raise StaleDescriptor("our own region is closed")

@@ -1,6 +1,7 @@
 """The owner's side of tcp: regions by epoch, and a thread per connection that serves them."""
 
 import mmap
+import os
 import socket
 import threading
 from collections.abc import Iterator
@@ -16,20 +17,38 @@ STALL_SECONDS = 30.0
 CLOSE_SECONDS = 5.0
 
 
-class TcpRegion(Region):
-    def __init__(self, length: int, descriptor: Descriptor, owner: "Owner") -> None:
-        self._map = mmap.mmap(-1, length)
-        self.memory = memoryview(self._map)
+class TcpMemory(Region):
+    """Memory that we may move."""
+
+    def __init__(self, memory: memoryview, descriptor: Descriptor) -> None:
+        self.memory = memory
         self.descriptor = descriptor
-        self.arrivals = Arrivals()
-        self._owner = owner
-        self._changed = threading.Condition()
-        self._users: set[socket.socket] = set()
         self._closed = False
 
     @property
     def closed(self) -> bool:
         return self._closed
+
+    def close(self) -> None:
+        self._closed = True
+
+
+class TcpRegion(TcpMemory):
+    """Memory that peers may reach."""
+
+    def __init__(
+        self, memory: memoryview, descriptor: Descriptor, owner: "Owner", fd: int | None = None
+    ) -> None:
+        """`fd`: of the file that the memory is, if it is one; it is closed with the region."""
+        super().__init__(memory, descriptor)
+        self._fd = fd
+        self.arrivals = Arrivals()
+        self._owner = owner
+        self._changed = threading.Condition()
+        self._users: set[socket.socket] = set()
+
+    def share(self) -> int | None:
+        return self._fd
 
     def close(self) -> None:
         with self._changed:
@@ -39,6 +58,8 @@ class TcpRegion(Region):
             for sock in self._users:
                 shut(sock)
             self._changed.wait_for(lambda: not self._users, CLOSE_SECONDS)
+        if self._fd is not None:
+            os.close(self._fd)
         self._owner.forget(self)
         self.arrivals.fail(StaleDescriptor("the region was closed"))
 
@@ -55,6 +76,21 @@ class TcpRegion(Region):
             with self._changed:
                 self._users.discard(sock)
                 self._changed.notify_all()
+
+
+def shared_memory(length: int) -> tuple[int, memoryview]:
+    """A file without a name, so that a process of ours can map it. Raises OSError, ValueError."""
+    fd = os.memfd_create("pdgate-kv", os.MFD_CLOEXEC)
+    try:
+        os.ftruncate(fd, length)
+        return fd, mapped(fd, length)
+    except BaseException:
+        os.close(fd)
+        raise
+
+
+def mapped(fd: int, length: int) -> memoryview:
+    return memoryview(mmap.mmap(fd, length))
 
 
 class Owner:
