@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 
 from pdgate.transfer.plan import memory
 from pdgate.transfer.plan.layout import KvLayout, Order, Rank
-from pdgate.transfer.plan.links import links_to, spread
+from pdgate.transfer.plan.links import spread
+from pdgate.transfer.plan.meeting import End, Meeting
 from pdgate.transfer.plan.memory import RankMemory
 from pdgate.transfer.plan.pair import Pair
 
@@ -48,7 +49,7 @@ PLACEMENTS = (memory.packed, split_planes, blocks_outside)
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class Arrays:
     """The memory of every rank of one engine."""
 
     layout: KvLayout
@@ -56,12 +57,17 @@ class End:
     regions: Mapping[Rank, Bytes]
 
     @classmethod
-    def empty(cls, layout: KvLayout, dp: int = 0, placement: int = 0) -> "End":
+    def empty(cls, layout: KvLayout, dp: int = 0, placement: int = 0) -> "Arrays":
         memories = {rank: PLACEMENTS[placement](layout, rank, BLOCKS) for rank in layout.ranks(dp)}
         regions = {
             rank: np.zeros(memory.end(layout, one), np.uint8) for rank, one in memories.items()
         }
         return cls(layout, memories, regions)
+
+    @property
+    def end(self) -> End:
+        sizes = {rank: len(region) for rank, region in self.regions.items()}
+        return End(self.layout, next(iter(self.regions)).dp, self.memories, sizes)
 
     def view(self, rank: Rank, layer: int, plane: int, block: int) -> Bytes:
         """[heads, tokens, row_bytes] of one page, whatever the order; `layer` is the rank's own."""
@@ -116,18 +122,14 @@ def share(layout: KvLayout, rank: Rank, content: Cache) -> Cache:
     return content[layers.start : layers.stop, :, heads.start : heads.stop]
 
 
-def pairs_to(source: End, to: End, rank: Rank) -> list[Pair]:
-    source_dp = next(iter(source.memories)).dp
-    return [
-        Pair(source.layout, source.memories[link.source], to.layout, to.memories[rank], link)
-        for link in links_to(source.layout, source_dp, to.layout, rank, CHOOSE)
-    ]
+def pairs_to(source: Arrays, to: Arrays, rank: Rank) -> list[Pair]:
+    return list(Meeting(source.end, to.end).to(rank, CHOOSE))
 
 
 def move(
-    source: End,
+    source: Arrays,
     source_blocks: Sequence[int],
-    to: End,
+    to: Arrays,
     blocks: Sequence[int],
     tokens: range,
 ) -> dict[Rank, NDArray[np.uint8]]:

@@ -74,6 +74,11 @@ def writes(link: Link, tokens: range, rhythm: Rhythm) -> Iterator[Write]:
             yield Write(link, link.layers, chunk)
 
 
+def sources(source: KvLayout, destination: KvLayout, to: Rank) -> int:
+    """How many ranks send the pages of one layer to this destination rank."""
+    return len(parts_of(source, destination.heads(to)))
+
+
 def expected(
     source: KvLayout, destination: KvLayout, to: Rank, tokens: range, rhythm: Rhythm
 ) -> int:
@@ -83,5 +88,5 @@ def expected(
         for stage in range(len(source.stages))
     ]
     per_chunk = sum(shared) if rhythm.by_layer else sum(layers > 0 for layers in shared)
-    sources = len(parts_of(source, destination.heads(to)))
-    return per_chunk * sources * len(chunks(tokens, rhythm.chunk_tokens))
+    senders = sources(source, destination, to)
+    return per_chunk * senders * len(chunks(tokens, rhythm.chunk_tokens))

@@ -47,8 +47,10 @@ def end(layout: KvLayout, memory: RankMemory) -> int:
     )
 
 
-def check(layout: KvLayout, rank: Rank, memory: RankMemory, region_bytes: int) -> None:
+def check(layout: KvLayout, rank: Rank, memory: RankMemory | None, region_bytes: int) -> None:
     """Raises OutOfBounds if pages lie outside the region, or the layers are not the rank's."""
+    if memory is None:
+        raise OutOfBounds(f"{rank} has no memory")
     layers = len(layout.layers_of(rank))
     if len(memory.layer_offsets) != layers:
         raise OutOfBounds(f"{len(memory.layer_offsets)} layer offsets for {layers} layers")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pdgate.transfer.plan.layout import KvLayout, Order, Rank
 from pdgate.transfer.plan.pair import BadBlocks, Pair
 from tests.support.kv_layouts import HEADS, PLAIN, engines, layouts
-from tests.support.kv_ranks import BLOCKS, End, cache, move, pairs_to, share
+from tests.support.kv_ranks import BLOCKS, Arrays, cache, move, pairs_to, share
 
 HND, NHD = Order.HND, Order.NHD
 
@@ -25,8 +25,8 @@ def arrives(
 ) -> None:
     """Asserts that `tokens`, and nothing else but what shares a unit with them, have moved."""
     content = cache(source, tokens.stop)
-    give = End.empty(source, placement=placements[0])
-    get = End.empty(destination, placement=placements[1])
+    give = Arrays.empty(source, placement=placements[0])
+    get = Arrays.empty(destination, placement=placements[1])
     ids = random.Random(seed)
     source_blocks = ids.sample(range(BLOCKS), -(-tokens.stop // source.block_tokens))
     blocks = ids.sample(range(BLOCKS), -(-tokens.stop // destination.block_tokens))
@@ -80,8 +80,8 @@ def test_any_two_engines_that_agree_move_the_right_bytes(
 def one_page(order: Order, tokens: int = 128) -> Pair:
     """Half of the heads of one page, K only."""
     source = replace(PLAIN, order=order, block_tokens=tokens, planes=1, stages=(1,))
-    get = End.empty(replace(source, tp=2))
-    (pair,) = pairs_to(End.empty(source), get, Rank(0, 0, 1))
+    get = Arrays.empty(replace(source, tp=2))
+    (pair,) = pairs_to(Arrays.empty(source), get, Rank(0, 0, 1))
     return pair
 
 
@@ -101,7 +101,7 @@ def test_a_slice_begins_where_its_heads_do() -> None:
 
 def same() -> Pair:
     layout = replace(PLAIN, stages=(3,))
-    (pair,) = pairs_to(End.empty(layout), End.empty(layout), Rank(0, 0, 0))
+    (pair,) = pairs_to(Arrays.empty(layout), Arrays.empty(layout), Rank(0, 0, 0))
     return pair
 
 
@@ -123,7 +123,7 @@ def test_the_whole_memory_is_one_run() -> None:
 
 def test_planes_that_lie_apart_are_a_run_each() -> None:
     layout = replace(PLAIN, stages=(1,))
-    ends = End.empty(layout, placement=1), End.empty(layout, placement=1)
+    ends = Arrays.empty(layout, placement=1), Arrays.empty(layout, placement=1)
     (pair,) = pairs_to(*ends, Rank(0, 0, 0))
 
     assert len(pair.segments([4, 5, 6], [1, 2, 3], range(12))) == 2
