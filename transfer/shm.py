@@ -36,7 +36,8 @@ from pdgate.transfer.base import (
 from pdgate.transfer.jobs import Jobs
 from pdgate.transfer.running import Interrupted, Running
 from pdgate.transfer.shm_links import Link, Links
-from pdgate.transfer.shm_owner import Owner, ShmRegion
+from pdgate.transfer.shm_owner import Owner, ShmMemory, ShmRegion
+from pdgate.transfer.shm_segment import Segment
 
 CHUNK_BYTES = 8 << 20
 """Copied between two looks at whether anybody still waits."""
@@ -69,6 +70,10 @@ class Shm(Backend):
             region = ShmRegion(Descriptor(self.name, epoch, length, address), self._owner)
             self._owner.add(region)
         return region
+
+    def adopt(self, fd: int, length: int) -> Region:
+        descriptor = Descriptor(self.name, descriptors.new_epoch(), length, {})
+        return ShmMemory(descriptor, Segment(fd, length))
 
     def read(
         self, local: Region, remote: Descriptor, ranges: Sequence[Range], timeout_seconds: float
@@ -109,6 +114,8 @@ class Shm(Backend):
     def expect(self, local: Region, immediate: int, count: int, timeout_seconds: float) -> Transfer:
         descriptors.check_immediate(immediate)
         region = self._ours(local)
+        if not isinstance(region, ShmRegion):
+            raise TypeError("nothing can land in memory that peers cannot reach")
         transfer = self._jobs.expectation(f"expecting {count} x {immediate}", timeout_seconds)
         region.arrivals.expect(immediate, count, transfer)
         return transfer
@@ -124,7 +131,7 @@ class Shm(Backend):
         self,
         verb: str,
         copy: Copy,
-        region: ShmRegion,
+        region: ShmMemory,
         remote: Descriptor,
         ranges: Sequence[Range],
         timeout_seconds: float,
@@ -148,8 +155,8 @@ class Shm(Backend):
         return self._jobs.start(what, timeout_seconds, move)
 
     @staticmethod
-    def _ours(region: Region) -> ShmRegion:
-        if not isinstance(region, ShmRegion):
+    def _ours(region: Region) -> ShmMemory:
+        if not isinstance(region, ShmMemory):
             raise TypeError("the region belongs to another backend")
         if region.closed:
             raise StaleDescriptor("our own region is closed")

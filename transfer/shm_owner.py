@@ -8,24 +8,40 @@ from pdgate.transfer import shm_wire as wire
 from pdgate.transfer.arrivals import Arrivals
 from pdgate.transfer.base import Descriptor, Region, StaleDescriptor
 from pdgate.transfer.listener import Listener
-from pdgate.transfer.shm_segment import create
+from pdgate.transfer.shm_segment import Segment, create
 
 
-class ShmRegion(Region):
-    def __init__(self, descriptor: Descriptor, owner: "Owner") -> None:
-        """Raises OSError."""
+class ShmMemory(Region):
+    """A segment that we may move."""
+
+    def __init__(self, descriptor: Descriptor, segment: Segment) -> None:
         self.descriptor = descriptor
-        self.epoch = bytes.fromhex(descriptor.epoch)
-        self._fd, self.segment = create(descriptor.length, self.epoch)
-        self.memory = self.segment.memory
-        self.arrivals = Arrivals()
-        self._owner = owner
-        self._lock = threading.Lock()
+        self.segment = segment
+        self.memory = segment.memory
         self._closed = False
 
     @property
     def closed(self) -> bool:
         return self._closed
+
+    def close(self) -> None:
+        self._closed = True
+
+
+class ShmRegion(ShmMemory):
+    """A segment that peers may map."""
+
+    def __init__(self, descriptor: Descriptor, owner: "Owner") -> None:
+        """Raises OSError."""
+        self.epoch = bytes.fromhex(descriptor.epoch)
+        self._fd, segment = create(descriptor.length, self.epoch)
+        super().__init__(descriptor, segment)
+        self.arrivals = Arrivals()
+        self._owner = owner
+        self._lock = threading.Lock()
+
+    def share(self) -> int:
+        return self._fd
 
     def hand_to(self, sock: socket.socket) -> bool:
         """False if it is closed. Under the lock, so that the descriptor stays open."""
