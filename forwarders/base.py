@@ -80,6 +80,8 @@ class Forwarder(ABC):
     name: ClassVar[str]
     modes: ClassVar[Mapping[Mode, str]] = {}
     """Mode -> "" if it can be done, else the reason why not."""
+    decode_can_prefill: ClassVar[bool] = True
+    """Whether a decode engine may be sent a whole call."""
 
     def why_local(self, call: Call) -> str | None:
         """Why this call must not be split over two engines; None if it may.
@@ -194,6 +196,9 @@ class Engines(Protocol):
 
         Raises NoInstance, UnknownModel, BadRequest.
         """
+
+    def why_local(self, call: Call, prefill: Instance) -> str | None:
+        """Why a call, for which `prefill` is reserved, is not worth splitting; None if it is."""
 
     def report(self, instance: Instance, error: GatewayError | None) -> None:
         """How a leg to the instance ended; a cancelled one is not reported."""

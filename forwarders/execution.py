@@ -105,7 +105,7 @@ class Execution:
         with self._reserve(Role.PREFILL, call, tried) as prefill:
             way = self._way_of(prefill.instance)
             _note_path(record, DISAGGREGATED, prefill.instance, way.mode)
-            record.why_local = way.forwarder.why_local(call) or ""
+            record.why_local = self._why_local(way.forwarder, call, prefill.instance)
             if way.mode is Mode.STAGED and not record.why_local:
                 await self._staged(way.forwarder, call, record, deliver, tried, prefill)
                 return
@@ -117,6 +117,13 @@ class Execution:
                     await self._answer(leg, Role.DECODE, record, deliver)
                 else:
                     await way.cross(self, way.forwarder, call, record, deliver, prefill, decode)
+
+    def _why_local(self, forwarder: Forwarder, call: Call, prefill: Instance) -> str:
+        """The reason for a decode engine to do it all; empty to split the call."""
+        why = forwarder.why_local(call)
+        if why is None and forwarder.decode_can_prefill:
+            why = self._engines.why_local(call, prefill)
+        return why or ""
 
     async def _hand_off(
         self,

@@ -28,6 +28,9 @@ KEYS = {
     "idle_timeout": "timeouts.idle_seconds",
     "health_interval": "health.interval_seconds",
     "health_timeout": "health.timeout_seconds",
+    "disaggregate": "disaggregation.rule",
+    "uncached_tokens": "disaggregation.uncached_tokens",
+    "max_prefill_calls": "disaggregation.max_prefill_calls",
 }
 ENGINE_FLAGS = ("instance", "prefill", "decode", "plain")
 
@@ -74,6 +77,16 @@ def serve(
     scheduling_mode: Annotated[
         Literal["batch", "staged"] | None,
         _option(SCHEDULING, "batch chooses both engines at once.", "batch if it can"),
+    ] = None,
+    disaggregate: Annotated[
+        Literal["always", "never", "uncached_tokens_above"] | None,
+        _option(SCHEDULING, "Which calls are split over two engines.", "always"),
+    ] = None,
+    uncached_tokens: Annotated[
+        int | None, _option(SCHEDULING, "Longer prompts are split.", "1000")
+    ] = None,
+    max_prefill_calls: Annotated[
+        int | None, _option(SCHEDULING, "And only while prefill has fewer calls.", "2")
     ] = None,
     prefill_policy: Annotated[
         str | None, _option(SCHEDULING, "Chooses prefill engines.", "least_loaded")

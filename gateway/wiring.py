@@ -28,7 +28,7 @@ from pdgate.gateway.upstream.client import HttpUpstream
 from pdgate.gateway.upstream.settings import UpstreamSettings
 from pdgate.gateway.worker_metrics import WorkerMetrics
 from pdgate.protocols.instance import Instance
-from pdgate.scheduling import policy
+from pdgate.scheduling import disaggregation, policy
 from pdgate.scheduling.instances import Instances
 from pdgate.scheduling.scheduler import Scheduler
 
@@ -46,6 +46,7 @@ def build(settings: Settings, metrics_folder: Path | None = None) -> Front:
         prefill=policy.load(settings.prefill_policy),
         decode=policy.load(settings.decode_policy),
         plain=policy.load(settings.plain_policy),
+        rule=_rule(settings),
     )
     upstream = HttpUpstream(UpstreamSettings(timeouts=_timeouts(settings)))
     recent = RecentCalls() if settings.debug_routes else None
@@ -91,6 +92,19 @@ def ways(settings: Settings) -> Callable[[Instance], Way]:
         return way
 
     return way_of
+
+
+def _rule(settings: Settings) -> disaggregation.Rule:
+    given = settings.disaggregation
+    match given.rule:
+        case "always":
+            return disaggregation.Always()
+        case "never":
+            return disaggregation.Never()
+        case "uncached_tokens_above":
+            return disaggregation.UncachedTokensAbove(
+                given.uncached_tokens, given.max_prefill_calls
+            )
 
 
 def _timeouts(settings: Settings) -> Timeouts:

@@ -15,6 +15,7 @@ from pdgate.protocols.call import Call
 from pdgate.protocols.errors import EngineRefused, GatewayError, NoInstance
 from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling.disaggregation import Always, Rule
 from pdgate.scheduling.instances import RETRY_AFTER_SECONDS, Instances, Lineup
 from pdgate.scheduling.policy import Policy
 
@@ -51,14 +52,28 @@ class Reservation:
 
 
 class Scheduler:
-    def __init__(self, instances: Instances, prefill: Policy, decode: Policy, plain: Policy):
+    def __init__(
+        self,
+        instances: Instances,
+        prefill: Policy,
+        decode: Policy,
+        plain: Policy,
+        rule: Rule | None = None,
+    ) -> None:
         self._instances = instances
+        self._rule = rule or Always()
         self._policies = {Role.PREFILL: prefill, Role.DECODE: decode, Role.PLAIN: plain}
 
     def disaggregates(self, call: Call) -> bool:
         """Whether the call's model has a pair; otherwise plain instances serve it, if any."""
         lineup = self._instances.lineup(call.model)
         return lineup.disaggregated or not lineup.up[Role.PLAIN]
+
+    def why_local(self, call: Call, prefill: Instance) -> str | None:
+        """Why the call, for which this engine is reserved, is not worth splitting now."""
+        reserved = self._instances.get(prefill.id)
+        others = reserved.calls - 1 if reserved else 0
+        return self._rule.why_not(call.prompt_tokens, others)
 
     def reserve(
         self,

@@ -53,6 +53,20 @@ class Health(Section):
     timeout_seconds: Seconds = 2.0
 
 
+class Disaggregation(Section):
+    """Which calls are split over a prefill and a decode engine.
+
+    Attributes:
+        rule: uncached_tokens_above splits calls with long prompts while prefill is free.
+        uncached_tokens: Longer prompts are split (estimated from the body's size).
+        max_prefill_calls: Only while fewer calls are at the prefill engine.
+    """
+
+    rule: Literal["always", "never", "uncached_tokens_above"] = "always"
+    uncached_tokens: Annotated[int, Field(ge=0)] = 1000
+    max_prefill_calls: Count = 2
+
+
 class Settings(Section):
     """Everything that the gateway is told.
 
@@ -75,6 +89,7 @@ class Settings(Section):
     scheduling_mode: Mode | None = None
     mooncake_generation: Literal["auto", "a", "b", "c", "d"] = "auto"
     neuron_generation: Literal["dynamic", "static"] = "dynamic"
+    disaggregation: Disaggregation = Disaggregation()
     prefill_policy: str = DEFAULT_POLICY
     decode_policy: str = DEFAULT_POLICY
     plain_policy: str = DEFAULT_POLICY

@@ -1,5 +1,6 @@
 """Which calls one engine must serve alone, and why."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from pdgate.forwarders.base import one_token
 from pdgate.forwarders.sglang import Sglang
 from pdgate.forwarders.vllm_nixl import VllmNixl
 from pdgate.protocols.call import COMPLETIONS, Call, encode, parse_object
+from pdgate.scheduling.disaggregation import NEVER, Never
 from tests.support.answers import whole
 from tests.support.scripted import D0, P0, Crossing, Scripted, call_of, chat
 
@@ -76,6 +78,26 @@ async def test_a_local_call_goes_to_decode_alone() -> None:
         "several choices",
         False,
     )
+
+
+async def test_a_call_that_is_not_worth_splitting_goes_to_decode_alone() -> None:
+    engines = Scripted(d0=whole("a"))
+
+    told = await Crossing(engines, P0, D0, rule=Never()).ask(chat(stream=False))
+
+    assert engines.visits == ["d0"]
+    assert (told.record.path, told.record.why_local) == ("local", NEVER)
+
+
+async def test_sglangs_decode_gets_no_call_alone() -> None:
+    """It has no decode without a prefill to meet."""
+    pair = [replace(one, protocol="sglang") for one in (P0, D0)]
+    engines = Scripted(p0=whole("a"), d0=whole("a"))
+
+    told = await Crossing(engines, *pair, rule=Never()).ask(chat(stream=False))
+
+    assert sorted(engines.visits) == ["d0", "p0"]
+    assert told.record.path == "disaggregated"
 
 
 def test_one_token_sets_only_the_limits_that_are_needed() -> None:

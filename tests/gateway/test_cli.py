@@ -13,9 +13,8 @@ from pdgate.__main__ import app
 from pdgate.gateway import cli
 from pdgate.gateway.config import Settings
 from pdgate.gateway.config.complaints import known_keys
-from pdgate.gateway.config.settings import Health, Listen, Timeouts
 
-SECTIONS = ("listen", "timeouts", "health", "instances")
+SECTIONS = ("listen", "timeouts", "health", "disaggregation", "instances")
 
 
 def pdgate(*args: str) -> tuple[int, str, str]:
@@ -64,8 +63,7 @@ def test_help_shows_the_defaults_of_the_settings() -> None:
 
 def default_of(key: str) -> Any:
     section, _, name = key.rpartition(".")
-    tree = {"": Settings(), "listen": Listen(), "timeouts": Timeouts(), "health": Health()}
-    return getattr(tree[section], name)
+    return getattr(getattr(Settings(), section) if section else Settings(), name)
 
 
 def in_words(default: Any) -> str:

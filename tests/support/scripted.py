@@ -31,6 +31,7 @@ from pdgate.forwarders.record import Record
 from pdgate.protocols.call import CHAT, Call, Headers, Json, encode, parse_object, value
 from pdgate.protocols.errors import GatewayError
 from pdgate.protocols.instance import Instance, Role
+from pdgate.scheduling.disaggregation import Rule
 from pdgate.scheduling.instances import Instances
 from pdgate.scheduling.policies.round_robin import RoundRobin
 from pdgate.scheduling.scheduler import Scheduler
@@ -286,10 +287,11 @@ class Crossing:
         mode: Mode = Mode.BATCH,
         clock: Callable[[], float] = monotonic,
         max_attempts: int = 3,
+        rule: Rule | None = None,
     ) -> None:
         self.engines = engines
         self.instances = fleet(*records)
-        self.scheduler = scheduler(self.instances)
+        self.scheduler = scheduler(self.instances, rule)
         self.called: list[Told] = []
         self._clock = clock
         self._mode = mode
@@ -329,5 +331,5 @@ def fleet(*records: Instance, model: str = "m") -> Instances:
     return instances
 
 
-def scheduler(instances: Instances) -> Scheduler:
-    return Scheduler(instances, RoundRobin(), RoundRobin(), RoundRobin())
+def scheduler(instances: Instances, rule: Rule | None = None) -> Scheduler:
+    return Scheduler(instances, RoundRobin(), RoundRobin(), RoundRobin(), rule)

@@ -95,8 +95,8 @@ class Fleet:
         return self._pairs[key]
 
     @contextmanager
-    def gateway(self, pair: Pair, route: Route) -> Iterator[Gateway]:
-        flags = ["--pdd-protocol", route.protocol, "--scheduling-mode", route.mode]
+    def gateway(self, pair: Pair, route: Route, *more: str) -> Iterator[Gateway]:
+        flags = [*more, "--pdd-protocol", route.protocol, "--scheduling-mode", route.mode]
         if route.generation:
             flags += ["--mooncake-generation", route.generation]
         with self.serve(
