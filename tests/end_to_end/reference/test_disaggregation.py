@@ -11,7 +11,7 @@ def said(url: str, prompt: str) -> tuple[str, str]:
     raw = client(url).completions.with_raw_response.create(
         model="pdgate-tiny", prompt=prompt, max_tokens=8, temperature=0
     )
-    return raw.parse().choices[0].text, raw.headers["x-request-id"]
+    return raw.parse().choices[0].text, raw.headers.get("x-request-id", "")
 
 
 def path(gateway: Gateway, call_id: str) -> tuple[object, object]:
