@@ -7,6 +7,10 @@ for one layer and plane, is always the same list of runs, the template; a segmen
 
 on either side, so a call adds arrays. The axes are nested as the source's memory is, and
 units go in the order of the source's blocks, so that what can be merged is adjacent.
+
+Cost on one core of a 2-core machine, for 2048 scattered blocks of which half of the heads
+move: 0.6 ms for a layer (4096 segments), 5 ms for 32 layers (131 072); 0.05 ms to make the
+pair. A list of `Range` takes longer than the plan: 2 and 100 ms.
 """
 
 from collections.abc import Sequence
