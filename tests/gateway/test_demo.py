@@ -125,7 +125,7 @@ async def test_a_child_has_a_process_group_of_its_own() -> None:
         (Plan(protocol="sglang", mode="staged"), "sglang cannot do staged scheduling: both legs"),
         (Plan(prefills=0), "--prefills 0: it takes at least one engine of each role"),
         (Plan(decodes=-1), "--decodes -1: it takes at least one engine of each role"),
-        (Plan(transfer="rdma"), "--transfer rdma: there is no such backend; there are shm, tcp"),
+        (Plan(transfer="rdma"), "--transfer rdma: there is no such backend; there are mooncake,"),
         (Plan(model=Path("nowhere")), "--model nowhere: there is no config.json"),
         (Plan(port=70000), "--port 70000 cannot be had"),
     ],

@@ -1,4 +1,4 @@
-"""What every transfer backend has to keep; a new one is added to BACKENDS."""
+"""What every transfer backend has to keep; a new one is added to BACKENDS in kv_backends.py."""
 
 import random
 import threading
@@ -21,15 +21,16 @@ from pdgate.transfer.base import (
     Transfer,
     TransferError,
 )
+from tests.support.kv_backends import BACKENDS, require
 from tests.support.kv_owner import Owned, pattern
 
-BACKENDS = ["shm", "tcp"]
 SECONDS = 10.0
 PAGE = 4096
 
 
 @pytest.fixture(params=BACKENDS)
 def name(request: pytest.FixtureRequest) -> str:
+    require(request.param)
     return str(request.param)
 
 
@@ -59,8 +60,8 @@ def state(transfer: Transfer) -> State:
 def same_address(name: str) -> Callable[[], Backend]:
     """Makes backends of one address, one after the other."""
     options: dict[str, Any] = {"socket_name": f"pdgate-test-{random.getrandbits(64):x}"}
-    if name == "tcp":
-        with closing(registry.load("tcp")) as probe, closing(probe.allocate(1)) as region:
+    if name != "shm":
+        with closing(registry.load(name)) as probe, closing(probe.allocate(1)) as region:
             options = {"port": region.descriptor.address["port"]}
     return lambda: registry.load(name, **options)
 
@@ -181,7 +182,7 @@ def test_the_owner_does_not_believe_a_descriptor_that_lies(ours: Backend, theirs
 
 
 def test_memory_of_another_backend_is_refused(name: str, ours: Backend) -> None:
-    other = next(other for other in BACKENDS if other != name)
+    other = "shm" if name != "shm" else "tcp"
     with closing(registry.load(other)) as backend:
         foreign = backend.allocate(PAGE).descriptor
 
@@ -338,6 +339,14 @@ def test_what_is_counted_is_the_immediate(ours: Backend, theirs: Backend) -> Non
 
     with pytest.raises(TransferError):
         theirs.expect(remote, 1, 1, SECONDS).wait(0.05)
+
+
+def test_a_write_of_nothing_is_counted_too(ours: Backend, theirs: Backend) -> None:
+    remote, local = theirs.allocate(PAGE), ours.allocate(PAGE)
+
+    ours.write(local, remote.descriptor, [], SECONDS, immediate=3).wait(SECONDS)
+
+    theirs.expect(remote, 3, 1, SECONDS).wait(SECONDS)
 
 
 def test_an_expectation_has_a_deadline(theirs: Backend) -> None:

@@ -6,8 +6,8 @@ core busy while nothing happens. Three instances on two cores then hardly answer
 
 from typing import Any
 
-from nixl_cu12 import _api  # type: ignore[import-not-found]
-from nixl_cu12._api import nixl_agent, nixl_agent_config  # type: ignore[import-not-found]
+from nixl_cu12 import _api
+from nixl_cu12._api import nixl_agent, nixl_agent_config
 
 __all__ = ["nixl_agent", "nixl_agent_config"]
 

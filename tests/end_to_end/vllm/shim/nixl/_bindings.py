@@ -1,1 +1,1 @@
-from nixl_cu12._bindings import *  # type: ignore[import-not-found]
+from nixl_cu12._bindings import *

@@ -1,0 +1,44 @@
+"""The transfer backends that the tests go through, and what two of them need.
+
+Mooncake and NIXL are other people's libraries. What lacks one is skipped with the reason;
+where CI is set it fails, so that no test goes missing unseen.
+"""
+
+import os
+from typing import Final
+
+import pytest
+
+from pdgate.transfer import mooncake_engine, nixl_library
+
+# Slow, because destroying an engine of Mooncake's takes a second, and because the quick tests
+# run also where neither is installed.
+BACKENDS: Final = [
+    "shm",
+    "tcp",
+    pytest.param("mooncake", marks=pytest.mark.slow),
+    pytest.param("nixl", marks=pytest.mark.slow),
+]
+
+
+def require(name: str) -> None:
+    """Skips or fails the test where this backend cannot run."""
+    why = _why_not(name)
+    if not why:
+        return
+    if os.environ.get("CI") == "true":
+        pytest.fail(why)
+    pytest.skip(why)
+
+
+def _why_not(name: str) -> str:
+    if name == "mooncake" and "PDGATE_LOOPBACK_ONLY" not in os.environ:
+        return "Mooncake listens on every interface: run it by tools/isolated.sh"
+    try:
+        if name == "mooncake":
+            mooncake_engine.load()
+        if name == "nixl":
+            nixl_library.load()
+    except LookupError as error:
+        return str(error)
+    return ""

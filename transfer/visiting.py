@@ -1,0 +1,265 @@
+"""KV transfer by a library that others wrote: what it does not enforce is enforced here.
+
+    peer                                     owner
+      | ENTER epoch       -- own socket ---> |  refused if the region is closed
+      | read or write     -- the library --> |  the region stays while we are inside
+      | LEAVE, immediate  -- own socket ---> |  was it open to the end? then count
+
+    registration, bounds   ranges are checked against both regions before the library sees them
+    epoch                  asked of the owner before the bytes move, and again after them
+    deadline, cancel       we stop waiting; the library goes on, and so long the transfer has
+                           not settled and neither region can be used again
+    counted writes         said after the library's end of the write, once, on our socket
+
+What it costs is two round trips for each transfer. What a peer is told in ENTER (the
+owner's address and card) is enough for it to read and write the region by the library
+alone, so let nobody near the port who may not: keep it inside the cluster.
+"""
+
+import os
+import socket
+import threading
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from pdgate.transfer import descriptors
+from pdgate.transfer import ranges as lists
+from pdgate.transfer import visit_wire as wire
+from pdgate.transfer.base import (
+    Backend,
+    Descriptor,
+    PeerLost,
+    Range,
+    Region,
+    StaleDescriptor,
+    Transfer,
+    TransferError,
+)
+from pdgate.transfer.jobs import Jobs
+from pdgate.transfer.library import Library, Move, Op, Piece
+from pdgate.transfer.listener import shut
+from pdgate.transfer.memory import Memory, view
+from pdgate.transfer.running import Interrupted, Running
+from pdgate.transfer.tcp_links import Address, Links, hung_up
+from pdgate.transfer.tcp_owner import mapped, shared_memory
+from pdgate.transfer.tcp_wire import BadRequest
+from pdgate.transfer.visit_owner import Owner
+from pdgate.transfer.visit_regions import VisitedMemory, VisitedRegion
+
+
+class Visiting(Backend):
+    @abstractmethod
+    def _open(self, host: str, advertise: str) -> Library:
+        """Raises LookupError (not installed), OSError."""
+
+    def __init__(self, host: str = "127.0.0.1", advertise: str = "", *, port: int = 0) -> None:
+        """Visits are received on host:port (0: any); peers dial `advertise`, or `host`."""
+        self._library = self._open(host, advertise or host)
+        try:
+            self._owner = Owner(self.name, host, port, self._library)
+        except BaseException:
+            self._library.close()
+            raise
+        self._address = {"host": advertise or host, "port": self._owner.port}
+        self._links = Links()
+        self._jobs = Jobs(self.name)
+        self._lock = threading.Lock()
+        self._moving = 0
+        self._closed = False
+
+    def allocate(self, length: int) -> Region:
+        fd, memory = shared_memory(length)
+        try:
+            return self._region(memory, fd)
+        except BaseException:
+            os.close(fd)
+            raise
+
+    def register(self, memory: Memory) -> Region:
+        return self._region(view(memory), None)
+
+    def adopt(self, fd: int, length: int) -> Region:
+        descriptor = Descriptor(self.name, descriptors.new_epoch(), length, {})
+        with self._open_still():
+            return VisitedMemory(mapped(fd, length), descriptor, self._library)
+
+    def read(
+        self, local: Region, remote: Descriptor, ranges: Sequence[Range], timeout_seconds: float
+    ) -> Transfer:
+        return self._start(Op.READ, local, remote, ranges, timeout_seconds, None)
+
+    def write(
+        self,
+        local: Region,
+        remote: Descriptor,
+        ranges: Sequence[Range],
+        timeout_seconds: float,
+        immediate: int | None = None,
+    ) -> Transfer:
+        descriptors.check_immediate(immediate)
+        return self._start(Op.WRITE, local, remote, ranges, timeout_seconds, immediate)
+
+    def expect(self, local: Region, immediate: int, count: int, timeout_seconds: float) -> Transfer:
+        descriptors.check_immediate(immediate)
+        region = self._ours(local)
+        if not isinstance(region, VisitedRegion):
+            raise TypeError("nothing can land in memory that peers cannot reach")
+        transfer = self._jobs.expectation(f"expecting {count} x {immediate}", timeout_seconds)
+        region.arrivals.expect(immediate, count, transfer)
+        return transfer
+
+    def close(self) -> None:
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        self._jobs.close()
+        vacated = self._owner.close()
+        self._links.close()
+        # A library that still moves bytes for somebody must outlive us.
+        if vacated and not self._moving:
+            self._library.close()
+
+    @contextmanager
+    def _open_still(self) -> Iterator[None]:
+        with self._lock:
+            if self._closed:
+                raise TransferError("the backend is closed")
+            yield
+
+    def _region(self, memory: memoryview, fd: int | None) -> Region:
+        descriptor = Descriptor(self.name, descriptors.new_epoch(), memory.nbytes, self._address)
+        with self._open_still():
+            region = VisitedRegion(memory, descriptor, self._library, self._owner.forget, fd)
+            self._owner.add(region)
+        return region
+
+    def _start(
+        self,
+        op: Op,
+        local: Region,
+        remote: Descriptor,
+        ranges: Sequence[Range],
+        timeout_seconds: float,
+        immediate: int | None,
+    ) -> Transfer:
+        descriptors.check_backend(remote, self.name)
+        region = self._ours(local)
+        lists.check(ranges, len(region.memory), remote.length)
+        address = (descriptors.text(remote.address, "host"), descriptors.port(remote.address))
+        epoch = descriptors.epoch_bytes(remote.epoch)
+        merged = lists.merge(ranges)
+
+        def visit(transfer: Running) -> None:
+            def work(sock: socket.socket) -> wire.Status:
+                inside = _enter(transfer, sock, epoch)
+                if inside.status is not wire.Status.OK:
+                    return inside.status
+                if inside.length != remote.length:
+                    raise TransferError(f"{transfer.what}: the region has another length")
+                failed = self._move(op, region, merged, inside, immediate, sock)
+                leaving = (
+                    wire.Request(wire.Word.FAIL)
+                    if failed
+                    else wire.Request(wire.Word.LEAVE, immediate=immediate)
+                )
+                status = _leave(transfer, sock, leaving)
+                if failed and status is wire.Status.OK:
+                    raise failed
+                return status
+
+            self._connected(transfer, address, work)
+
+        count = sum(one.length for one in merged)
+        what = f"{self.name} {op} of {count} bytes at {address[0]}:{address[1]}"
+        return self._jobs.start(what, timeout_seconds, visit)
+
+    def _move(
+        self,
+        op: Op,
+        region: VisitedMemory,
+        ranges: Sequence[Range],
+        inside: wire.Answer,
+        immediate: int | None,
+        sock: socket.socket,
+    ) -> TransferError | None:
+        """The library's part, which nothing interrupts. Its error, if it failed."""
+        move = Move(
+            op,
+            inside.card,
+            [
+                Piece(region.base + one.local, inside.base + one.remote, one.length)
+                for one in ranges
+            ],
+            None if immediate is None else inside.ticket,
+            lambda: self._closed or hung_up(sock),
+        )
+        with region.visit() as usable:
+            if not usable:
+                raise StaleDescriptor("our own region is closed")
+            with self._lock:
+                self._moving += 1
+            try:
+                self._library.move(move)
+            except TransferError as error:
+                return error
+            finally:
+                with self._lock:
+                    self._moving -= 1
+        return None
+
+    def _connected(
+        self,
+        transfer: Running,
+        address: Address,
+        work: Callable[[socket.socket], wire.Status],
+    ) -> None:
+        try:
+            sock = self._links.take(address)
+        except OSError as error:
+            raise PeerLost(f"{transfer.what}: {error}") from None
+        try:
+            status = work(sock)
+        except OSError as error:
+            sock.close()
+            if transfer.over:
+                raise Interrupted from None
+            raise PeerLost(f"{transfer.what}: {error}") from None
+        except BadRequest:
+            sock.close()
+            raise TransferError(f"{transfer.what}: the peer speaks something else") from None
+        except BaseException:
+            sock.close()
+            raise
+        self._links.give_back(address, sock)
+        match status:
+            case wire.Status.STALE:
+                raise StaleDescriptor(f"{transfer.what}: the owner does not know this epoch")
+            case wire.Status.MISSING:
+                raise TransferError(f"{transfer.what}: the bytes did not show up at the peer")
+
+    @staticmethod
+    def _ours(region: Region) -> VisitedMemory:
+        if not isinstance(region, VisitedMemory):
+            raise TypeError("the region belongs to another backend")
+        if region.closed:
+            raise StaleDescriptor("our own region is closed")
+        return region
+
+
+def _enter(transfer: Running, sock: socket.socket, epoch: bytes) -> wire.Answer:
+    transfer.on_interrupt(lambda: shut(sock))
+    wire.send_request(sock, wire.Request(wire.Word.ENTER, epoch))
+    answer = wire.receive_answer(sock)
+    # While the library works nothing may hang up: it would tell the owner that we have left.
+    transfer.on_interrupt(None)
+    return answer
+
+
+def _leave(transfer: Running, sock: socket.socket, leaving: wire.Request) -> wire.Status:
+    transfer.on_interrupt(lambda: shut(sock))
+    wire.send_request(sock, leaving)
+    status = wire.receive_answer(sock).status
+    transfer.on_interrupt(None)
+    return status
