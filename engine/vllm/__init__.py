@@ -1,0 +1,22 @@
+"""PdgateConnector: stock vLLM speaks pdgate's hand-over protocols, unpatched.
+
+    EngineCore process                    worker process
+    scheduler_side  -- orders, per step -> worker_side   is a `Core` (engine/connector.py)
+       | pure: which requests are held       | the same hand-over code as our own engine's
+       | or fetched, in which blocks      hand_over/, on vLLM's own KV memory
+       <---- reports: sent, received, failed -- reports
+
+    connector.py   every hook of vLLM's; no decisions
+    guard.py       an exception in a hook ends one request, not the engine
+    surface.py     all that is imported from vLLM, and the versions that it is tested on
+    settings.py    what kv_transfer_config says
+    intent.py      what a request's kv_transfer_params ask for; vLLM's request ids
+    orders.py      what the scheduler's side tells the worker's
+    scheduler_side, worker_side, reports
+    protocol.py    vllm-kvt, as it is in hand_over/
+    memory.py      vLLM's KV tensors as pages
+    prefill_call.py   P asks itself for a prefill that D wants
+    metrics.py     counters, as vLLM collects them
+
+Start vLLM with `kv_connector_module_path` "pdgate.engine.vllm.connector".
+"""

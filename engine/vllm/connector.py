@@ -1,0 +1,244 @@
+"""PdgateConnector: vLLM's hooks, guarded, and nothing else.
+
+vLLM makes one in EngineCore (role SCHEDULER) and one in the worker (role WORKER). An
+exception in a hook ends the whole engine, so each is caught, logged, and answered in the
+way that hurts one request at most.
+
+Source: vLLM 0.32.0, distributed/kv_transfer/kv_connector/v1/base.py, KVConnectorBase_V1;
+which hook is called when and where: see the methods.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pdgate.engine.connector import Connector, Core
+from pdgate.engine.hand_over.settings import ConnectorSettings
+from pdgate.engine.vllm import memory, metrics, settings, surface
+from pdgate.engine.vllm.guard import guarded
+from pdgate.engine.vllm.orders import Order
+from pdgate.engine.vllm.prefill_call import PrefillCalls
+from pdgate.engine.vllm.protocol import KvtOnVllm
+from pdgate.engine.vllm.reports import NOTHING
+from pdgate.engine.vllm.scheduler_side import SchedulerSide
+from pdgate.engine.vllm.worker_side import WorkerSide
+from pdgate.transfer import registry
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Orders(surface.KVConnectorMetadata):  # type: ignore[misc]
+    orders: tuple[Order, ...] = ()
+
+
+class Stats(surface.KVConnectorStats):  # type: ignore[misc]
+    data: metrics.Numbers
+
+    def reset(self) -> None:
+        self.data = {}
+
+    def aggregate(self, other: Any) -> "Stats":
+        return Stats(metrics.merged(self.data, other.data))
+
+    def reduce(self) -> Mapping[str, float]:
+        return {name: round(value, 3) for name, value in self.data.items()}
+
+    def is_empty(self) -> bool:
+        return not self.data
+
+
+class PromMetrics(surface.KVConnectorPromMetrics):  # type: ignore[misc]
+    def __init__(
+        self, vllm_config: Any, types: Any, labels: list[str], values: dict[int, list[object]]
+    ) -> None:
+        super().__init__(vllm_config, types, labels, values)
+
+        def per_engine(make: Any, name: str, about: str) -> Any:
+            metric = make(name=metrics.PREFIX + name, documentation=about, labelnames=labels)
+            return surface.create_metric_per_engine(metric, values)
+
+        counters, gauges = metrics.COUNTERS.items(), metrics.GAUGES.items()
+        self._counters = {n: per_engine(self._counter_cls, n, about) for n, about in counters}
+        self._gauges = {n: per_engine(self._gauge_cls, n, about) for n, about in gauges}
+
+    def observe(self, transfer_stats_data: dict[str, Any], engine_idx: int = 0) -> None:
+        for name, counter in self._counters.items():
+            counter[engine_idx].inc(transfer_stats_data.get(name, 0))
+        for name, gauge in self._gauges.items():
+            if name in transfer_stats_data:
+                gauge[engine_idx].set(transfer_stats_data[name])
+
+
+class PdgateConnector(surface.KVConnectorBase_V1, surface.SupportsHMA):  # type: ignore[misc]
+    def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any) -> None:
+        """Raises ValueError for settings that cannot work: the engine does not start."""
+        super().__init__(vllm_config, role, kv_cache_config)
+        surface.check_version()
+        surface.share_log()
+        transfer, parallel = vllm_config.kv_transfer_config, vllm_config.parallel_config
+        if parallel.tensor_parallel_size != 1 or parallel.pipeline_parallel_size != 1:
+            raise ValueError("PdgateConnector needs tensor and pipeline parallel sizes of 1")
+        self._settings = settings.read(
+            transfer.kv_role,
+            # Each data-parallel engine of a host is asked at a port of its own.
+            transfer.kv_port + parallel.data_parallel_index,
+            transfer.kv_connector_extra_config,
+            vllm_config.model_config.served_model_name,
+        )
+        self._model = self._settings.extra.model or str(vllm_config.model_config.model)
+        self._scheduler: SchedulerSide | None = None
+        self._worker: WorkerSide | None = None
+        self._growth = metrics.Growth()
+        if role == surface.KVConnectorRole.SCHEDULER:
+            self._scheduler = SchedulerSide(vllm_config.cache_config.block_size)
+
+    # EngineCore.
+
+    @guarded((0, False))
+    def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> Any:
+        """On every step until the request has blocks. True: the load runs beside the steps."""
+        tokens = self._decides.matched(request, num_computed_tokens)
+        return tokens, tokens > 0
+
+    def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
+        try:
+            (block_ids, *_) = blocks.get_block_ids()
+            self._decides.allocated(request, block_ids, num_external_tokens)
+        # The request waits for a load from here on, so it must not be left at that.
+        except Exception:
+            log.exception("no load could be ordered for %s", request.request_id)
+            if num_external_tokens > 0:
+                self._decides.refuse(request.request_id, "no load could be ordered")
+
+    def build_connector_meta(self, scheduler_output: Any) -> Orders:
+        """On every step; the orders reach the worker with it."""
+        return Orders(self._decides.take_orders())
+
+    @guarded((False, None))
+    def request_finished(self, request: Any, block_ids: list[int]) -> Any:
+        keeps = self._decides.finished(request, request.status.name, block_ids)
+        return keeps, None
+
+    def request_finished_all_groups(self, request: Any, block_ids: Any) -> Any:
+        return self.request_finished(request, block_ids[0] if block_ids else [])
+
+    # The worker.
+
+    def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
+        """Once, before anything is served. Raises ValueError, OSError, LookupError."""
+        isa = surface.instruction_set(next(iter(kv_caches.values())))
+        found = memory.of(kv_caches, isa)
+        extra = self._settings.extra
+        backend = registry.load(extra.transfer, host=extra.host, advertise=extra.advertise)
+        region = backend.register((found.address, found.length))
+
+        def hand_over(core: Core) -> Connector:
+            return KvtOnVllm(
+                core=core,
+                layout=found.layout,
+                region=region,
+                backend=backend,
+                settings=ConnectorSettings(
+                    role=self._settings.role,
+                    host=extra.advertise or extra.host,
+                    api_port=0,
+                    kv_host=extra.host,
+                    kv_port=self._settings.kv_port,
+                    lease_seconds=extra.lease_seconds,
+                    model=self._model,
+                ),
+            )
+
+        def calls(failed: Callable[[str, str], None]) -> PrefillCalls:
+            served = self._settings.served_model
+            return PrefillCalls(extra.api, served, 2 * extra.lease_seconds, failed)
+
+        self._worker = WorkerSide(hand_over, calls)
+        log.info(
+            "KV of %s at %s:%d over %s",
+            self._model,
+            *self._worker.connector.kv_address,
+            extra.transfer,
+        )
+
+    @guarded(None)
+    def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
+        """On every step, after the forward pass; also on steps without one."""
+        if self._worker is not None and self.has_connector_metadata():
+            self._worker.obey(self._get_connector_metadata().orders)
+
+    def wait_for_layer_load(self, layer_name: str) -> None:
+        """Nothing to do: a request runs only when all of its load is there."""
+
+    def save_kv_layer(
+        self, layer_name: str, kv_layer: Any, attn_metadata: Any, **kwargs: Any
+    ) -> None:
+        """Nothing to do: blocks are read when the prefill is done."""
+
+    def wait_for_save(self) -> None:
+        """Nothing to do: blocks stay where they are until they are reported sent."""
+
+    @guarded((None, None))
+    def get_finished(self, finished_req_ids: set[str]) -> Any:
+        results = self._worker.results() if self._worker is not None else NOTHING
+        return set(results.sent), set(results.received)
+
+    def get_transfer_results(self, finished_req_ids: set[str]) -> Any:
+        """Instead of get_finished, where vLLM knows it: a failed load is named by its id."""
+        try:
+            results = self._worker.results() if self._worker is not None else NOTHING
+        # As for `guarded`, but the answer has to be made anew each time.
+        except Exception:
+            log.exception("get_transfer_results broke")
+            results = NOTHING
+        return surface.KVConnectorTransferResults(
+            finished_sending=set(results.sent),
+            finished_recving=set(results.received),
+            failed_recving=set(results.failed),
+        )
+
+    @guarded(None)
+    def get_kv_connector_stats(self) -> Stats | None:
+        if self._worker is None:
+            return None
+        counters = self._worker.connector.counters
+        grown = self._growth.since(
+            metrics.Totals(
+                bytes=counters.bytes_moved,
+                transfers=counters.transfers,
+                seconds=self._worker.transfer_seconds,
+                failed=counters.failed,
+                expired=counters.expired,
+                held_blocks=self._worker.held_blocks,
+            )
+        )
+        return Stats(grown) if grown is not None else None
+
+    @guarded(None)
+    def shutdown(self) -> None:
+        if self._worker is not None:
+            self._worker.close()
+
+    # The API server.
+
+    @classmethod
+    def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> Stats:
+        return Stats(data or {})
+
+    @classmethod
+    def build_prom_metrics(
+        cls,
+        vllm_config: Any,
+        metric_types: Any,
+        labelnames: list[str],
+        per_engine_labelvalues: dict[int, list[object]],
+    ) -> PromMetrics:
+        return PromMetrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)
+
+    @property
+    def _decides(self) -> SchedulerSide:
+        if self._scheduler is None:
+            raise RuntimeError("this is the worker's connector")
+        return self._scheduler

@@ -1,0 +1,72 @@
+"""What a request wants of the hand-over, as far as vLLM's scheduler has to know. Pure.
+
+Only the kind is decided here, in a way that no JSON can break. Whether the rest of the
+params makes sense is found out by the protocol (hand_over/), on the worker's side, where
+a bad request can be failed alone; vLLM's scheduler could only compute it or die.
+
+Request ids, vLLM 0.32.0, entrypoints/openai and v1/engine/{input_processor,
+parallel_sampling}.py; r is the X-Request-Id:
+
+    cmpl-<r>-<prompt index>[-<8 hex>]     /v1/completions
+    chatcmpl-<r>[-<8 hex>]                /v1/chat/completions
+    <choice>_<one of these>               n > 1
+
+The hex part is random in each engine, unless VLLM_DISABLE_REQUEST_ID_RANDOMIZATION=1.
+"""
+
+import re
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any, Final
+
+PREFILL_ID: Final = "pdgate_prefill"
+"""In kv_transfer_params: this is the prefill that we asked ourselves for, under this id."""
+
+_ID = re.compile(
+    r"(?:(?P<choice>\d+)_)?"
+    r"(?:cmpl-(?P<text>.+?)-(?P<prompt>\d+)|chatcmpl-(?P<chat>.+?))"
+    r"(?:-[0-9a-f]{8})?"
+)
+_RANDOM_END = re.compile(r"-[0-9a-f]{8}$")
+
+
+class Intent(StrEnum):
+    NOTHING = "nothing"
+    HOLD = "hold"
+    FETCH = "fetch"
+    """Somebody has computed it already, under our request id."""
+    DELEGATE = "delegate"
+    """We have somebody compute it."""
+
+
+def intent(params: object) -> Intent:
+    """A request that wants both, or makes no sense, is a fetch that is going to fail."""
+    if not isinstance(params, Mapping) or not params:
+        return Intent.NOTHING
+    if params.get("do_local_prefill") is True or params.get("ali_llumnix_disagg") is False:
+        return Intent.NOTHING
+    if params.get("do_remote_decode"):
+        return Intent.HOLD
+    if params.get("do_remote_prefill"):
+        return Intent.FETCH
+    if params.get("remote_host") is not None:
+        return Intent.DELEGATE
+    return Intent.NOTHING
+
+
+def wire_id(request_id: str) -> str:
+    """What both engines make of their own ids of one request: X-Request-Id, mostly.
+
+    The second prompt of a list and the second choice are requests of their own.
+    """
+    found = _ID.fullmatch(request_id)
+    if found is None:
+        return _RANDOM_END.sub("", request_id)
+    name = found["text"] or found["chat"]
+    places = [found["prompt"] or "0", found["choice"] or "0"]
+    return name if places == ["0", "0"] else f"{name}#{'.'.join(places)}"
+
+
+def prefill_id(params: Mapping[str, Any]) -> str | None:
+    found = params.get(PREFILL_ID)
+    return found if isinstance(found, str) else None

@@ -1,0 +1,86 @@
+"""What the scheduler's side tells the worker's, with the next step.
+
+    P    Hold --.-> Kept    its pages are ready for a reader
+                '-> Drop    it ended without
+    D    Fetch --> (Cancel)   fill these blocks; one report is due
+         LetGo                nothing to fetch: tell P
+         Refuse               it waits for a load that could not even be ordered
+
+They travel pickled over vLLM's own shared memory queue, between processes of one engine.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request as it came.
+
+    Attributes:
+        id: vLLM's internal id, unique in this engine.
+        wire_id: By which P and D meet; made of the X-Request-Id.
+        params: Its kv_transfer_params; nothing in them has been checked.
+    """
+
+    id: str
+    wire_id: str
+    prompt: tuple[int, ...]
+    params: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    asked: Asked
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The blocks hold the first `tokens` tokens, and stay until the worker reports them sent."""
+
+    id: str
+    block_ids: tuple[int, ...]
+    tokens: int
+    finish_reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Its blocks too stay until the worker reports them sent: somebody may be in them."""
+
+    id: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """Fill `block_ids` with the first `tokens` tokens; `skip_tokens` of them are there.
+
+    The first blocks may be shared with other requests: nothing is written to those that
+    `skip_tokens` covers.
+    """
+
+    asked: Asked
+    block_ids: tuple[int, ...]
+    tokens: int
+    skip_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class LetGo:
+    asked: Asked
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    id: str
+    why: str
+
+
+Order = Hold | Kept | Drop | Fetch | LetGo | Cancel | Refuse

@@ -1,0 +1,154 @@
+"""The half that lives in vLLM's scheduler: decides, and writes orders for the worker. Pure.
+
+    D   arrival --matched(n)--> waiting --allocated--> fetching --finished--> (cancel)
+                                   '-- nothing to fetch --> settled
+    P   arrival --allocated--> held --finished--> kept: blocks stay until the worker says
+
+vLLM calls `matched` on every step until the request has blocks, and again after a
+preemption or a failed load; what was ordered once is not ordered again, the rest is
+computed here.
+
+Source: vLLM 0.32.0, vllm/v1/core/sched/scheduler.py.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from pdgate.engine.vllm.intent import Intent, intent, wire_id
+from pdgate.engine.vllm.orders import Asked, Cancel, Drop, Fetch, Hold, Kept, LetGo, Order, Refuse
+
+FINISHED: Final[Mapping[str, str]] = {
+    "FINISHED_LENGTH_CAPPED": "length",
+    "FINISHED_STOPPED": "stop",
+}
+"""Names of vLLM's RequestStatus that leave a whole prompt behind."""
+
+log = logging.getLogger(__name__)
+
+
+class Request(Protocol):
+    """What is read of vLLM's Request."""
+
+    request_id: str
+    kv_transfer_params: dict[str, Any] | None
+    prompt_token_ids: list[int] | None
+    prompt_embeds: Any
+    mm_features: Any
+    lora_request: Any
+    cache_salt: str | None
+    num_computed_tokens: int
+
+
+@dataclass(slots=True)
+class _Live:
+    asked: Asked
+    intent: Intent
+    ordered: bool = False
+
+    @property
+    def fetches(self) -> bool:
+        return self.intent in (Intent.FETCH, Intent.DELEGATE)
+
+    @property
+    def tokens(self) -> int:
+        """What may come from a peer: the last prompt token is always computed here."""
+        return len(self.asked.prompt) - 1
+
+
+class SchedulerSide:
+    def __init__(self, block_tokens: int) -> None:
+        self._block_tokens = block_tokens
+        self._live: dict[str, _Live] = {}
+        self._orders: list[Order] = []
+
+    def matched(self, request: Request, computed_tokens: int) -> int:
+        """How many tokens beyond `computed_tokens` a peer has; 0 for none, or no longer."""
+        live = self._of(request)
+        if live is None or live.ordered or not live.fetches:
+            return 0
+        return max(0, live.tokens - computed_tokens)
+
+    def allocated(self, request: Request, block_ids: Sequence[int], external_tokens: int) -> None:
+        """It has blocks; `external_tokens` of them have to come from a peer."""
+        live = self._of(request)
+        if live is None or live.ordered:
+            return
+        live.ordered = True
+        match live.intent:
+            case Intent.HOLD:
+                self._orders.append(Hold(live.asked))
+            case _ if external_tokens > 0:
+                needed = block_ids[: -(-live.tokens // self._block_tokens)]
+                there = live.tokens - external_tokens
+                self._orders.append(Fetch(live.asked, tuple(needed), live.tokens, there))
+            case _:
+                self._orders.append(LetGo(live.asked))
+
+    def refuse(self, request_id: str, why: str) -> None:
+        """After a bug: whatever was promised to vLLM for this request is a failure now."""
+        self._orders.append(Refuse(request_id, why))
+
+    def finished(self, request: Request, status: str, block_ids: Sequence[int]) -> bool:
+        """Whether its blocks have to stay until the worker reports them sent."""
+        live = self._live.pop(request.request_id, None)
+        if live is None:
+            return False
+        if live.intent is Intent.HOLD:
+            if live.ordered:
+                self._keep(live.asked, request, status, block_ids)
+            return live.ordered
+        if not live.ordered:
+            self._orders.append(LetGo(live.asked))
+        elif status not in FINISHED:
+            # Of no effect if the load is over; if not, vLLM waits for its report.
+            self._orders.append(Cancel(live.asked.id))
+        return False
+
+    def take_orders(self) -> tuple[Order, ...]:
+        orders, self._orders = tuple(self._orders), []
+        return orders
+
+    def _keep(self, asked: Asked, request: Request, status: str, block_ids: Sequence[int]) -> bool:
+        tokens = min(len(asked.prompt), request.num_computed_tokens)
+        if status not in FINISHED or tokens == 0:
+            self._orders.append(Drop(asked.id, f"the prefill ended as {status}"))
+            return False
+        needed = block_ids[: -(-tokens // self._block_tokens)]
+        self._orders.append(Kept(asked.id, tuple(needed), tokens, FINISHED[status]))
+        return True
+
+    def _of(self, request: Request) -> _Live | None:
+        found = self._live.get(request.request_id)
+        if found is None and request.kv_transfer_params:
+            found = _read(request)
+            if found is not None:
+                self._live[request.request_id] = found
+        return found
+
+
+def _read(request: Request) -> _Live | None:
+    params = request.kv_transfer_params
+    wanted = intent(params)
+    if wanted is Intent.NOTHING or not isinstance(params, Mapping):
+        return None
+    if request.prompt_token_ids is None:
+        return None
+    if wanted is Intent.DELEGATE and (what := _more_than_tokens(request)):
+        # The peer is sent token ids only, and would compute something else.
+        log.info("%s is computed here: it has %s", request.request_id, what)
+        return None
+    prompt = tuple(request.prompt_token_ids)
+    return _Live(Asked(request.request_id, wire_id(request.request_id), prompt, params), wanted)
+
+
+def _more_than_tokens(request: Request) -> str:
+    """What else its KV depends on; empty if nothing."""
+    extras = {
+        "prompt embeddings": request.prompt_embeds is not None,
+        "images or sounds": bool(request.mm_features),
+        "a LoRA adapter": request.lora_request is not None,
+        "a cache salt": bool(request.cache_salt),
+    }
+    return ", ".join(name for name, there in extras.items() if there)

@@ -1,0 +1,83 @@
+"""What `--kv-transfer-config` says to PdgateConnector, checked before anything starts.
+
+{"kv_connector": "PdgateConnector",
+ "kv_connector_module_path": "pdgate.engine.vllm.connector",
+ "kv_role": "kv_producer", "kv_port": 28000,
+ "kv_connector_extra_config": {"transfer": "tcp", "api": "127.0.0.1:8000"}}
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Final
+
+from pdgate.protocols.instance import Role
+
+ROLES: Final[Mapping[str, str]] = {
+    "kv_producer": Role.PREFILL,
+    "kv_consumer": Role.DECODE,
+    "kv_both": Role.BOTH,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Extra:
+    """kv_connector_extra_config.
+
+    Attributes:
+        transfer: Name of a transfer backend (`pdgate.transfers`).
+        host: Where the KV side listens; with a wildcard, set `advertise`.
+        advertise: What peers dial, if that differs.
+        api: host:port of this engine's own HTTP API. P needs it to prefill what D asks it
+            for (vllm-kvt batch).
+        lease_seconds: How long P keeps blocks for D, and how long D waits for P.
+        model: What P and D compare to know that they serve the same model; the model's
+            path if empty.
+    """
+
+    transfer: str = "tcp"
+    host: str = "127.0.0.1"
+    advertise: str = ""
+    api: str = ""
+    lease_seconds: float = 30.0
+    model: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """
+    Attributes:
+        kv_port: 0 for any, which only an engine that is never asked may have.
+        served_model: What its HTTP API calls the model.
+    """
+
+    role: str
+    kv_port: int
+    extra: Extra
+    served_model: str
+
+
+def read(role: str, kv_port: int, extra: Mapping[str, Any], served_model: str) -> Settings:
+    """Raises ValueError, naming the setting."""
+    if role not in ROLES:
+        raise ValueError(f"kv_role must be one of {', '.join(ROLES)}, not {role!r}")
+    if not isinstance(kv_port, int) or not 0 <= kv_port < 65536:
+        raise ValueError(f"kv_port must be a port, not {kv_port!r}")
+    known = {field.name: type(field.default) for field in fields(Extra)}
+    if unknown := sorted(set(extra) - set(known)):
+        raise ValueError(
+            f"kv_connector_extra_config has no {unknown[0]!r}; there are {', '.join(known)}"
+        )
+    for name in sorted(extra):
+        if not _fits(extra[name], known[name]):
+            raise ValueError(f"kv_connector_extra_config.{name} must be a {known[name].__name__}")
+    chosen = Extra(**extra)
+    if chosen.lease_seconds <= 0:
+        raise ValueError("kv_connector_extra_config.lease_seconds must be positive")
+    # An engine that only asks needs no port that others know, and often shares its host.
+    port = 0 if role == "kv_consumer" else kv_port
+    return Settings(ROLES[role], port, chosen, served_model)
+
+
+def _fits(value: Any, kind: type) -> bool:
+    kinds = (int, float) if kind is float else (kind,)
+    return isinstance(value, kinds) and not isinstance(value, bool)

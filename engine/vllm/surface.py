@@ -1,0 +1,79 @@
+"""All that pdgate imports from vLLM. Its connector API calls itself experimental.
+
+TESTED is what tests/end_to_end/vllm runs on. Another release starts with a warning if
+everything below is there, and not at all if something is missing: better than a hook that
+is never called.
+"""
+
+# Without stubs all of vLLM is Any for the type checker: what we hand over is checked on our
+# side of connector.py.
+import logging
+from typing import Any, Final
+
+try:
+    import vllm  # type: ignore[import-not-found]
+    from vllm.distributed.kv_transfer.kv_connector.v1.base import (  # type: ignore[import-not-found]
+        KVConnectorBase_V1,
+        KVConnectorHandshakeMetadata,
+        KVConnectorMetadata,
+        KVConnectorRole,
+        KVConnectorTransferResults,
+        SupportsHMA,
+    )
+    from vllm.distributed.kv_transfer.kv_connector.v1.metrics import (  # type: ignore[import-not-found]
+        KVConnectorPromMetrics,
+        KVConnectorStats,
+    )
+    from vllm.v1.metrics.utils import (  # type: ignore[import-not-found]
+        create_metric_per_engine,
+    )
+except ImportError as error:
+    raise ImportError(f"PdgateConnector does not fit this vLLM: {error}") from error
+
+__all__ = [
+    "KVConnectorBase_V1",
+    "KVConnectorHandshakeMetadata",
+    "KVConnectorMetadata",
+    "KVConnectorPromMetrics",
+    "KVConnectorRole",
+    "KVConnectorStats",
+    "KVConnectorTransferResults",
+    "SupportsHMA",
+    "check_version",
+    "create_metric_per_engine",
+    "instruction_set",
+    "share_log",
+]
+
+TESTED: Final = ("0.32.0",)
+
+log = logging.getLogger(__name__)
+
+
+def check_version() -> None:
+    version = str(vllm.__version__).partition("+")[0]
+    if version not in TESTED:
+        log.warning("PdgateConnector is tested on vLLM %s, not %s", ", ".join(TESTED), version)
+
+
+def share_log() -> None:
+    """What pdgate logs is seen where vLLM's own lines are: it configures only its logger."""
+    ours, theirs = logging.getLogger("pdgate"), logging.getLogger("vllm")
+    for handler in theirs.handlers:
+        if handler not in ours.handlers:
+            ours.addHandler(handler)
+    ours.setLevel(theirs.level)
+    ours.propagate = theirs.propagate
+
+
+def instruction_set(tensor: Any) -> str:
+    """For which the CPU backend orders K and V inside a block; empty on other devices.
+
+    Source: vLLM 0.32.0, v1/attention/backends/cpu_attn.py, _get_attn_isa().
+    """
+    if tensor.device.type != "cpu":
+        return ""
+    from vllm.v1.attention.backends import cpu_attn  # type: ignore[import-not-found]
+
+    block_tokens, head_dim = tensor.shape[2], tensor.shape[3] // 2
+    return f"cpu-{cpu_attn._get_attn_isa(tensor.dtype, block_tokens, head_dim)}"

@@ -1,0 +1,192 @@
+"""What the scheduler's half decides, on requests as vLLM 0.32.0 has them."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from pdgate.engine.vllm.orders import Asked, Cancel, Drop, Fetch, Hold, Kept, LetGo, Refuse
+from pdgate.engine.vllm.scheduler_side import SchedulerSide
+
+BLOCK = 4
+HOLD = {"do_remote_decode": True}
+FETCH = {"remote_host": "h", "remote_port": 1, "do_remote_prefill": True}
+DELEGATE = {"remote_host": "h", "remote_port": 1}
+CAPPED, ABORTED = "FINISHED_LENGTH_CAPPED", "FINISHED_ABORTED"
+
+
+@dataclass
+class Request:
+    request_id: str = "cmpl-r-0-00000000"
+    kv_transfer_params: dict[str, Any] | None = None
+    prompt_token_ids: list[int] | None = field(default_factory=lambda: list(range(10)))
+    prompt_embeds: Any = None
+    mm_features: Any = ()
+    lora_request: Any = None
+    cache_salt: str | None = None
+    num_computed_tokens: int = 0
+
+    @property
+    def asked(self) -> Asked:
+        assert self.prompt_token_ids is not None
+        assert self.kv_transfer_params is not None
+        return Asked(self.request_id, "r", tuple(self.prompt_token_ids), self.kv_transfer_params)
+
+
+@pytest.fixture
+def side() -> SchedulerSide:
+    return SchedulerSide(BLOCK)
+
+
+@pytest.mark.parametrize("params", [FETCH, DELEGATE])
+def test_all_but_the_last_token_come_from_the_peer(
+    params: dict[str, Any], side: SchedulerSide
+) -> None:
+    request = Request(kv_transfer_params=params)
+
+    assert side.matched(request, 0) == 9
+    assert side.matched(request, 8) == 1
+
+    side.allocated(request, [5, 6, 7], 9)
+    assert side.take_orders() == (Fetch(request.asked, (5, 6, 7), 9, 0),)
+
+
+def test_blocks_that_are_cached_here_are_not_fetched(side: SchedulerSide) -> None:
+    request = Request(kv_transfer_params=FETCH)
+
+    assert side.matched(request, BLOCK) == 5
+    side.allocated(request, [5, 6, 7], 5)
+
+    assert side.take_orders() == (Fetch(request.asked, (5, 6, 7), 9, BLOCK),)
+
+
+def test_a_block_that_only_the_last_token_needs_is_not_fetched(side: SchedulerSide) -> None:
+    request = Request(kv_transfer_params=FETCH, prompt_token_ids=list(range(9)))
+
+    side.allocated(request, [5, 6, 7], side.matched(request, 0))
+
+    assert side.take_orders() == (Fetch(request.asked, (5, 6), 8, 0),)
+
+
+def test_asking_again_changes_nothing(side: SchedulerSide) -> None:
+    """vLLM asks on every step until there is room."""
+    request = Request(kv_transfer_params=FETCH)
+
+    assert [side.matched(request, 0) for _ in range(5)] == [9] * 5
+    assert side.take_orders() == ()
+
+
+def test_what_was_fetched_once_is_computed_after_a_preemption(side: SchedulerSide) -> None:
+    request = Request(kv_transfer_params=FETCH)
+    side.allocated(request, [5, 6, 7], 9)
+    # vLLM says that the load is over.
+    side.allocated(request, [5, 6, 7], 0)
+
+    assert side.matched(request, 0) == 0
+    side.allocated(request, [1, 2, 3], 0)
+    assert len(side.take_orders()) == 1
+
+
+@pytest.mark.parametrize("prompt", [[1], list(range(9))])
+def test_a_peer_is_told_when_nothing_of_its_pages_is_needed(
+    prompt: list[int], side: SchedulerSide
+) -> None:
+    """A single token, or a prompt that is cached here but for its last token."""
+    request = Request(kv_transfer_params=FETCH, prompt_token_ids=prompt)
+
+    assert side.matched(request, 8) == 0
+    side.allocated(request, [5], 0)
+
+    assert side.take_orders() == (LetGo(request.asked),)
+
+
+def test_a_peer_is_told_when_the_client_left_the_queue(side: SchedulerSide) -> None:
+    request = Request(kv_transfer_params=FETCH)
+    side.matched(request, 0)
+
+    assert not side.finished(request, ABORTED, [])
+
+    assert side.take_orders() == (LetGo(request.asked),)
+
+
+def test_a_load_is_cancelled_when_its_client_leaves(side: SchedulerSide) -> None:
+    request = Request(kv_transfer_params=FETCH)
+    side.allocated(request, [5, 6, 7], 9)
+    side.take_orders()
+
+    assert not side.finished(request, ABORTED, [])
+
+    assert side.take_orders() == (Cancel(request.request_id),)
+
+
+def test_an_answered_request_leaves_nothing_behind(side: SchedulerSide) -> None:
+    request = Request(kv_transfer_params=FETCH)
+    side.allocated(request, [5, 6, 7], 9)
+    side.take_orders()
+
+    assert not side.finished(request, CAPPED, [5, 6, 7])
+
+    assert side.take_orders() == ()
+    assert side._live == {}
+
+
+@pytest.mark.parametrize(("status", "why"), [(CAPPED, "length"), ("FINISHED_STOPPED", "stop")])
+def test_a_whole_prompt_is_kept(status: str, why: str, side: SchedulerSide) -> None:
+    request = Request(kv_transfer_params=HOLD)
+    assert side.matched(request, 0) == 0
+    side.allocated(request, [3, 4, 5], 0)
+    request.num_computed_tokens = 10
+
+    assert side.finished(request, status, [3, 4, 5, 6])
+
+    held = Kept(request.request_id, (3, 4, 5), 10, why)
+    assert side.take_orders() == (Hold(request.asked), held)
+
+
+def test_an_aborted_prefill_is_dropped_by_who_knows_its_readers(side: SchedulerSide) -> None:
+    """Its blocks may be on their way to a peer, so vLLM has them back from the worker."""
+    request = Request(kv_transfer_params=HOLD)
+    side.allocated(request, [3, 4, 5], 0)
+    request.num_computed_tokens = 4
+
+    assert side.finished(request, ABORTED, [3])
+
+    (_, drop) = side.take_orders()
+    assert isinstance(drop, Drop)
+
+
+def test_a_prefill_that_left_the_queue_has_nothing_to_drop(side: SchedulerSide) -> None:
+    request = Request(kv_transfer_params=HOLD)
+    side.matched(request, 0)
+
+    assert not side.finished(request, ABORTED, [])
+    assert side.take_orders() == ()
+
+
+def test_requests_of_nobody_else_are_left_alone(side: SchedulerSide) -> None:
+    request = Request(kv_transfer_params=None)
+
+    assert side.matched(request, 0) == 0
+    side.allocated(request, [1, 2, 3], 0)
+    assert not side.finished(request, CAPPED, [1, 2, 3])
+    assert side.take_orders() == ()
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"lora_request": object()}, {"cache_salt": "s"}, {"mm_features": [1]}, {"prompt_embeds": 1}],
+    ids=str,
+)
+def test_a_prompt_that_is_more_than_its_tokens_is_not_delegated(
+    more: dict[str, Any], side: SchedulerSide
+) -> None:
+    """P would compute other KV; in staged mode P had the same call and has the right one."""
+    assert side.matched(Request(kv_transfer_params=DELEGATE, **more), 0) == 0
+    assert side.matched(Request("cmpl-q-0", kv_transfer_params=FETCH, **more), 0) == 9
+
+
+def test_a_refusal_is_an_order_too(side: SchedulerSide) -> None:
+    side.refuse("x", "why")
+
+    assert side.take_orders() == (Refuse("x", "why"),)
+    assert side.take_orders() == ()
