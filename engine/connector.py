@@ -6,6 +6,7 @@ The core knows pages and steps; a connector knows peers. Per request:
     plan(request) -> Load(tokens=n)          plan(request) -> Keep() or Serve()
     core allocates pages for n tokens        core computes the prompt
     start(load, pages)   ... any thread      kept(request, pages, ...) -> kv_transfer_params
+                                             layer_computed(...)  after each layer
     core.loaded(request_id, ...)             core.release(request_id)
     core goes on at token n                  pages are free
 
@@ -17,6 +18,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
+
+from pdgate.transfer.messenger import core as messenger
+from pdgate.transfer.messenger import counters
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,41 +77,16 @@ class Keep:
     ticket: Any = None
 
 
-class Core(Protocol):
+Counters = counters.Counters
+
+
+class Core(messenger.Core, Protocol):
     """What a connector may ask of the core; every method is thread-safe."""
-
-    def loaded(self, request_id: str, error: str | None = None) -> None:
-        """The load of this request ended: its pages are filled, or `error` says why not.
-
-        Exactly once per started load, also after `cancel`. No byte may land afterwards.
-        """
-
-    def release(self, request_id: str) -> None:
-        """The kept pages of a finished request are free. Unknown ids are ignored."""
 
     def submit_prefill(
         self, request_id: str, prompt: Sequence[int], tokens: int, keep: Keep
     ) -> None:
         """Computes the first `tokens` prompt tokens without sampling, then calls `kept`."""
-
-    def abort(self, request_id: str) -> None: ...
-
-
-@dataclass(slots=True)
-class Counters:
-    """What /metrics shows of the hand-over; a torn read is harmless.
-
-    Attributes:
-        transfers: Loads that ended well, on the decode side.
-        bytes_moved: By these loads.
-        failed: Loads that ended with an error, cancelled ones included.
-        expired: Kept requests whose lease ended before a reader released them.
-    """
-
-    transfers: int = 0
-    bytes_moved: int = 0
-    failed: int = 0
-    expired: int = 0
 
 
 class Connector(ABC):
@@ -139,6 +118,16 @@ class Connector(ABC):
     def cancel(self, request_id: str) -> None:
         """The request was aborted while loading; `loaded` is still to be called once."""
 
+    def layer_computed(
+        self, request_id: str, layer: int, block_ids: Sequence[int], tokens: int
+    ) -> None:
+        """The KV of the first `tokens` tokens is in this layer's pages of a planned Keep.
+
+        Comes in the middle of a step, for each layer and chunk, so it has to be quick. The
+        pages stay where they are until the request is kept or dropped.
+        """
+        return
+
     @abstractmethod
     def kept(
         self,
@@ -156,11 +145,12 @@ class Connector(ABC):
         """
 
     @abstractmethod
-    def dropped(self, request_id: str, why: str) -> None:
-        """The pages of a kept request are gone (lease over, aborted): refuse its readers.
+    def dropped(self, request_id: str, why: str) -> bool | None:
+        """The pages of a kept request shall go (lease over, aborted): refuse its readers.
 
-        Also called when a request that was planned as Keep ends before `kept`. Comes
-        before the pages are used again; not after a `release`.
+        True if a reader is in the middle of them: they stay until the connector calls
+        `release`. Also called when a request that was planned as Keep ends before `kept`.
+        Comes before the pages are used again; not after a `release`.
         """
 
     @abstractmethod

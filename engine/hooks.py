@@ -5,7 +5,7 @@ raises costs the request it was about and no other.
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pdgate.engine.connector import Arrival, Connector, Keep, Load, Pages
@@ -67,8 +67,24 @@ class Hooks:
     def cancel(self, request_id: str) -> None:
         _guarded(lambda: self._there.cancel(request_id), request_id)
 
-    def dropped(self, request_id: str, why: str) -> None:
-        _guarded(lambda: self._there.dropped(request_id, why), request_id)
+    def layer_computed(
+        self, request_id: str, layer: int, block_ids: Sequence[int], tokens: int
+    ) -> None:
+        """A connector that fails here hands nothing over, which is then its own to say."""
+        _guarded(
+            lambda: self._there.layer_computed(request_id, layer, block_ids, tokens), request_id
+        )
+
+    def dropped(self, request_id: str, why: str) -> bool:
+        """True if the pages are still in use."""
+        in_use = False
+
+        def drop() -> None:
+            nonlocal in_use
+            in_use = bool(self._there.dropped(request_id, why))
+
+        _guarded(drop, request_id)
+        return in_use
 
     @property
     def failed_load_is_abort(self) -> bool:
@@ -82,11 +98,11 @@ class Hooks:
 
 
 def _guarded(hook: Callable[[], None], request_id: str) -> None:
-    """Nothing hangs on how it went: the request is over."""
+    """What hangs on it is the connector's own."""
     try:
         hook()
     except Exception:  # see above
-        log.exception("the connector failed while letting go of %s", request_id)
+        log.exception("the connector failed at %s", request_id)
 
 
 def _logged(what: str, request_id: str) -> HookFailed:

@@ -48,6 +48,7 @@ def begin(request: Request, plan: Load | Keep | None, model: LoadedModel) -> Liv
         goal=len(prompt) if request.sampling.max_tokens == 0 else None,
         load=plan.tokens if isinstance(plan, Load) else None,
         every_logit=request.sampling.prompt_logprobs is not None,
+        pinned=isinstance(plan, Keep),
     )
     return Live(
         job,

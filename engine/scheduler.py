@@ -36,6 +36,8 @@ class Scheduler:
         self.loading: dict[str, Job] = {}
         self.running: list[Job] = []
         self.preemptions = 0
+        self.evicted: list[tuple[Job, list[int]]] = []
+        """Pinned jobs that had to go, and the pages they had: the caller's to `drop`."""
 
     def add(self, job: Job) -> None:
         (self.waiting if job.load is None else self.arriving).append(job)
@@ -65,6 +67,11 @@ class Scheduler:
         job.load = None
         job.state = State.WAITING
         self._wait_with_pages(job)
+
+    def take_pages(self, job: Job) -> list[int]:
+        """Of a job about to be aborted: the caller's now, to `drop` in the end."""
+        blocks, job.blocks = job.blocks, []
+        return blocks
 
     def finish(self, job: Job) -> list[int]:
         """Ends a running job; its pages are the caller's now, to `drop` in the end."""
@@ -113,8 +120,10 @@ class Scheduler:
         return True
 
     def _victim(self, job: Job) -> Job:
-        if self.running[-1] is not job:
-            return self.running[-1]
+        younger = self.running[self.running.index(job) + 1 :]
+        for other in reversed(younger):
+            if not other.pinned:
+                return other
         holders = [other for other in self.waiting if other.blocks]
         return holders[-1] if holders else job
 
@@ -199,6 +208,10 @@ class Scheduler:
     def _preempt(self, job: Job) -> None:
         self.preemptions += 1
         (self.running if job.state is State.RUNNING else self.waiting).remove(job)
+        if job.pinned:
+            # Only for want of any other. Its reader is in the middle of these pages.
+            self.evicted.append((job, job.blocks))
+            job.pinned, job.blocks = False, []
         self._release(job)
         job.state = State.WAITING
         self._wait_with_pages(job)

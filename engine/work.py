@@ -67,6 +67,8 @@ class Work:
         self._scheduler = Scheduler(options.limits, self._pool)
         self._live: dict[str, Live] = {}
         self._leases = Leases()
+        self._in_use: dict[str, list[int]] = {}
+        """Pages that nobody holds any more, but that a peer's reader is in the middle of."""
         self._outputs: list[Output] = []
         self.hooks = Hooks()
         self.stats = Stats()
@@ -109,7 +111,7 @@ class Work:
         self._scheduler.add(live.job)
 
     def prefill(self, request_id: str, prompt: Sequence[int], tokens: int, keep: Keep) -> None:
-        job = Job(request_id, list(prompt), len(prompt), goal=tokens)
+        job = Job(request_id, list(prompt), len(prompt), goal=tokens, pinned=True)
         self._live[request_id] = Live(job, keep=keep)
         self._scheduler.add(job)
 
@@ -118,7 +120,7 @@ class Work:
         live = self._live.get(request_id)
         if live is None:
             if lease := self._leases.release(request_id):
-                self._drop(lease, "aborted")
+                self._drop(lease.request_id, lease.blocks, "aborted")
             return
         if live.job.state is State.DOOMED:
             return
@@ -141,17 +143,33 @@ class Work:
         else:
             self._load_failed(live, error)
 
+    def gave_up(self, request_id: str, error: str) -> None:
+        """The load failed, and its pages stay taken until `loaded`.
+
+        So it cannot be computed in them instead: this fails whatever the policy is.
+        """
+        live = self._live.get(request_id)
+        if live is None or live.job.state is not State.LOADING:
+            return
+        log.warning("KV of %s did not arrive, and may still: %s", request_id, error)
+        self.stats.loads_failed += 1
+        self._scheduler.abort(live.job)
+        self._fail_load(live, error)
+
     def release(self, request_id: str) -> None:
-        if lease := self._leases.release(request_id):
+        if (blocks := self._in_use.pop(request_id, None)) is not None:
+            self._scheduler.drop(blocks)
+        elif lease := self._leases.release(request_id):
             self._scheduler.drop(lease.blocks)
 
     def end_leases(self) -> None:
         for lease in self._leases.take_ended(self._now()):
             self.stats.leases_ended += 1
-            self._drop(lease, "the lease is over")
+            self._drop(lease.request_id, lease.blocks, "the lease is over")
 
     def step(self) -> Done:
         step = self._scheduler.step()
+        self._give_up_evicted()
         for job in step.loads:
             self._start(self._live[job.id])
         if not step.chunks:
@@ -160,9 +178,8 @@ class Work:
         prompts = sum(1 for chunk in step.chunks if chunk.completes and not chunk.job.decodes)
         decodes = sum(1 for chunk in step.chunks if chunk.job.decodes)
         spans = [span(chunk) for chunk in step.chunks]
-        for chunk, logits in zip(
-            step.chunks, self._model.decoder.forward(spans, self._memory), strict=True
-        ):
+        computed = self._model.decoder.forward(spans, self._memory, self._watch(step.chunks))
+        for chunk, logits in zip(step.chunks, computed, strict=True):
             self._scheduler.advance(chunk)
             self._computed(chunk, logits)
         self.stats.steps += 1
@@ -177,7 +194,7 @@ class Work:
             finish = None if failed else Finish.ABORT
             self._end_early(live, Output(request_id, finish=finish, refusal=refusal), why)
         for lease in self._leases.take_all():
-            self._drop(lease, why)
+            self._drop(lease.request_id, lease.blocks, why)
 
     def _start(self, live: Live) -> None:
         assert live.load is not None
@@ -192,13 +209,33 @@ class Work:
         log.warning("KV of %s did not arrive: %s", live.job.id, error)
         if self._options.on_failed_load == "recompute":
             return
-        self.stats.requests_failed += 1
         self._scheduler.abort(live.job)
         del self._live[live.job.id]
+        self._fail_load(live, error)
+
+    def _fail_load(self, live: Live, error: str) -> None:
         if self.hooks.failed_load_is_abort:
+            self.stats.requests_failed += 1
             self._outputs.append(Output(live.job.id, finish=Finish.ABORT))
         else:
             self._refuse(live.job.id, f"KV cache could not be loaded: {error}")
+
+    def _watch(self, chunks: Sequence[Chunk]) -> Callable[[int], None] | None:
+        """Tells the connector of each layer, where it has a reader for these chunks."""
+        watched = [chunk for chunk in chunks if self._live[chunk.job.id].keep is not None]
+        if not watched:
+            return None
+
+        def filled(layer: int) -> None:
+            for chunk in watched:
+                self.hooks.layer_computed(chunk.job.id, layer, chunk.job.blocks, chunk.end)
+
+        return filled
+
+    def _give_up_evicted(self) -> None:
+        evicted, self._scheduler.evicted = self._scheduler.evicted, []
+        for job, blocks in evicted:
+            self._drop(job.id, blocks, "preempted: the prefill engine ran out of pages")
 
     def _computed(self, chunk: Chunk, logits: Floats) -> None:
         live = self._live[chunk.job.id]
@@ -264,6 +301,8 @@ class Work:
         job = live.job
         never_started = live.load_never_started
         was_loading = job.state is State.LOADING
+        # A reader of these pages has to be asked before they are used again.
+        blocks = self._scheduler.take_pages(job) if live.keep is not None else []
         self._scheduler.abort(job)
         if live.generation is not None:
             self._outputs.append(output)
@@ -277,12 +316,14 @@ class Work:
             return
         self._live.pop(job.id, None)
         if live.keep is not None:
-            self.hooks.dropped(job.id, why)
+            self._drop(job.id, blocks, why)
 
-    def _drop(self, lease: Lease, why: str) -> None:
+    def _drop(self, request_id: str, blocks: list[int], why: str) -> None:
         """The connector hears of it first, so that no reader comes for pages used anew."""
-        self.hooks.dropped(lease.request_id, why)
-        self._scheduler.drop(lease.blocks)
+        if self.hooks.dropped(request_id, why):
+            self._in_use[request_id] = blocks
+        else:
+            self._scheduler.drop(blocks)
 
     def _refuse(self, request_id: str, message: str, *, blame_client: bool = False) -> None:
         if not blame_client:

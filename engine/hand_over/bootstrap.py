@@ -15,8 +15,8 @@ import time
 from http import HTTPStatus
 from urllib.parse import urlsplit
 
-from pdgate.engine.hand_over.errors import HandOverError, Why
 from pdgate.transfer.listener import Listener
+from pdgate.transfer.messenger.errors import HandOverError, Why
 
 MAX_HEAD_BYTES = 16 << 10
 MAX_ANSWER_BYTES = 1 << 20

@@ -5,7 +5,8 @@
     batch    decode   {remote_host, remote_port}                       sends the prompt over
 
 Both are keyed by the X-Request-Id; the address is that of the KV side, not of HTTP. In
-batch, prefill computes all tokens but the last and samples nothing. A load that fails
+batch, prefill computes all tokens but the last, samples nothing, and writes each layer's
+pages into decode's as soon as it is computed; in staged, all at once. A load that fails
 ends as HTTP 200 with finish_reason "abort". A decode that gives up tells prefill.
 
 Source: Llumnix v1, HybridConnector with the kvt backend; its rpc is spoken in the
@@ -18,14 +19,15 @@ from typing import ClassVar
 
 from pdgate.engine.connector import Arrival, Keep, Load
 from pdgate.engine.hand_over import params as read
-from pdgate.engine.hand_over.errors import HandOverError, Why
-from pdgate.engine.hand_over.source import Source
 from pdgate.engine.hand_over.two_sided import TwoSided, wire_id
 from pdgate.protocols.instance import Role
+from pdgate.transfer.messenger.errors import HandOverError, Why
+from pdgate.transfer.messenger.source import Source
 
 
 class Kvt(TwoSided):
     load_failure: ClassVar = "abort"
+    pushes: ClassVar = True
 
     def plan(self, arrival: Arrival) -> Load | Keep | None:
         params = arrival.params or {}
@@ -42,6 +44,7 @@ class Kvt(TwoSided):
             wire_id(arrival),
             wait_seconds=0.0 if staged else self.settings.lease_seconds,
             prompt=() if staged else tuple(arrival.prompt),
+            push=True,
         )
         return self._load(source, len(arrival.prompt) - 1)
 
@@ -56,6 +59,7 @@ class Kvt(TwoSided):
             self.core.submit_prefill(request_id, prompt, len(prompt) - 1, keep)
         except ValueError as error:
             self._offers.drop(request_id, str(error))
+            self._pushes.drop(request_id, str(error))
             raise HandOverError(Why.UNSUPPORTED, str(error)) from None
 
 

@@ -7,27 +7,29 @@
     d    do_remote_decode, transfer_id       remote_bootstrap_addr, id      transfer id
 
 A request that did not stop by length keeps nothing, and its reader is refused at once.
-Mooncake's prefill writes and its decode is written to; here decode reads, which no
-gateway can tell.
+Prefill writes into decode's pages, layer by layer if decode asks before it is done. Only
+in generation a, whose params name prefill's blocks, decode reads.
 
 Source: as protocols/dialects/mooncake.py.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 from pdgate.engine.connector import Arrival, Keep, Load, Pages
 from pdgate.engine.hand_over import params as read
 from pdgate.engine.hand_over.bootstrap import Bootstrap, query
-from pdgate.engine.hand_over.source import Source
 from pdgate.engine.hand_over.two_sided import TwoSided, wire_id
+from pdgate.transfer.messenger.source import Source
 
 _ASKED_BY_A = "remote_engine_id"
 
 
 class Mooncake(TwoSided):
     """`kv_address` is the bootstrap server's; the KV side has a port of its own."""
+
+    pushes: ClassVar = True
 
     def __init__(self, **parts: Any) -> None:
         super().__init__(**parts)
@@ -77,9 +79,9 @@ class Mooncake(TwoSided):
         self._answered.discard(request_id)
         return params
 
-    def dropped(self, request_id: str, why: str) -> None:
+    def dropped(self, request_id: str, why: str) -> bool:
         self._answered.discard(request_id)
-        super().dropped(request_id, why)
+        return super().dropped(request_id, why)
 
     def answer(self, request_id: str, pages: Pages) -> Mapping[str, Any] | None:
         if request_id not in self._answered:
@@ -108,14 +110,14 @@ class Mooncake(TwoSided):
         if "bootstrap_server_host" in params:
             host = read.host(params, "bootstrap_server_host")
             port = read.port(params, "bootstrap_server_port")
-            return Source(host, port, key, lease, bootstrap=True)
+            return Source(host, port, key, lease, bootstrap=True, push=True)
         engine_id = read.text(params, "remote_engine_id")
         if "remote_bootstrap_addr" in params:
             host, port = _http(read.text(params, "remote_bootstrap_addr"))
             rank = 0
             if params.get("remote_dp_rank") is not None:
                 rank = read.integer(params, "remote_dp_rank", 0, 2**16)
-            return Source(host, port, key, lease, engine_id, bootstrap=True, rank=rank)
+            return Source(host, port, key, lease, engine_id, bootstrap=True, rank=rank, push=True)
         host, port = read.host(params, "remote_host"), read.port(params, "remote_port")
         # Generation a: prefill has answered, so the pages are there or never will be.
         return Source(host, port, key, 0.0, engine_id=engine_id)

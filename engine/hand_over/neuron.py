@@ -15,10 +15,10 @@ from urllib.parse import urlsplit
 
 from pdgate.engine.connector import Arrival, Keep, Load
 from pdgate.engine.hand_over.settings import ConnectorSettings
-from pdgate.engine.hand_over.source import Source
 from pdgate.engine.hand_over.two_sided import TwoSided
 from pdgate.protocols.dialects.neuron import SIGNAL_PORT_OFFSET, parse
 from pdgate.protocols.instance import Role
+from pdgate.transfer.messenger.source import Source
 
 _STATIC = "cmpl-"
 

@@ -16,8 +16,8 @@ from typing import Any
 
 from pdgate.engine.connector import Arrival, Keep, Load, Pages
 from pdgate.engine.hand_over import params as read
-from pdgate.engine.hand_over.source import Source
 from pdgate.engine.hand_over.two_sided import TwoSided
+from pdgate.transfer.messenger.source import Source
 
 
 class Nixl(TwoSided):

@@ -1,6 +1,7 @@
 """What a connector has to know of the engine it serves."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from pdgate.protocols.instance import Role
 
@@ -19,6 +20,8 @@ class ConnectorSettings:
         lease_seconds: How long prefill keeps pages for a reader, and how long a reader
             waits for them.
         model: Compared with the peer's.
+        mover: Who writes pages into peers: a process of its own, or threads of this one,
+            which take turns at the interpreter with the model.
         peer: "host:port" of the other engine's API, for ids that name none (neuron, static
             1P1D); empty if there is none.
     """
@@ -31,6 +34,7 @@ class ConnectorSettings:
     lease_seconds: float
     model: str
     peer: str = ""
+    mover: Literal["process", "threads"] = "process"
 
     @property
     def advertised_host(self) -> str:

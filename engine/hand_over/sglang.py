@@ -13,10 +13,10 @@ from typing import Any, Final
 
 from pdgate.engine.connector import Arrival, Keep, Load
 from pdgate.engine.hand_over import params as read
-from pdgate.engine.hand_over.source import Source
 from pdgate.engine.hand_over.two_sided import TwoSided
 from pdgate.protocols.dialects.sglang import DEFAULT_PORT
 from pdgate.protocols.instance import Role
+from pdgate.transfer.messenger.source import Source
 
 _FIELDS: Final = ("bootstrap_host", "bootstrap_port", "bootstrap_room")
 

@@ -7,30 +7,40 @@ loaded from where (`_load`), and in `answer` what prefill's client gets to see.
 import uuid
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from pdgate.engine.connector import (
     Arrival,
     Connector,
     Core,
-    Counters,
     Keep,
     Load,
     Pages,
 )
-from pdgate.engine.hand_over.errors import HandOverError, Why
-from pdgate.engine.hand_over.loads import Loads, Reading, Target
-from pdgate.engine.hand_over.offers import Offers
-from pdgate.engine.hand_over.service import Offering, Service
 from pdgate.engine.hand_over.settings import ConnectorSettings
-from pdgate.engine.hand_over.shape import Shape
-from pdgate.engine.hand_over.source import Source
 from pdgate.engine.layout import Layout
 from pdgate.protocols.instance import Role
 from pdgate.transfer.base import Backend, Region
+from pdgate.transfer.messenger.counters import Counters
+from pdgate.transfer.messenger.errors import HandOverError, Why
+from pdgate.transfer.messenger.loads import Loads, Reading
+from pdgate.transfer.messenger.mover import Mover, ThreadMover
+from pdgate.transfer.messenger.offers import Offers
+from pdgate.transfer.messenger.process_mover import ProcessMover
+from pdgate.transfer.messenger.pushes import Kept, Pushes
+from pdgate.transfer.messenger.service import Offering, Service
+from pdgate.transfer.messenger.shape import Shape
+from pdgate.transfer.messenger.source import Source, Target
 
 
 class TwoSided(Connector):
+    """
+    Attributes:
+        pushes: Prefill writes into decode's pages; else decode reads prefill's.
+    """
+
+    pushes: ClassVar = False
+
     def __init__(
         self,
         *,
@@ -49,13 +59,19 @@ class TwoSided(Connector):
         self._layout = layout
         self._offers = Offers()
         shape = Shape.of(layout, settings.model)
+        mover = self._mover(backend, region)
+        self._pushes = Pushes(core, shape, self._offers, mover)
         self._loads = Loads(
             Reading(
                 core, backend, region, shape, self.counters, settings.lease_seconds, self.locate
             )
         )
-        offering = Offering(core, self._offers, region, shape, self.engine_id)
-        self._service = Service(settings.kv_host, self.service_port(), offering, self.submit)
+        offering = Offering(core, self._offers, self._pushes, region, shape, self.engine_id)
+        try:
+            self._service = Service(settings.kv_host, self.service_port(), offering, self.submit)
+        except BaseException:
+            mover.close()
+            raise
         self.service_address = (settings.advertised_host, self._service.port)
         self.kv_address = self.service_address
 
@@ -103,23 +119,51 @@ class TwoSided(Connector):
         finish_reason: str,
     ) -> Mapping[str, Any] | None:
         if not self.keeps(finish_reason):
-            self._offers.drop(request_id, f"the request finished by {finish_reason!r}")
-        elif self._offers.put(request_id, pages.block_ids, pages.tokens, first_token):
+            why = f"the request finished by {finish_reason!r}"
+            self._offers.drop(request_id, why)
+            if self._pushes.drop(request_id, why):
+                return None
+            self.core.release(request_id)
+            return None
+        match self._pushes.kept(request_id, pages.block_ids, pages.tokens):
+            case Kept.PUSHING:
+                return self.answer(request_id, pages)
+            case Kept.DONE:
+                self.core.release(request_id)
+                return self.answer(request_id, pages)
+            case Kept.WAITS:
+                pass
+        if self._offers.put(request_id, pages.block_ids, pages.tokens, first_token):
             return self.answer(request_id, pages)
         self.core.release(request_id)
         return None
 
-    def dropped(self, request_id: str, why: str) -> None:
-        if self._offers.drop(request_id, why):
+    def layer_computed(
+        self, request_id: str, layer: int, block_ids: Sequence[int], tokens: int
+    ) -> None:
+        self._pushes.computed(request_id, layer, block_ids, tokens)
+
+    def dropped(self, request_id: str, why: str) -> bool:
+        dropped = self._offers.drop(request_id, why)
+        if dropped.offered:
             self.counters.expired += 1
+        return self._pushes.drop(request_id, why) or dropped.in_use
 
     def close(self) -> None:
         self._loads.close()
         self._service.close()
 
+    def _mover(self, backend: Backend, region: Region) -> Mover:
+        wanted = self.pushes and self.settings.may(Role.PREFILL)
+        # Memory that another process cannot map is moved from here, if more slowly.
+        if wanted and self.settings.mover == "process" and region.share() is not None:
+            return ProcessMover(backend.name, region)
+        return ThreadMover(backend, region)
+
     def _keep(self, request_id: str, key: str) -> Keep:
         self.settings.demand(Role.PREFILL)
         self._offers.expect(key, request_id)
+        self._pushes.expect(key, request_id)
         return Keep(self.settings.lease_seconds)
 
     def _load(self, source: Source, tokens: int) -> Load | None:

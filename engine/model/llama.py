@@ -8,7 +8,7 @@ The projections see all spans as one matrix; attention goes span by span, since 
 sequence has its own context.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -77,8 +77,17 @@ class Llama:
         self._bias = bias
         self._cos, self._sin = layers.rotary_table(config, positions)
 
-    def forward(self, spans: Sequence[Span], memory: KvMemory) -> list[Floats]:
-        """Fills the pages of the spans and returns each span's logits, [0, 1 or t, vocab]."""
+    def forward(
+        self,
+        spans: Sequence[Span],
+        memory: KvMemory,
+        filled: Callable[[int], None] | None = None,
+    ) -> list[Floats]:
+        """Fills the pages of the spans and returns each span's logits, [0, 1 or t, vocab].
+
+        `filled` is called with a layer's number as soon as its pages are, which is before
+        anything that depends on them is computed.
+        """
         config = self.config
         ids = np.concatenate([np.asarray(span.tokens, np.intp) for span in spans])
         positions = np.concatenate([np.arange(span.start, span.end) for span in spans])
@@ -94,6 +103,8 @@ class Llama:
             qkv = (normed @ layer.qkv).reshape(len(ids), -1, config.head_dim)
             q, k, v = np.split(qkv, widths, axis=1)
             memory.write(index, (blocks, places), layers.rotate(k, cos, sin), v)
+            if filled is not None:
+                filled(index)
             x = x + self._attend(index, layers.rotate(q, cos, sin), spans, memory) @ layer.out
             normed = layers.rms_norm(x, layer.mlp_norm, config.rms_eps)
             gate, up = np.split(normed @ layer.gate_up, 2, axis=-1)

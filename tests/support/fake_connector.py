@@ -103,10 +103,11 @@ class FakeConnector(Connector):
             self._meeting.kept[request_id] = (pages, self._memory, self._core)
         return {"from": request_id, "tokens": pages.tokens}
 
-    def dropped(self, request_id: str, why: str) -> None:
+    def dropped(self, request_id: str, why: str) -> bool:
         with self._meeting.lock:
             self._meeting.kept.pop(request_id, None)
             self._meeting.dropped.append((request_id, why))
+        return False
 
     def close(self) -> None:
         return

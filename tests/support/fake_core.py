@@ -8,7 +8,7 @@ import queue
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from pdgate.engine.connector import Arrival, Connector, Keep, Load, Pages
 from pdgate.engine.hand_over.registry import connect
@@ -39,8 +39,10 @@ class FakeCore:
     lease_seconds: float = SECONDS
     model: str = "tiny"
     peer: str = ""
+    mover: Literal["process", "threads"] = "threads"
     kv_port: int = 0
     results: "queue.Queue[tuple[str, str | None]]" = field(default_factory=queue.Queue)
+    given_up: "queue.Queue[tuple[str, str]]" = field(default_factory=queue.Queue)
     freed: "queue.Queue[str]" = field(default_factory=queue.Queue)
     aborted: "queue.Queue[str]" = field(default_factory=queue.Queue)
     prefills: "queue.Queue[tuple[str, Sequence[int], int]]" = field(default_factory=queue.Queue)
@@ -59,6 +61,7 @@ class FakeCore:
             lease_seconds=self.lease_seconds,
             model=self.model,
             peer=self.peer,
+            mover=self.mover,
         )
         try:
             self.connector: Connector = connect(
@@ -81,6 +84,9 @@ class FakeCore:
 
     def loaded(self, request_id: str, error: str | None = None) -> None:
         self.results.put((request_id, error))
+
+    def gave_up(self, request_id: str, error: str) -> None:
+        self.given_up.put((request_id, error))
 
     def release(self, request_id: str) -> None:
         self.freed.put(request_id)

@@ -10,9 +10,9 @@ from contextlib import closing
 import pytest
 
 from pdgate.engine.hand_over.bootstrap import Bootstrap, query
-from pdgate.engine.hand_over.errors import HandOverError
 from pdgate.protocols.dialects.mooncake import engine_ids
 from pdgate.transfer.listener import Listener
+from pdgate.transfer.messenger.errors import HandOverError
 
 SECONDS = 10.0
 

@@ -1,10 +1,12 @@
 """Which finished prompts are kept for a reader, by the key that both sides were told.
 
-    expected --put--> offered --release--> gone (read; its pages are free)
-        '---------------'----drop / abandon--> gone (nobody may read it)
+    expected --put--> offered --wait--> being read --release--> gone (its pages are free)
+        |                |                  '--drop / abandon--> ending --release, left--> gone
+        '----------------'--drop / abandon--> gone (nobody may read it)
 
-A reader may come before the offer and waits for it. All methods are thread-safe; what
-they decide holds at once, so pages that were dropped are never confirmed afterwards.
+A reader may come before the offer and waits for it. While it reads, the pages stay, and
+nobody else is let in. All methods are thread-safe; what they decide holds at once, so
+pages that were dropped are never confirmed afterwards.
 """
 
 import secrets
@@ -14,7 +16,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pdgate.engine.hand_over.errors import HandOverError, Why
+from pdgate.transfer.messenger.errors import HandOverError, Why
 
 MAX_REMEMBERED = 4096
 
@@ -33,10 +35,32 @@ class Offer:
     first_token: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """
+    Attributes:
+        offered: It was offered, and nobody had released it.
+        in_use: The pages are still read from; they may go when `left` or `release` says so.
+    """
+
+    offered: bool = False
+    in_use: bool = False
+
+
 @dataclass(slots=True)
 class _Entry:
+    """
+    Attributes:
+        reader: Who reads, by its connection.
+        pusher: Who hands it over without being asked to read; says itself when it is done.
+        ending: Why nobody else may read it.
+    """
+
     request_id: str
     offer: Offer | None = None
+    reader: object | None = None
+    pusher: object | None = None
+    ending: str | None = None
 
 
 class Offers:
@@ -70,18 +94,33 @@ class Offers:
             self._wake(key)
             return True
 
-    def wait(self, key: str, wait_seconds: float) -> Offer:
-        """Raises HandOverError: unknown, expired or closing."""
+    def claim(self, key: str, pusher: object) -> str | None:
+        """The live request with this key is `pusher`'s to hand over; None if there is none yet.
+
+        Raises HandOverError: taken, expired or closing.
+        """
+        with self._lock:
+            entry = self._entries.get(key)
+            if entry is None:
+                self._refuse(key)
+                return None
+            if entry.reader is not None or entry.pusher not in (None, pusher):
+                raise HandOverError(Why.TAKEN, f"somebody else gets {key!r}")
+            entry.pusher = pusher
+            return entry.request_id
+
+    def wait(self, key: str, wait_seconds: float, reader: object) -> Offer:
+        """The pages are read by `reader` from now on, until `release` or `left`.
+
+        Raises HandOverError: unknown, taken, expired or closing.
+        """
         until = time.monotonic() + wait_seconds
         while True:
             with self._lock:
                 entry = self._entries.get(key)
                 if entry is not None and entry.offer is not None:
-                    return entry.offer
-                if key in self._dropped:
-                    raise HandOverError(Why.EXPIRED, self._dropped[key])
-                if self._closed:
-                    raise HandOverError(Why.CLOSING, "the prefill engine is shutting down")
+                    return self._lend(key, entry, entry.offer, reader)
+                self._refuse(key)
                 changed = threading.Event()
                 self._waiting.setdefault(key, []).append(changed)
             changed.wait(max(0.0, until - time.monotonic()))
@@ -107,20 +146,47 @@ class Offers:
             entry = self._entries.get(key)
             if entry is None:
                 return None
+            if entry.reader is not None or entry.pusher is not None:
+                if entry.reader is not None:
+                    entry.ending = entry.ending or "its reader gave up"
+                return None
             self._remove(key)
             self._remember(key, "its reader gave up")
             return entry.request_id, entry.offer is not None
 
-    def drop(self, request_id: str, why: str) -> bool:
-        """Its pages are gone. True if they had been offered and not been read."""
+    def left(self, reader: object) -> list[str]:
+        """The reader hung up. The requests whose pages may go now."""
+        free = []
+        with self._lock:
+            for key, entry in list(self._entries.items()):
+                if entry.reader is not reader:
+                    continue
+                entry.reader = None
+                if entry.ending is not None:
+                    self._remove(key)
+                    self._remember(key, entry.ending)
+                    free.append(entry.request_id)
+        return free
+
+    def drop(self, request_id: str, why: str) -> Dropped:
+        """Its pages shall go."""
         with self._lock:
             key = self._keys.get(request_id)
             if key is None:
-                return False
-            offered = self._entries[key].offer is not None
+                return Dropped()
+            entry = self._entries[key]
+            if entry.reader is not None:
+                entry.ending = why
+                return Dropped(offered=True, in_use=True)
             self._remove(key)
             self._remember(key, why)
-            return offered
+            return Dropped(offered=entry.offer is not None)
+
+    def forget(self, request_id: str) -> None:
+        """It was handed over."""
+        with self._lock:
+            if request_id in self._keys:
+                self._remove(self._keys[request_id])
 
     def close(self) -> None:
         """Whoever waits is refused."""
@@ -128,6 +194,21 @@ class Offers:
             self._closed = True
             for key in list(self._waiting):
                 self._wake(key)
+
+    def _refuse(self, key: str) -> None:
+        if key in self._dropped:
+            raise HandOverError(Why.EXPIRED, self._dropped[key])
+        if self._closed:
+            raise HandOverError(Why.CLOSING, "the prefill engine is shutting down")
+
+    @staticmethod
+    def _lend(key: str, entry: _Entry, offer: Offer, reader: object) -> Offer:
+        if entry.ending is not None:
+            raise HandOverError(Why.EXPIRED, entry.ending)
+        if entry.reader not in (None, reader) or entry.pusher is not None:
+            raise HandOverError(Why.TAKEN, f"somebody else gets {key!r}")
+        entry.reader = reader
+        return offer
 
     def _remove(self, key: str) -> None:
         del self._keys[self._entries.pop(key).request_id]

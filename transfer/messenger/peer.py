@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
-from pdgate.engine.hand_over import messages
-from pdgate.engine.hand_over.errors import HandOverError, Why
-from pdgate.engine.hand_over.shape import Shape
 from pdgate.transfer.listener import shut
+from pdgate.transfer.messenger import messages
+from pdgate.transfer.messenger.errors import HandOverError, Why
+from pdgate.transfer.messenger.shape import Shape
 
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 5.0
@@ -21,7 +21,7 @@ class Peer:
 
     def __init__(self, host: str, port: int, engine_id: str, until: float) -> None:
         """`until` is a time of time.monotonic(): no connection attempt outlasts it."""
-        self._engine_id = engine_id
+        self.engine_id = engine_id
         self._name = f"{host}:{port}"
         seconds = max(0.001, min(CONNECT_SECONDS, until - time.monotonic()))
         try:
@@ -30,8 +30,16 @@ class Peer:
             raise HandOverError(Why.BROKEN, f"no connection to {self._name}: {error}") from None
         self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
-    def ask(self, key: str, wait_seconds: float, shape: Shape) -> messages.Offered:
-        said = messages.Ask(key, self._engine_id, wait_seconds, shape)
+    @property
+    def socket(self) -> socket.socket:
+        """For a push, whose messages come and go in any order."""
+        return self._sock
+
+    def ask(
+        self, key: str, wait_seconds: float, read_seconds: float, shape: Shape
+    ) -> messages.Offered:
+        """The pages stay until we release them, hang up, or take longer than we said."""
+        said = messages.Ask(key, self.engine_id, wait_seconds, read_seconds, shape)
         answer = self._talk(said, wait_seconds + ANSWER_SECONDS)
         if isinstance(answer, messages.Offered):
             return answer
@@ -41,12 +49,20 @@ class Peer:
         return self._released(messages.Release(key, offer_id))
 
     def abandon(self, key: str) -> bool:
-        return self._released(messages.Abandon(key, self._engine_id))
+        return self._released(messages.Abandon(key, self.engine_id))
 
     def prefill(self, key: str, prompt: Sequence[int]) -> None:
         answer = self._talk(messages.Prefill(key, list(prompt)), ANSWER_SECONDS)
         if not isinstance(answer, messages.Accepted):
             raise self._unexpected(answer)
+
+    def say(self, message: messages.Message) -> None:
+        """Without waiting for an answer."""
+        try:
+            self._sock.settimeout(ANSWER_SECONDS)
+            messages.send(self._sock, message)
+        except OSError as error:
+            raise HandOverError(Why.BROKEN, f"{self._name}: {error}") from None
 
     def interrupt(self) -> None:
         """From another thread: whatever is being waited for ends."""

@@ -1,12 +1,19 @@
 """What two engines say to each other: length (u32, big-endian), then msgpack.
 
     decode says   prefill answers
-    Ask           Offered | Refused      after up to wait_seconds
+    Ask           Offered | Refused      after up to wait_seconds; the pages are being read
     Release       Released               and the pages are free
     Abandon       Released               nobody will read; a prefill under way is aborted
     Prefill       Accepted | Refused     compute this prompt, then offer it under the key
+    Push          Accepted | Refused     once the key is known; then prefill writes
+                  Failed                 at any time later: nothing lands any more
+    Cancel        Stopped                when nothing lands any more
+    Ping          Pong                   at once, also while a Push waits for its key
 
-A connection carries any number of these, one after the other.
+A connection carries any number of Ask, Release, Abandon and Prefill, one after the other,
+or one Push, which ends when either side hangs up. Prefill hangs up, and lets no process of
+its keep the connection open, only when nothing lands any more: so the end of a connection
+is as good as Stopped, and it comes also when prefill is killed.
 """
 
 import socket
@@ -15,7 +22,7 @@ from typing import Any, Final
 
 import msgspec
 
-from pdgate.engine.hand_over.shape import Shape
+from pdgate.transfer.messenger.shape import Shape
 
 MAX_BYTES: Final = 32 << 20
 """A prompt of a million tokens takes 5 MB."""
@@ -24,11 +31,16 @@ _LENGTH = struct.Struct(">I")
 
 
 class Ask(msgspec.Struct, frozen=True, tag=True):
-    """`engine_id`: who is meant; empty for whoever has the address."""
+    """
+    Attributes:
+        engine_id: Who is meant; empty for whoever has the address.
+        read_seconds: How long the reader may take. Then, or when it hangs up, the pages go.
+    """
 
     key: str
     engine_id: str
     wait_seconds: float
+    read_seconds: float
     shape: Shape
 
 
@@ -45,6 +57,39 @@ class Abandon(msgspec.Struct, frozen=True, tag=True):
 class Prefill(msgspec.Struct, frozen=True, tag=True):
     key: str
     prompt: list[int]
+
+
+class Push(msgspec.Struct, frozen=True, tag=True):
+    """
+    Attributes:
+        wait: Whether the key may still be unknown; D says when it has waited enough.
+        seconds: From now on; nothing may be written later.
+        descriptor: Of the region that the pages are in.
+        block_ids: Where the blocks from number `skip` on of the prompt go.
+        tokens: How many leading tokens of the prompt are needed.
+        immediate: Counted once per tile (tiles.py), layers x tiles in all.
+        tile_blocks: Size of a tile.
+    """
+
+    key: str
+    engine_id: str
+    wait: bool
+    seconds: float
+    shape: Shape
+    descriptor: dict[str, Any]
+    block_ids: list[int]
+    skip: int
+    tokens: int
+    immediate: int
+    tile_blocks: int
+
+
+class Cancel(msgspec.Struct, frozen=True, tag=True):
+    pass
+
+
+class Ping(msgspec.Struct, frozen=True, tag=True):
+    pass
 
 
 class Offered(msgspec.Struct, frozen=True, tag=True):
@@ -73,12 +118,40 @@ class Accepted(msgspec.Struct, frozen=True, tag=True):
     pass
 
 
+class Failed(msgspec.Struct, frozen=True, tag=True):
+    why: str
+    message: str
+
+
+class Stopped(msgspec.Struct, frozen=True, tag=True):
+    pass
+
+
+class Pong(msgspec.Struct, frozen=True, tag=True):
+    pass
+
+
 class Refused(msgspec.Struct, frozen=True, tag=True):
     why: str
     message: str
 
 
-Message = Ask | Release | Abandon | Prefill | Offered | Released | Accepted | Refused
+Message = (
+    Ask
+    | Release
+    | Abandon
+    | Prefill
+    | Push
+    | Cancel
+    | Ping
+    | Offered
+    | Released
+    | Accepted
+    | Failed
+    | Stopped
+    | Pong
+    | Refused
+)
 
 _encode = msgspec.msgpack.encode
 _decoder = msgspec.msgpack.Decoder(Message)
@@ -88,9 +161,13 @@ class BadMessage(Exception):
     """The peer sent something else."""
 
 
-def send(sock: socket.socket, message: Message) -> None:
+def frame(message: Message) -> bytes:
     data = _encode(message)
-    sock.sendall(_LENGTH.pack(len(data)) + data)
+    return _LENGTH.pack(len(data)) + data
+
+
+def send(sock: socket.socket, message: Message) -> None:
+    sock.sendall(frame(message))
 
 
 def receive(sock: socket.socket) -> Message | None:

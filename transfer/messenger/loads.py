@@ -1,25 +1,29 @@
 """Loads under way on the decode side, a thread each.
 
-    locate -> connect -> (prefill) -> ask -> read -> release: still held? -> loaded
+    locate -> connect -> (prefill) -> pull or push -> loaded
 
 A thread each, because most of a load is waiting: for a prefill that has not finished, or
 for a peer that may be dead. Whatever happens, `loaded` is called once, and only when no
-byte can land any more.
+byte can land any more; where that takes longer than the load may, `gave_up` comes before.
 """
 
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
-from pdgate.engine.connector import Core, Counters
-from pdgate.engine.hand_over.errors import HandOverError, Why
-from pdgate.engine.hand_over.peer import Peer
-from pdgate.engine.hand_over.shape import Shape, differences
-from pdgate.engine.hand_over.source import Source, reads
-from pdgate.transfer import descriptors
 from pdgate.transfer.base import Backend, Region, TransferError
+from pdgate.transfer.messenger.core import Core
+from pdgate.transfer.messenger.counters import Counters
+from pdgate.transfer.messenger.errors import HandOverError
+from pdgate.transfer.messenger.interrupt import Interrupt
+from pdgate.transfer.messenger.peer import Peer
+from pdgate.transfer.messenger.pull import pull
+from pdgate.transfer.messenger.push import Immediates, Receiver, receive
+from pdgate.transfer.messenger.receiving import Patience
+from pdgate.transfer.messenger.shape import Shape
+from pdgate.transfer.messenger.source import Source, Target
 
 CLOSE_SECONDS = 10.0
 FAREWELL_SECONDS = 2.0
@@ -41,38 +45,7 @@ class Reading:
     counters: Counters
     lease_seconds: float
     locate: Locate
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """Pages to fill: the first `skip` blocks of them are good already."""
-
-    block_ids: Sequence[int]
-    tokens: int
-    skip: int
-
-
-class Interrupt:
-    """Wakes a thread from whatever it waits for, now or as soon as it starts to wait."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._wake: Callable[[], None] | None = None
-        self.fired = False
-
-    def arm(self, wake: Callable[[], None] | None) -> None:
-        """Raises HandOverError if it has fired."""
-        with self._lock:
-            self._wake = wake
-            if self.fired:
-                raise HandOverError(Why.CANCELLED, "the request was aborted")
-
-    def fire(self) -> None:
-        with self._lock:
-            self.fired = True
-            wake = self._wake
-        if wake is not None:
-            wake()
+    patience: Patience = field(default_factory=Patience)
 
 
 class Loads:
@@ -82,6 +55,14 @@ class Loads:
         self._threads: dict[threading.Thread, Interrupt] = {}
         self._interrupts: dict[str, Interrupt] = {}
         self._closed = False
+        self._receiver = Receiver(
+            reading.backend,
+            reading.region,
+            reading.shape,
+            Immediates(),
+            reading.patience,
+            lambda: self._closed,
+        )
 
     def start(self, request_id: str, source: Source, target: Target) -> None:
         """Raises RuntimeError if there is no room for a thread; then nothing was started."""
@@ -133,16 +114,27 @@ class Loads:
             self._threads[thread] = interrupt
 
     def _load(self, request_id: str, source: Source, target: Target, interrupt: Interrupt) -> None:
-        counters = self._reading.counters
+        counters, pages = self._reading.counters, len(target.block_ids) - target.skip
+        stranded = False
+
+        def adrift(failure: HandOverError) -> None:
+            nonlocal stranded
+            stranded = True
+            counters.stranded += pages
+            log.warning("load of %s failed, and its peer is silent: %s", request_id, failure)
+            self._reading.core.gave_up(request_id, str(failure))
+
         error = None
         try:
-            moved = self._fill(source, target, interrupt)
+            moved = self._fill(source, target, interrupt, adrift)
         except (HandOverError, TransferError) as failure:
             error = "cancelled" if interrupt.fired else str(failure)
         # A bug fails this request; without `loaded` its pages would be lost for good.
         except Exception as failure:
             log.exception("load of %s broke", request_id)
             error = f"the load broke: {failure!r}"
+        if stranded:
+            counters.stranded -= pages
         with self._lock:
             self._interrupts.pop(request_id, None)
         if error is None:
@@ -155,48 +147,25 @@ class Loads:
         if error is not None:
             self._abandon(source)
 
-    def _fill(self, source: Source, target: Target, interrupt: Interrupt) -> int:
-        """Bytes read. When it returns or raises, no byte can land any more."""
+    def _fill(
+        self,
+        source: Source,
+        target: Target,
+        interrupt: Interrupt,
+        adrift: Callable[[HandOverError], None],
+    ) -> int:
+        """Bytes that came. When it returns or raises, no byte can land any more."""
         reading = self._reading
         until = time.monotonic() + source.wait_seconds + reading.lease_seconds
         interrupt.arm(None)
         with self._connect(source, until) as peer:
             interrupt.arm(peer.interrupt)
+            if source.push:
+                return receive(self._receiver, peer, source, target, until, interrupt, adrift)
             if source.prompt:
                 peer.prefill(source.key, source.prompt)
-            offer = peer.ask(source.key, source.wait_seconds, reading.shape)
-            if wrong := differences(reading.shape, offer.shape):
-                raise HandOverError(Why.WRONG_SHAPE, wrong)
-            if offer.tokens < target.tokens:
-                raise HandOverError(
-                    Why.TOO_SHORT, f"{offer.tokens} tokens offered, {target.tokens} needed"
-                )
-            ranges = reads(
-                reading.shape.layout,
-                offer.shape.layout,
-                target.block_ids,
-                offer.block_ids if source.block_ids is None else source.block_ids,
-                target.skip,
-            )
-            try:
-                remote = descriptors.from_data(offer.descriptor)
-            except ValueError as failure:
-                raise HandOverError(Why.BROKEN, str(failure)) from None
-            transfer = reading.backend.read(
-                reading.region, remote, ranges, max(0.0, until - time.monotonic())
-            )
-            try:
-                interrupt.arm(transfer.cancel)
-                transfer.wait(max(0.0, until - time.monotonic()))
-            finally:
-                transfer.cancel()
-                while not transfer.settle(CLOSE_SECONDS):
-                    log.warning("%s: bytes may still land; waiting", source.key)
-            interrupt.arm(peer.interrupt)
-            # Only now is it known that the pages were not used again while we read them.
-            if not peer.release(source.key, offer.offer_id):
-                raise HandOverError(Why.NOT_HELD, "the peer freed the pages while we read them")
-        return sum(one.length for one in ranges)
+            memory = (reading.backend, reading.region)
+            return pull(peer, source, target, reading.shape, memory, until, interrupt)
 
     def _connect(self, source: Source, until: float) -> Peer:
         host, port = self._reading.locate(source, until)
@@ -208,7 +177,9 @@ class Loads:
         try:
             with self._connect(source, until) as peer:
                 interrupt.arm(peer.interrupt)
-                offer = peer.ask(source.key, source.wait_seconds, reading.shape)
+                offer = peer.ask(
+                    source.key, source.wait_seconds, reading.lease_seconds, reading.shape
+                )
                 peer.release(source.key, offer.offer_id)
         except HandOverError as error:
             log.info("%s was not let go, so its lease has to end: %s", source.key, error)

@@ -5,6 +5,7 @@ from enum import StrEnum
 
 class Why(StrEnum):
     UNKNOWN = "unknown key"
+    TAKEN = "taken key"
     EXPIRED = "expired"
     WRONG_SHAPE = "wrong layout"
     WRONG_ENGINE = "wrong engine"
@@ -13,6 +14,8 @@ class Why(StrEnum):
     NOT_HELD = "no longer held"
     UNSUPPORTED = "unsupported"
     BROKEN = "broken peer"
+    SILENT = "silent peer"
+    TOO_LATE = "too late"
     CLOSING = "closing"
     CANCELLED = "cancelled"
 

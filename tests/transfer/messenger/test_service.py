@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pdgate.engine.hand_over import messages
-from pdgate.engine.hand_over.shape import Shape
+from pdgate.transfer.messenger import messages
+from pdgate.transfer.messenger.errors import Why
+from pdgate.transfer.messenger.shape import Shape
 from tests.support.engine_pair import P_BLOCKS, arrival
 from tests.support.fake_core import LAYOUT, SECONDS, FakeCore
 
@@ -31,8 +32,12 @@ def dial(core: FakeCore) -> socket.socket:
 
 def say(core: FakeCore, message: messages.Message) -> messages.Message | None:
     with dial(core) as sock:
-        messages.send(sock, message)
-        return messages.receive(sock)
+        return talk(sock, message)
+
+
+def talk(sock: socket.socket, message: messages.Message) -> messages.Message | None:
+    messages.send(sock, message)
+    return messages.receive(sock)
 
 
 @settings(max_examples=30, deadline=None)
@@ -79,21 +84,52 @@ def test_a_message_of_another_kind_is_hung_up_on(bad: object, prefill: FakeCore)
 
 @pytest.mark.parametrize("wait_seconds", [float("nan"), float("inf")])
 def test_nobody_waits_for_ever(wait_seconds: float, prefill: FakeCore) -> None:
-    assert say(prefill, messages.Ask("k", "", wait_seconds, SHAPE)) is None
+    assert say(prefill, messages.Ask("k", "", wait_seconds, 1.0, SHAPE)) is None
 
 
 def test_only_one_reader_gets_an_offer_confirmed(prefill: FakeCore) -> None:
     prefill.prefill(arrival(wire_id="k", params={"do_remote_decode": True}), P_BLOCKS)
-    ask = messages.Ask("k", "", 0.0, SHAPE)
-    first, second = say(prefill, ask), say(prefill, ask)
-    assert isinstance(first, messages.Offered)
-    assert first == second
-    assert first.first_token == 7
+    ask = messages.Ask("k", "", 0.0, SECONDS, SHAPE)
+    with dial(prefill) as reader:
+        first, second = talk(reader, ask), talk(reader, ask)
+        assert isinstance(first, messages.Offered)
+        assert first == second
+        assert first.first_token == 7
 
-    release = messages.Release("k", first.offer_id)
+        release = messages.Release("k", first.offer_id)
 
-    assert say(prefill, release) == messages.Released(held=True)
-    assert say(prefill, release) == messages.Released(held=False)
+        assert talk(reader, release) == messages.Released(held=True)
+        assert talk(reader, release) == messages.Released(held=False)
+
+
+def test_while_one_reads_another_is_refused(prefill: FakeCore) -> None:
+    prefill.prefill(arrival(wire_id="k", params={"do_remote_decode": True}), P_BLOCKS)
+    ask = messages.Ask("k", "", 0.0, SECONDS, SHAPE)
+    with dial(prefill) as reader:
+        assert isinstance(talk(reader, ask), messages.Offered)
+
+        answer = say(prefill, ask)
+
+    assert isinstance(answer, messages.Refused)
+    assert answer.why == Why.TAKEN
+
+
+def test_a_lease_that_ends_while_one_reads_frees_the_pages_when_the_reader_leaves(
+    prefill: FakeCore,
+) -> None:
+    prefill.prefill(arrival(wire_id="k", params={"do_remote_decode": True}), P_BLOCKS)
+    ask = messages.Ask("k", "", 0.0, SECONDS, SHAPE)
+    with dial(prefill) as reader:
+        offered = talk(reader, ask)
+        assert isinstance(offered, messages.Offered)
+        assert prefill.connector.dropped("r1", "the lease is over")
+        late = say(prefill, ask)
+        assert isinstance(late, messages.Refused)
+        assert late.why == Why.EXPIRED
+        assert prefill.freed.empty()
+
+    assert prefill.freed.get(timeout=SECONDS) == "r1"
+    assert say(prefill, messages.Release("k", offered.offer_id)) == messages.Released(held=False)
 
 
 def test_an_offer_is_not_freed_by_who_does_not_know_it(prefill: FakeCore) -> None:
@@ -119,7 +155,7 @@ def test_a_prompt_under_a_key_that_is_taken_is_refused(prefill: FakeCore) -> Non
 
     assert isinstance(answer, messages.Refused)
     assert "another live request" in answer.message
-    assert isinstance(say(prefill, messages.Ask("k", "", 0.0, SHAPE)), messages.Offered)
+    assert isinstance(say(prefill, messages.Ask("k", "", 0.0, SECONDS, SHAPE)), messages.Offered)
 
 
 def test_a_port_that_is_taken_is_an_error_that_leaves_nothing_open() -> None:

@@ -1,0 +1,78 @@
+"""The process that writes an engine's pages: python -m pdgate.transfer.messenger.mover_process
+
+    argv    socket to the engine, KV memory, its length, name of the backend
+
+It maps the same memory as the engine, so an order is a few numbers and the engine's
+interpreter has no part in the copy. It ends when the engine does, however that goes.
+"""
+
+import os
+import socket
+import sys
+import threading
+import time
+import traceback
+
+from pdgate.transfer import descriptors, registry
+from pdgate.transfer.base import Backend, Descriptor, Range, Region, TransferError
+from pdgate.transfer.messenger import mover_wire as wire
+from pdgate.transfer.messenger.mover import when_settled
+
+
+class Orders:
+    def __init__(self, sock: socket.socket, backend: Backend, local: Region) -> None:
+        self._sock = sock
+        self._backend = backend
+        self._local = local
+        self._lock = threading.Lock()
+        self._open: dict[int, tuple[Descriptor, int]] = {}
+
+    def serve(self) -> None:
+        """Returns when the engine is gone."""
+        while (received := wire.receive_order(self._sock)) is not None:
+            order, line = received
+            match order:
+                case wire.Open(destination, descriptor):
+                    assert line is not None
+                    self._open[destination] = descriptors.from_data(descriptor), line
+                case wire.Write():
+                    self._write(order)
+                case wire.Close(destination):
+                    _, line = self._open.pop(destination)
+                    os.close(line)
+
+    def _write(self, order: wire.Write) -> None:
+        remote, _ = self._open[order.destination]
+        ranges = [Range(*one) for one in order.ranges]
+        left = max(0.0, order.until - time.monotonic())
+        try:
+            transfer = self._backend.write(self._local, remote, ranges, left, order.immediate)
+        except (TransferError, ValueError) as error:
+            self._say(order.number, error)
+            return
+        when_settled(transfer, lambda: self._say(order.number, transfer.error))
+
+    def _say(self, number: int, error: Exception | None) -> None:
+        said = wire.Ended(number, "" if error is None else str(error) or repr(error))
+        with self._lock:
+            self._sock.send(wire.encode(said))
+
+
+def main() -> None:
+    sock, memory, length, name = sys.argv[1:]
+    backend = registry.load(name)
+    local = backend.adopt(int(memory), int(length))
+    os.close(int(memory))
+    code = 0
+    try:
+        Orders(socket.socket(fileno=int(sock)), backend, local).serve()
+    # Whatever it is, it must not keep us here; the engine sees that we are gone.
+    except BaseException:  # noqa: BLE001
+        traceback.print_exc()
+        code = 1
+    # At once, whatever the threads do: nothing may be written for an engine that is gone.
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,292 @@
+"""P's table of pushes: what D asked for, joined with what the engine computes.
+
+    engine      expect -> computed, layer by layer -> kept         on the core's thread
+    D           ask, sooner or later ------------> leave           on its connection's thread
+    mover       a tile has ended                                   on a thread of its own
+
+Nothing here waits but `leave`. A push that ends lets the engine have its pages back: the
+core is told to release them, or to abort what still computes them.
+"""
+
+import logging
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import partial
+
+from pdgate.transfer.base import TransferError
+from pdgate.transfer.messenger import messages
+from pdgate.transfer.messenger.asked import Asked
+from pdgate.transfer.messenger.core import Core
+from pdgate.transfer.messenger.errors import HandOverError, Why
+from pdgate.transfer.messenger.line import Line
+from pdgate.transfer.messenger.mover import Destination, Mover
+from pdgate.transfer.messenger.offers import Offers
+from pdgate.transfer.messenger.sending import Sending, Tile
+from pdgate.transfer.messenger.shape import Shape, ranges
+
+CLOSE_SECONDS = 10.0
+
+log = logging.getLogger(__name__)
+
+
+class Kept(Enum):
+    WAITS = "nobody has asked for it yet"
+    PUSHING = "the core hears of its end"
+    DONE = "all of it has been handed over"
+
+
+@dataclass(eq=False, slots=True)
+class _Request:
+    """P's own side of a key.
+
+    Attributes:
+        tokens: Computed so far, by layer.
+        kept: All is computed, and the core waits for `release`.
+        dropped: The core wants its pages back.
+        lingering: It waits for `release` all the same.
+        done: It was handed over before it was kept.
+    """
+
+    id: str
+    key: str
+    tokens: list[int]
+    block_ids: Sequence[int] = ()
+    kept: bool = False
+    dropped: bool = False
+    lingering: bool = False
+    done: bool = False
+
+
+@dataclass(eq=False, slots=True)
+class Push:
+    asked: Asked
+    line: Line
+    sending: Sending
+    request: _Request | None = None
+    destination: Destination | None = None
+    over: threading.Event = field(default_factory=threading.Event)
+
+
+class Pushes:
+    def __init__(self, core: Core, shape: Shape, offers: Offers, mover: Mover) -> None:
+        self._core = core
+        self._shape = shape
+        self._offers = offers
+        self._mover = mover
+        self._lock = threading.Lock()
+        self._requests: dict[str, _Request] = {}
+        self._pushes: dict[str, Push] = {}
+        self._closed = False
+
+    def expect(self, key: str, request_id: str) -> None:
+        """This request is going to be computed. `Offers` knows it already."""
+        with self._lock:
+            self._requests[request_id] = _Request(request_id, key, [0] * self._shape.layers)
+            push = self._pushes.get(key)
+        if push is not None:
+            try:
+                self._meet(push)
+            except HandOverError as error:
+                push.line.say(messages.Failed(error.why, error.message))
+
+    def ask(self, line: Line, asked: Asked) -> Push:
+        """Written as soon as the key is known and its pages are there; Accepted says that it is.
+
+        Raises HandOverError.
+        """
+        push = Push(asked, line, Sending(asked.tiles))
+        with self._lock:
+            if self._closed:
+                raise HandOverError(Why.CLOSING, "the prefill engine is shutting down")
+            if asked.key in self._pushes:
+                raise HandOverError(Why.TAKEN, f"{asked.key!r} is being pushed already")
+            self._pushes[asked.key] = push
+        # Only now: a request that is expected in between finds the push.
+        self._meet(push)
+        return push
+
+    def computed(self, request_id: str, layer: int, block_ids: Sequence[int], tokens: int) -> None:
+        """The leading `tokens` of this layer are in the request's pages."""
+        with self._lock:
+            request = self._requests.get(request_id)
+            if request is None:
+                return
+            request.block_ids = block_ids
+            request.tokens[layer] = tokens
+            push = self._push_of(request)
+            due = [] if push is None else push.sending.computed(layer, tokens)
+        if push is not None:
+            self._write(push, due)
+
+    def kept(self, request_id: str, block_ids: Sequence[int], tokens: int) -> Kept:
+        """All is computed. With PUSHING, we tell the core when the pages may go."""
+        with self._lock:
+            request = self._requests.get(request_id)
+            if request is None:
+                return Kept.WAITS
+            if request.done:
+                del self._requests[request_id]
+                return Kept.DONE
+            request.kept = True
+            request.block_ids = block_ids
+            request.tokens = [tokens] * self._shape.layers
+            push = self._push_of(request)
+        if push is None:
+            return Kept.WAITS
+        self._advance(push, request)
+        return Kept.PUSHING
+
+    def drop(self, request_id: str, why: str) -> bool:
+        """Its pages shall go. True if they are still read from: the core hears when not."""
+        with self._lock:
+            request = self._requests.get(request_id)
+            if request is None:
+                return False
+            push = self._pushes.get(request.key)
+            if push is None or push.request is not request:
+                del self._requests[request_id]
+                return False
+            push.sending.stop(HandOverError(Why.EXPIRED, why))
+            request.dropped = True
+            request.lingering = lingering = not push.sending.over
+        self._look(push)
+        return lingering
+
+    def forget(self, request_id: str) -> None:
+        """It was read, or nobody will."""
+        with self._lock:
+            self._requests.pop(request_id, None)
+
+    def leave(self, push: Push, error: HandOverError) -> None:
+        """D does not want it any more, or is gone. Returns when nothing can land any more."""
+        with self._lock:
+            push.sending.stop(error)
+        self._look(push)
+        push.over.wait()
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            pushes = list(self._pushes.values())
+            for push in pushes:
+                push.sending.stop(HandOverError(Why.CLOSING, "the prefill engine is shutting down"))
+        # What it still writes ends with it, so that the pushes below are over.
+        self._mover.close()
+        for push in pushes:
+            self._look(push)
+            if not push.over.wait(CLOSE_SECONDS):
+                log.error("the push of %s does not end", push.asked.key)
+
+    def _meet(self, push: Push) -> None:
+        """Joins both sides, if both are there. Raises HandOverError: then it was refused."""
+        try:
+            request_id = self._offers.claim(push.asked.key, push)
+            if request_id is None and not push.asked.wait:
+                raise HandOverError(Why.UNKNOWN, f"nothing under {push.asked.key!r}")
+        except HandOverError:
+            with self._lock:
+                self._pushes.pop(push.asked.key, None)
+            push.over.set()
+            raise
+        with self._lock:
+            request = self._requests.get(request_id or "")
+            if request is None or push.request is not None or push.sending.error is not None:
+                return
+            push.request = request
+        try:
+            destination = self._mover.open(push.asked.remote, push.line.fileno())
+        except (OSError, TransferError) as error:
+            with self._lock:
+                push.sending.stop(HandOverError(Why.BROKEN, f"no mover: {error}"))
+            self._look(push)
+            return
+        with self._lock:
+            ended = self._pushes.get(push.asked.key) is not push
+            if not ended:
+                push.destination = destination
+        if ended:
+            destination.close()
+            return
+        push.line.say(messages.Accepted())
+        self._advance(push, request)
+
+    def _advance(self, push: Push, request: _Request) -> None:
+        """Sends whatever is ready, in every layer."""
+        due: list[Tile] = []
+        with self._lock:
+            for layer, tokens in enumerate(request.tokens):
+                due += push.sending.computed(layer, tokens)
+            needed = push.asked.tiles.tokens
+            if request.kept and min(request.tokens) < needed:
+                push.sending.stop(
+                    HandOverError(
+                        Why.TOO_SHORT, f"{min(request.tokens)} tokens offered, {needed} needed"
+                    )
+                )
+        self._write(push, due)
+        self._look(push)
+
+    def _write(self, push: Push, due: Sequence[Tile]) -> None:
+        asked, request = push.asked, push.request
+        if not due:
+            return
+        assert request is not None
+        assert push.destination is not None
+        for tile in due:
+            pairs = [
+                (request.block_ids[number], asked.block_ids[number - asked.tiles.skip])
+                for number in asked.tiles.span(tile.number)
+            ]
+            push.destination.write(
+                ranges(self._shape, asked.shape, tile.layer, pairs),
+                asked.until,
+                asked.immediate,
+                partial(self._ended, push),
+            )
+
+    def _ended(self, push: Push, error: TransferError | None) -> None:
+        with self._lock:
+            if error is None:
+                push.sending.landed()
+            else:
+                push.sending.failed(HandOverError(Why.BROKEN, f"a write failed: {error}"))
+        self._look(push)
+
+    def _look(self, push: Push) -> None:
+        """Ends the push once, if nothing of it moves any more."""
+        with self._lock:
+            if not push.sending.over or self._pushes.get(push.asked.key) is not push:
+                return
+            del self._pushes[push.asked.key]
+            request, error = push.request, push.sending.error
+            if request is not None:
+                request.done = error is None and not (request.kept or request.dropped)
+                if not request.done:
+                    self._requests.pop(request.id, None)
+        if push.destination is not None:
+            push.destination.close()
+        if error is not None:
+            push.line.say(messages.Failed(error.why, error.message))
+        # Last of what concerns D: its connection may be closed from now on.
+        push.over.set()
+        if request is not None:
+            self._let_go(request, error)
+
+    def _let_go(self, request: _Request, error: HandOverError | None) -> None:
+        if error is None:
+            self._offers.forget(request.id)
+        else:
+            self._offers.drop(request.id, error.message)
+        if request.lingering or (request.kept and not request.dropped):
+            self._core.release(request.id)
+        elif error is not None and not request.dropped:
+            # Nobody is going to need what it computes.
+            self._core.abort(request.id)
+
+    def _push_of(self, request: _Request) -> Push | None:
+        """The push that hands it over, if it has begun."""
+        push = self._pushes.get(request.key)
+        joined = push is not None and push.request is request and push.destination is not None
+        return push if joined else None

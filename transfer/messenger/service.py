@@ -1,0 +1,179 @@
+"""P's port: answers D from the tables of offers and pushes, a thread per connection."""
+
+import logging
+import math
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from pdgate.transfer import descriptors
+from pdgate.transfer.base import Region
+from pdgate.transfer.listener import Listener
+from pdgate.transfer.messenger import asked, messages
+from pdgate.transfer.messenger.core import Core
+from pdgate.transfer.messenger.errors import HandOverError, Why
+from pdgate.transfer.messenger.line import Line
+from pdgate.transfer.messenger.offers import Offers
+from pdgate.transfer.messenger.pushes import Push, Pushes
+from pdgate.transfer.messenger.shape import Shape, differences
+
+MAX_WAIT_SECONDS = 3600.0
+READ_MARGIN_SECONDS = 5.0
+"""How much longer than a reader said its pages stay: it must have given up before."""
+SILENCE_SECONDS = 10.0
+"""Whoever waits for a push says something more often than that."""
+
+log = logging.getLogger(__name__)
+
+Submit = Callable[[str, Sequence[int]], None]
+"""Starts a prefill under a key. Raises HandOverError."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offering:
+    """What a service offers from, and who it is."""
+
+    core: Core
+    offers: Offers
+    pushes: Pushes
+    region: Region
+    shape: Shape
+    engine_id: str
+
+
+class Service:
+    def __init__(self, host: str, port: int, offering: Offering, submit: Submit) -> None:
+        """Listens from now on. Raises OSError if the address is taken."""
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        sock = socket.create_server((host, port), family=family, backlog=128)
+        self.port: int = sock.getsockname()[1]
+        self._offering = offering
+        self._submit = submit
+        self._listener = Listener("pdgate-kv", sock, self._serve)
+
+    def close(self) -> None:
+        """Pushes first: their connections may end only when nothing is written any more."""
+        self._offering.offers.close()
+        self._offering.pushes.close()
+        self._listener.close()
+
+    def _serve(self, sock: socket.socket) -> None:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        # A peer whose host is gone says nothing; without this its thread would stay.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        _Conversation(Line(sock), self._offering, self._submit).run()
+
+
+class _Conversation:
+    """One connection."""
+
+    def __init__(self, line: Line, offering: Offering, submit: Submit) -> None:
+        self._line = line
+        self._offering = offering
+        self._submit = submit
+        self._push: Push | None = None
+        self._silence: float | None = None
+
+    def run(self) -> None:
+        """Returns when nothing that was asked for here moves any more. Raises OSError."""
+        gone = HandOverError(Why.BROKEN, "the decode engine hung up")
+        try:
+            while (message := self._line.receive(self._silence)) is not None:
+                answer = self._answer(message)
+                if answer is not None:
+                    self._line.say(answer)
+        except messages.BadMessage as error:
+            log.warning("a peer on the KV port spoke something else: %s", error)
+            gone = HandOverError(Why.BROKEN, f"the decode engine spoke something else: {error}")
+        except TimeoutError:
+            gone = HandOverError(Why.SILENT, "the decode engine says nothing any more")
+        finally:
+            for request_id in self._offering.offers.left(self):
+                self._free(request_id)
+            if self._push is not None:
+                self._offering.pushes.leave(self._push, gone)
+
+    def _answer(self, message: messages.Message) -> messages.Message | None:
+        try:
+            match message:
+                case messages.Ask():
+                    return self._offer(message)
+                case messages.Release(key, offer_id):
+                    return messages.Released(self._release(key, offer_id))
+                case messages.Abandon(key, engine_id):
+                    self._meant(engine_id)
+                    return messages.Released(self._abandon(key))
+                case messages.Prefill(key, prompt):
+                    self._submit(key, prompt)
+                    return messages.Accepted()
+                case messages.Push():
+                    self._start(message)
+                    return None
+                case messages.Cancel() if self._push is not None:
+                    why = HandOverError(Why.CANCELLED, "the decode engine gave up")
+                    self._offering.pushes.leave(self._push, why)
+                    return messages.Stopped()
+                case messages.Ping():
+                    return messages.Pong()
+                case _:
+                    raise messages.BadMessage(f"{type(message).__name__} means nothing here")
+        except HandOverError as error:
+            return messages.Refused(error.why, error.message)
+
+    def _meant(self, engine_id: str) -> None:
+        """A restarted engine may use the same keys for other requests."""
+        if engine_id not in ("", self._offering.engine_id):
+            raise HandOverError(Why.WRONG_ENGINE, "that was another life of this engine")
+
+    def _offer(self, ask: messages.Ask) -> messages.Offered:
+        self._meant(ask.engine_id)
+        ours = self._offering.shape
+        # Before the wait: pages that do not fit are not worth waiting for.
+        if wrong := differences(ours, ask.shape):
+            raise HandOverError(Why.WRONG_SHAPE, wrong)
+        if not (math.isfinite(ask.wait_seconds) and math.isfinite(ask.read_seconds)):
+            raise messages.BadMessage("a wait without end")
+        offer = self._offering.offers.wait(ask.key, _within(ask.wait_seconds), self)
+        self._silence = _within(ask.read_seconds) + READ_MARGIN_SECONDS
+        return messages.Offered(
+            offer.id,
+            descriptors.as_data(self._offering.region.descriptor),
+            ours,
+            list(offer.block_ids),
+            offer.tokens,
+            offer.first_token,
+        )
+
+    def _start(self, push: messages.Push) -> None:
+        self._meant(push.engine_id)
+        if self._push is not None:
+            raise messages.BadMessage("a second push on one connection")
+        region = self._offering.region
+        wanted = asked.check(push, self._offering.shape, region.descriptor.backend)
+        self._push = self._offering.pushes.ask(self._line, wanted)
+        self._silence = SILENCE_SECONDS
+
+    def _release(self, key: str, offer_id: str) -> bool:
+        request_id = self._offering.offers.release(key, offer_id)
+        if request_id is not None:
+            self._free(request_id)
+        return request_id is not None
+
+    def _abandon(self, key: str) -> bool:
+        found = self._offering.offers.abandon(key)
+        if found is None:
+            return False
+        request_id, offered = found
+        if offered:
+            self._free(request_id)
+        else:
+            self._offering.core.abort(request_id)
+        return offered
+
+    def _free(self, request_id: str) -> None:
+        self._offering.pushes.forget(request_id)
+        self._offering.core.release(request_id)
+
+
+def _within(seconds: float) -> float:
+    return min(max(seconds, 0.0), MAX_WAIT_SECONDS)

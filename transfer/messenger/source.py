@@ -1,0 +1,40 @@
+"""Where the pages of a request come from, and where they go."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """
+    Attributes:
+        host, port: Of the KV service, unless `bootstrap`.
+        key: Under which prefill offers the pages.
+        wait_seconds: 0 if they must be there already.
+        engine_id: Who has to answer; empty for whoever is there.
+        bootstrap: The address is that of a bootstrap server, which knows the service's.
+        rank: Data-parallel rank of the prefill engine, for its bootstrap server.
+        block_ids: Read these instead of the blocks that the offer names.
+        prompt: Ask the peer to compute it first; empty if somebody else has asked.
+        push: Prefill writes; else we read.
+    """
+
+    host: str
+    port: int
+    key: str
+    wait_seconds: float
+    engine_id: str = ""
+    bootstrap: bool = False
+    rank: int = 0
+    block_ids: tuple[int, ...] | None = None
+    prompt: tuple[int, ...] = ()
+    push: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Pages to fill: the first `skip` blocks of them are good already."""
+
+    block_ids: Sequence[int]
+    tokens: int
+    skip: int
