@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.end_to_end.reference.fleet import Engine, Fleet, Gateway, Pair, Route, client
+from tests.support.kv_backends import require
 
 ROUTES = [
     Route("vllm-nixl", "batch"),
@@ -94,16 +95,23 @@ def counts(decode: Engine) -> Counts:
     )
 
 
-# What carries the bytes does not depend on the mode, so one mode is enough for the second.
-CASES = [(route, "shm") for route in ROUTES] + [
-    (next(route for route in ROUTES if route.protocol == protocol), "tcp")
-    for protocol in dict.fromkeys(route.protocol for route in ROUTES)
+# What carries the bytes does not depend on the mode, so one mode is enough for the second, and
+# for others one protocol: the one that they are known by.
+CASES = [
+    *((route, "shm") for route in ROUTES),
+    *(
+        (next(route for route in ROUTES if route.protocol == protocol), "tcp")
+        for protocol in dict.fromkeys(route.protocol for route in ROUTES)
+    ),
+    (Route("vllm-mooncake", "batch", "d"), "mooncake"),
+    (Route("vllm-nixl", "batch"), "nixl"),
 ]
 
 
 @pytest.fixture(scope="module", params=CASES, ids=lambda case: f"{case[0]}-{case[1]}")
 def crossing(request: pytest.FixtureRequest, fleet: Fleet) -> Iterator[tuple[Pair, Gateway]]:
     route, transfer = request.param
+    require(transfer)
     pair = fleet.pair(route.protocol, transfer)
     with fleet.gateway(pair, route) as gateway:
         yield pair, gateway
