@@ -9,7 +9,15 @@ from pathlib import Path
 import pytest
 
 from tests.end_to_end.vllm import engines
-from tests.end_to_end.vllm.engines import MOONCAKE, NIXL, Engine, Fleet, Pair, Transfer
+from tests.end_to_end.vllm.engines import (
+    MOONCAKE,
+    NIXL,
+    PDGATE_TCP,
+    Engine,
+    Fleet,
+    Pair,
+    Transfer,
+)
 from tests.end_to_end.vllm.gateway import MODES, Gateway, gateway_over
 from tests.support.processes import Child
 
@@ -55,7 +63,7 @@ def alone(starting_alone: tuple[Child, int]) -> Engine:
     return engines.ready(*starting_alone)
 
 
-@pytest.fixture(scope="session", params=[NIXL, MOONCAKE], ids=lambda it: it.protocol)
+@pytest.fixture(scope="session", params=[NIXL, MOONCAKE, PDGATE_TCP], ids=lambda it: it.name)
 def pair(
     request: pytest.FixtureRequest, fleet: Fleet, starting_alone: tuple[Child, int]
 ) -> Iterator[Pair]:

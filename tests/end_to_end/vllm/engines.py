@@ -3,6 +3,7 @@
     single           no connector: what everything is compared with
     NIXL pair        P and D, D pulls over UCX; a side channel port each
     Mooncake pair    P writes to D over TCP; P's bootstrap port tells D where P is
+    pdgate pairs     our own connector, over each of our transfer backends; D asks P's KV port
 
 Sources: vLLM 0.32.0, vllm/envs.py and the connectors' own start-up checks; the flags that
 are not obvious have their reason beside them.
@@ -12,9 +13,11 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from importlib.metadata import files
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+import pdgate
 from tests.support.ports import LOOPBACK, free_port
 from tests.support.processes import Child, child
 
@@ -23,6 +26,7 @@ BLOCK: Final = 32
 """Tokens in a KV block; vLLM's CPU attention wants a multiple of 32."""
 
 START_SECONDS: Final = 180
+LEASE_SECONDS: Final = 8.0
 SHIM: Final = Path(__file__).parent / "shim"
 
 FLAGS: Final[Sequence[str]] = (
@@ -40,7 +44,6 @@ FLAGS: Final[Sequence[str]] = (
 )
 
 ENV: Final[Mapping[str, str]] = {
-    "PYTHONPATH": str(SHIM),
     "HF_HUB_OFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
@@ -64,6 +67,22 @@ class Fleet:
     model: Path
     logs: Path
 
+    @property
+    def python_path(self) -> str:
+        """The shim, and pdgate as these tests import it, but nothing else of their packages.
+
+        Its metadata is there because backends are found by entry point.
+        """
+        site = self.logs / "site"
+        if not site.exists():
+            site.mkdir()
+            (site / "pdgate").symlink_to(Path(pdgate.__file__).parent)
+            for file in files("pdgate") or ():
+                if file.name == "entry_points.txt":
+                    metadata = Path(str(file.locate())).parent
+                    (site / metadata.name).symlink_to(metadata)
+        return f"{SHIM}:{site}"
+
     def start(
         self,
         stack: ExitStack,
@@ -75,7 +94,11 @@ class Fleet:
         """Starts an instance, and does not wait for it."""
         vllm = f"{self.venv}/bin/vllm"
         command = [vllm, "serve", str(self.model), "--port", str(port), *FLAGS, *flags]
-        added = {**ENV, "LD_LIBRARY_PATH": f"{self.venv}/lib/borrowed", **(env or {})}
+        paths = {
+            "PYTHONPATH": self.python_path,
+            "LD_LIBRARY_PATH": f"{self.venv}/lib/borrowed",
+        }
+        added = {**ENV, **paths, **(env or {})}
         log = self.logs / f"{name}.log"
         return stack.enter_context(child(command, env=added, log=log, name=f"vLLM {name}"))
 
@@ -93,36 +116,73 @@ class Transfer:
     """A vLLM connector, and how an instance and the gateway are told about it.
 
     Attributes:
-        port_variable: Names the port at which an instance can be asked for its KV.
+        name: Of the pair, in logs and test ids.
+        connector: `--kv-transfer-config` of an instance at an API port and a KV port.
+        port_variable: Names the port at which an instance can be asked for its KV, where
+            that is a variable of the environment.
         prefill_flag: The gateway's flag for a P at a url whose KV port is at an address.
+        computed_by_decode: How many prompt tokens D computes of a call that crossed; the
+            others count the last one as transferred, and compute it all the same.
     """
 
+    name: str
     protocol: str
-    connector: Mapping[str, object]
-    port_variable: str
+    connector: Callable[[int, int], Mapping[str, object]]
     prefill_flag: Callable[[str, str], Sequence[str]]
+    port_variable: str = ""
+    computed_by_decode: int = 0
 
-    def flags(self, role: str) -> Sequence[str]:
-        return "--kv-transfer-config", json.dumps({**self.connector, "kv_role": role})
+    def flags(self, role: str, api_port: int, kv_port: int) -> Sequence[str]:
+        said = {**self.connector(api_port, kv_port), "kv_role": role}
+        return "--kv-transfer-config", json.dumps(said)
+
+    def env(self, kv_port: int) -> Mapping[str, str]:
+        return {self.port_variable: str(kv_port)} if self.port_variable else {}
+
+
+def _kv_address(url: str, kv: str) -> Sequence[str]:
+    return "--instance", f"role=prefill,url={url},kv={kv}"
+
+
+def pdgate_over(backend: str) -> Transfer:
+    """A short lease, because vllm-kvt leaves P no other way to learn that D refused a call."""
+
+    def connector(api_port: int, kv_port: int) -> dict[str, Any]:
+        return {
+            "kv_connector": "PdgateConnector",
+            "kv_connector_module_path": "pdgate.engine.vllm.connector",
+            "kv_port": kv_port,
+            "kv_connector_extra_config": {
+                "transfer": backend,
+                "api": f"{LOOPBACK}:{api_port}",
+                "lease_seconds": LEASE_SECONDS,
+            },
+        }
+
+    return Transfer(f"vllm-kvt-{backend}", "vllm-kvt", connector, _kv_address, computed_by_decode=1)
 
 
 NIXL: Final = Transfer(
     "vllm-nixl",
-    {"kv_connector": "NixlConnector", "kv_buffer_device": "cpu"},
-    "VLLM_NIXL_SIDE_CHANNEL_PORT",
+    "vllm-nixl",
+    lambda api_port, kv_port: {"kv_connector": "NixlConnector", "kv_buffer_device": "cpu"},
     lambda url, kv: ("--prefill", url),
+    "VLLM_NIXL_SIDE_CHANNEL_PORT",
 )
 
 MOONCAKE: Final = Transfer(
     "vllm-mooncake",
-    {
+    "vllm-mooncake",
+    lambda api_port, kv_port: {
         "kv_connector": "MooncakeConnector",
         "kv_connector_module_path": "mooncake_on_cpu",
         "kv_connector_extra_config": {"mooncake_protocol": "tcp"},
     },
+    _kv_address,
     "VLLM_MOONCAKE_BOOTSTRAP_PORT",
-    lambda url, kv: ("--instance", f"role=prefill,url={url},kv={kv}"),
 )
+
+PDGATE_TCP: Final = pdgate_over("tcp")
 
 
 class Pair:
@@ -168,9 +228,9 @@ class Pair:
         return self._start(life, name, "kv_producer", self._prefill_port, self._prefill_kv)
 
     def _start(self, stack: ExitStack, name: str, role: str, port: int, kv_port: int) -> Child:
-        env = {self.transfer.port_variable: str(kv_port)}
-        name = f"{self.transfer.protocol}-{name}"
-        return self._fleet.start(stack, name, port, self.transfer.flags(role), env)
+        transfer = self.transfer
+        flags, env = transfer.flags(role, port, kv_port), transfer.env(kv_port)
+        return self._fleet.start(stack, f"{transfer.name}-{name}", port, flags, env)
 
 
 def start_single(fleet: Fleet, stack: ExitStack) -> tuple[Child, int]:

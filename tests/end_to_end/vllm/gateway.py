@@ -51,7 +51,7 @@ def gateway_over(pair: Pair, mode: str, logs: Path) -> Iterator[Gateway]:
         # On two cores that three engines and others share, a healthy one may answer late.
         *("--health-timeout", "20"),
     ]
-    log = logs / f"gateway-{pair.transfer.protocol}-{mode}.log"
+    log = logs / f"gateway-{pair.transfer.name}-{mode}.log"
     with child(command, log=log, name="gateway") as process:
         process.wait_for_http(f"{url}/ready", START_SECONDS)
         yield Gateway(url, mode, process)

@@ -24,7 +24,7 @@ LENGTHS = {
 def test_a_completion_equals_that_of_one_engine(
     length: int, stream: bool, alone: Engine, pair: Pair, gateway: Gateway
 ) -> None:
-    asked = prompt(length, f"{pair.transfer.protocol} {gateway.mode} {length} {stream}")
+    asked = prompt(length, f"{pair.transfer.name} {gateway.mode} {length} {stream}")
     before = Prompts.of(pair.decode)
 
     with client(gateway.url) as ours, client(alone.url) as reference:
@@ -41,7 +41,7 @@ def test_a_completion_equals_that_of_one_engine(
 def test_a_chat_answer_equals_that_of_one_engine(
     repeated: int, stream: bool, alone: Engine, pair: Pair, gateway: Gateway
 ) -> None:
-    said_before = f"{pair.transfer.protocol}, {gateway.mode}, {stream}: which gate? " * repeated
+    said_before = f"{pair.transfer.name}, {gateway.mode}, {stream}: which gate? " * repeated
     before = Prompts.of(pair.decode)
 
     with client(gateway.url) as ours, client(alone.url) as reference:
@@ -65,18 +65,18 @@ def crossed(
 
     def accounted() -> bool:
         grew = Prompts.of(pair.decode) - before
-        return grew.transferred + grew.cached == said.prompt_tokens
+        return grew.transferred + grew.cached + grew.computed == said.prompt_tokens
 
     assert settles(accounted), f"D's prompt tokens: {Prompts.of(pair.decode) - before}"
     grew = Prompts.of(pair.decode) - before
-    assert grew.computed == 0
+    assert grew.computed == pair.transfer.computed_by_decode
     assert grew.cached <= shared_tokens
     assert settles(lambda: held_share(pair.prefill) == 0), "P still holds blocks of the call"
 
 
 def test_with_the_kv_of_another_prompt_the_answer_is_another(alone: Engine, pair: Pair) -> None:
     """So the comparisons above can fail: what D says does depend on what it was handed."""
-    salt = f"control {pair.transfer.protocol}"
+    salt = f"control {pair.transfer.name}"
     theirs, ours = prompt(100, f"{salt} theirs"), prompt(100, f"{salt} ours")
     before = Prompts.of(pair.decode)
 
@@ -84,7 +84,7 @@ def test_with_the_kv_of_another_prompt_the_answer_is_another(alone: Engine, pair
 
     with client(alone.url) as reference:
         assert said.token_ids != complete(reference, ours).token_ids
-    assert (Prompts.of(pair.decode) - before).computed == 0
+    assert (Prompts.of(pair.decode) - before).computed == pair.transfer.computed_by_decode
     # And by the same way as above, the right KV gives the right answer.
     right = prompt(100, f"{salt} right")
     with client(alone.url) as reference:

@@ -14,7 +14,7 @@ LONG_ANSWER = 1500
 def test_a_client_that_leaves_in_the_middle_of_a_stream_frees_both_sides(
     pair: Pair, gateway: Gateway
 ) -> None:
-    asked = prompt(200, f"leaves {pair.transfer.protocol} {gateway.mode}")
+    asked = prompt(200, f"leaves {pair.transfer.name} {gateway.mode}")
     written_before = metric(pair.decode, "vllm:generation_tokens_total")
 
     with client(gateway.url) as ours:
@@ -36,7 +36,7 @@ def test_what_decode_rejects_leaves_no_blocks_held(
     stream: bool, pair: Pair, gateway: Gateway
 ) -> None:
     """P sees max_tokens 1 and reads the prompt; only D finds the limit too high."""
-    asked = prompt(100, f"rejected {pair.transfer.protocol} {gateway.mode} {stream}")
+    asked = prompt(100, f"rejected {pair.transfer.name} {gateway.mode} {stream}")
 
     with client(gateway.url) as ours, pytest.raises(Exception, match="400") as refusal:
         ours.completions.create(**{**GREEDY, "max_tokens": 1_000_000}, prompt=asked, stream=stream)

@@ -18,7 +18,7 @@ def test_every_prompt_of_a_list_is_answered_and_none_is_left_behind(
     alone: Engine, pair: Pair, gateway: Gateway
 ) -> None:
     """P would answer with the blocks of the first prompt only, and hold those of the others."""
-    salt = f"list {pair.transfer.protocol} {gateway.mode}"
+    salt = f"list {pair.transfer.name} {gateway.mode}"
     prompts = [prompt(40 + 30 * place, f"{salt} {place}") for place in range(3)]
 
     with client(gateway.url) as ours, client(alone.url) as reference:
@@ -34,7 +34,7 @@ def test_several_choices_are_those_of_one_engine(
 ) -> None:
     asked: dict[str, Any] = {
         "model": MODEL,
-        "messages": [{"role": "user", "content": f"two of {pair.transfer.protocol}, please"}],
+        "messages": [{"role": "user", "content": f"two of {pair.transfer.name}, please"}],
         "n": 2,
         "seed": 7,
         "temperature": 0.8,
@@ -55,7 +55,7 @@ def test_an_answer_that_ends_with_its_first_token_arrives(
     alone: Engine, pair: Pair, gateway: Gateway
 ) -> None:
     """Mooncake's P drops the blocks of an answer that ended by itself, and D waits for minutes."""
-    asked = prompt(70, f"eos {pair.transfer.protocol} {gateway.mode}")
+    asked = prompt(70, f"eos {pair.transfer.name} {gateway.mode}")
     ends: dict[str, Any] = {
         "max_tokens": 8,
         "logit_bias": {str(EOS): 100},

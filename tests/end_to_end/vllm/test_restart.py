@@ -11,7 +11,7 @@ def test_a_restarted_prefill_instance_is_used_under_its_new_engine_id(
     alone: Engine, pair: Pair, fleet: Fleet
 ) -> None:
     """With the old id, Mooncake's D would talk to a worker that is gone, and wait."""
-    salt = f"restart {pair.transfer.protocol}"
+    salt = f"restart {pair.transfer.name}"
     with (
         gateway_over(pair, "batch", fleet.logs) as gateway,
         client(gateway.url) as ours,
