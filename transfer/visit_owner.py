@@ -2,14 +2,13 @@
 
 import logging
 import socket
-import time
 
 from pdgate.transfer import visit_wire as wire
 from pdgate.transfer.library import Library
 from pdgate.transfer.listener import Listener
 from pdgate.transfer.tcp_owner import family_of
 from pdgate.transfer.tcp_wire import BadRequest
-from pdgate.transfer.visit_regions import LEAVE_SECONDS, VisitedRegion
+from pdgate.transfer.visit_regions import VisitedRegion, leave_by
 
 STALL_SECONDS = 30.0
 
@@ -34,7 +33,7 @@ class Owner:
     def close(self) -> bool:
         """False if somebody may still be moving bytes in a region."""
         regions = [region for region in list(self._regions.values()) if region.shut()]
-        until = time.monotonic() + LEAVE_SECONDS
+        until = leave_by()
         for region in regions:
             region.vacate(until)
         self._listener.close()

@@ -26,6 +26,11 @@ log = logging.getLogger(__name__)
 _kept_for_good: list["VisitedMemory"] = []
 
 
+def leave_by() -> float:
+    """When who is inside now must have left, on time.monotonic()'s clock."""
+    return time.monotonic() + LEAVE_SECONDS
+
+
 class VisitedMemory(Region):
     """Memory that we may move.
 
@@ -72,7 +77,7 @@ class VisitedMemory(Region):
 
     def close(self) -> None:
         if self.shut():
-            self.vacate(time.monotonic() + LEAVE_SECONDS)
+            self.vacate(leave_by())
 
     def shut(self) -> bool:
         """Lets nobody in any more; False if that was so before."""

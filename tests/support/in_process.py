@@ -1,0 +1,61 @@
+"""A library for visiting backends that moves bytes within this process, as a test tells it to."""
+
+import ctypes
+import threading
+from typing import ClassVar
+
+from pdgate.transfer.base import TransferError
+from pdgate.transfer.library import Library, Move, Op
+from pdgate.transfer.visiting import Visiting
+
+SECONDS = 10.0
+
+
+class InProcess(Library):
+    """Obeys the contract; `go_on` holds its moves back while it is cleared.
+
+    Attributes:
+        entered: A move has begun.
+        fails: The next moves move nothing.
+        silent: Its notices do not arrive.
+    """
+
+    def __init__(self) -> None:
+        self.entered, self.go_on = threading.Event(), threading.Event()
+        self.go_on.set()
+        self.fails = self.silent = self.closed = False
+        self.registered: dict[int, int] = {}
+
+    def card(self) -> bytes:
+        return b"here"
+
+    def register(self, address: int, length: int) -> None:
+        self.registered[address] = length
+
+    def unregister(self, address: int, length: int) -> None:
+        assert self.registered.pop(address) == length
+
+    def move(self, move: Move) -> None:
+        assert move.card == b"here"
+        self.entered.set()
+        assert self.go_on.wait(SECONDS)
+        if self.fails:
+            raise TransferError("it failed")
+        for local, remote, length in move.pieces:
+            to, source = (local, remote) if move.op is Op.READ else (remote, local)
+            ctypes.memmove(to, source, length)
+
+    def landed(self, notice: bytes) -> bool:
+        return not self.silent
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class InProcessBackend(Visiting):
+    name: ClassVar = "in-process"
+    library: InProcess
+
+    def _open(self, host: str, advertise: str) -> Library:
+        self.library = InProcess()
+        return self.library
