@@ -1,0 +1,97 @@
+"""The contract of a directory of engines.
+
+    async with directory.announce(member):      the engine
+        ...                                     others see it, as soon as the store can be reached
+                                                it has left, before the block is over
+
+    await directory.follow(tell)                the gateway: calls tell(event) until cancelled
+
+    Listed   everything there is: at first, and whenever events may have been missed
+    Joined   an entry is new or says something else
+    Left     an entry is gone
+    Refused  an entry is there and cannot be used
+    Lost     the store does not answer: what was told so far may be out of date
+    Resumed  it answers again, and nothing was missed
+
+Lost is told once for each loss; Listed or Resumed ends it. A store that cannot be reached
+is never an exception for either side.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+
+from pdgate.cluster.member import BadMember, Member, read
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """
+    Attributes:
+        members: Key -> member.
+        refused: Key -> why that entry cannot be used.
+    """
+
+    members: Mapping[str, Member]
+    refused: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    key: str
+    member: Member
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    key: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    pass
+
+
+Event = Listed | Joined | Left | Refused | Lost | Resumed
+Tell = Callable[[Event], None]
+
+
+class Directory(ABC):
+    @abstractmethod
+    def announce(self, member: Member) -> AbstractAsyncContextManager[None]:
+        """The member is listed while the block runs; its end waits for at most seconds."""
+
+    @abstractmethod
+    async def follow(self, tell: Tell) -> None:
+        """Tells everything that happens, in order, until it is cancelled."""
+
+
+def entry(key: str, value: bytes) -> Joined | Refused:
+    """What an entry that was written is told as."""
+    try:
+        return Joined(key, read(key, value))
+    except BadMember as error:
+        return Refused(key, str(error))
+
+
+def listed(entries: Mapping[str, bytes]) -> Listed:
+    members, refused = {}, {}
+    for key, value in entries.items():
+        match entry(key, value):
+            case Joined(member=member):
+                members[key] = member
+            case Refused(why=why):
+                refused[key] = why
+    return Listed(members, refused)

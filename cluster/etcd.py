@@ -1,0 +1,49 @@
+"""A directory on etcd 3.4 or newer, over its HTTP gateway.
+
+    directory = Etcd(endpoints("http://10.0.0.1:2379,http://10.0.0.2:2379"))
+
+The layout of AWS Neuron's disaggregated inference, /workers/{prefill|decode}/{ip}/{port}, so
+that both can share an etcd; `both` and `plain` are ours. Why not one of the packages for
+etcd: docs/decisions/0006-etcd-over-http.md.
+"""
+
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+
+from pdgate.cluster import address
+from pdgate.cluster.directory import Directory, Tell
+from pdgate.cluster.etcd_announce import Announcement
+from pdgate.cluster.etcd_follow import Follower
+from pdgate.cluster.member import Member
+
+LEASE_SECONDS = 10
+BEAT_SECONDS = 2.0
+
+
+def endpoints(text: str) -> tuple[str, ...]:
+    """URLs of members, between commas. Raises ValueError."""
+    return tuple(address.endpoint(part.strip().removesuffix("/")) for part in text.split(","))
+
+
+class Etcd(Directory):
+    """
+    Attributes:
+        lease_seconds: How long an engine that died without a word stays listed.
+        beat_seconds: How often a follower asks whether etcd is still there.
+    """
+
+    def __init__(
+        self,
+        endpoints: Sequence[str],
+        lease_seconds: int = LEASE_SECONDS,
+        beat_seconds: float = BEAT_SECONDS,
+    ) -> None:
+        self._endpoints = endpoints
+        self._lease_seconds = lease_seconds
+        self._beat_seconds = beat_seconds
+
+    def announce(self, member: Member) -> AbstractAsyncContextManager[None]:
+        return Announcement(self._endpoints, member, self._lease_seconds).running()
+
+    async def follow(self, tell: Tell) -> None:
+        await Follower(self._endpoints, tell, self._beat_seconds).run()

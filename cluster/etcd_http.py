@@ -1,0 +1,116 @@
+"""Requests to etcd's HTTP gateway: a member that does not answer gives way to the next.
+
+Every failure is an EtcdError with a sentence for operators. httpx2 is right here, as for
+health checks: there are few requests, and a watch is one long answer.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import Any, Self
+
+import httpx2
+
+from pdgate.cluster import etcd_wire as wire
+from pdgate.cluster.etcd_wire import Body, EtcdError
+
+REQUEST_SECONDS = 2.0
+
+
+class EtcdHttp:
+    """A client for one task at a time; `async with` it.
+
+    Attributes:
+        endpoint: The member that is asked now.
+    """
+
+    def __init__(self, endpoints: Sequence[str], request_seconds: float = REQUEST_SECONDS) -> None:
+        self._endpoints = list(endpoints)
+        self._at = 0
+        self._request_seconds = request_seconds
+        # A proxy from the environment has no place between a cluster and its store.
+        self._client = httpx2.AsyncClient(timeout=request_seconds, trust_env=False)
+
+    @property
+    def endpoint(self) -> str:
+        return self._endpoints[self._at]
+
+    def try_next(self) -> None:
+        """The member that was asked has failed."""
+        self._at = (self._at + 1) % len(self._endpoints)
+
+    async def __aenter__(self) -> Self:
+        await self._client.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._client.__aexit__(kind, error, trace)
+
+    async def entries(self, prefix: str) -> wire.Contents:
+        return wire.contents(await self._ask("/v3/kv/range", wire.folder(prefix)))
+
+    async def is_well(self, prefix: str) -> None:
+        """Raises EtcdError unless a majority of the cluster answers through this member."""
+        # A read that is linearizable, as reads are unless one asks for less, needs a majority.
+        await self._ask("/v3/kv/range", {**wire.folder(prefix), "count_only": True})
+
+    async def put(self, key: str, value: bytes, lease: str) -> None:
+        """Raises LeaseGone, EtcdError."""
+        await self._ask("/v3/kv/put", wire.put(key, value, lease))
+
+    async def grant(self, seconds: int) -> str:
+        """A new lease."""
+        return wire.lease_granted(await self._ask("/v3/lease/grant", {"TTL": str(seconds)}))
+
+    async def keep_alive(self, lease: str) -> None:
+        """Raises LeaseGone, EtcdError."""
+        wire.lease_kept(await self._ask("/v3/lease/keepalive", {"ID": lease}))
+
+    async def revoke(self, lease: str) -> None:
+        """Ends the lease and its entries. Raises LeaseGone if they had ended, EtcdError."""
+        await self._ask("/v3/lease/revoke", {"ID": lease})
+
+    @asynccontextmanager
+    async def watch(self, prefix: str, revision: int) -> AsyncIterator[AsyncIterator[str]]:
+        """The lines of a watch; they end only with the connection."""
+        # Nothing happens for hours, so that silence is no failure: others must look after it.
+        timeout = httpx2.Timeout(self._request_seconds, read=None)
+        body = wire.watch(prefix, revision)
+        try:
+            async with self._client.stream(
+                "POST", f"{self.endpoint}/v3/watch", json=body, timeout=timeout
+            ) as answer:
+                if answer.status_code != 200:
+                    raise EtcdError(f"{self.endpoint} answered {answer.status_code} to a watch")
+                yield answer.aiter_lines()
+        except httpx2.HTTPError as error:
+            raise self._failed(error) from None
+
+    async def _ask(self, path: str, body: Body) -> Body:
+        try:
+            answer = await self._client.post(f"{self.endpoint}{path}", json=body)
+        except httpx2.HTTPError as error:
+            raise self._failed(error) from None
+        try:
+            said: Any = answer.json()
+        except ValueError:
+            said = None
+        if not isinstance(said, dict):
+            raise EtcdError(f"{self.endpoint} answered {answer.status_code} and no JSON object")
+        if answer.status_code != 200:
+            raise _refusal(said)
+        return said
+
+    def _failed(self, error: httpx2.HTTPError) -> EtcdError:
+        return EtcdError(f"{self.endpoint}: {type(error).__name__} {error}".rstrip())
+
+
+def _refusal(said: Body) -> EtcdError:
+    what = wire.message(said.get("error", said))
+    kind = wire.LeaseGone if "requested lease not found" in what else EtcdError
+    return kind(what)

@@ -1,0 +1,174 @@
+"""The JSON of etcd's HTTP gateway, as pure functions.
+
+    POST /v3/kv/range        the entries of a folder
+    POST /v3/kv/put          one entry, tied to a lease
+    POST /v3/lease/grant     /v3/lease/keepalive  /v3/lease/revoke
+    POST /v3/watch           one JSON object a line, for as long as the connection lives
+
+Keys and values are base64, 64-bit numbers are texts, and fields that are zero are left out,
+also the type of an event that is PUT. Revisions count the writes of the whole store.
+
+Source: etcd 3.4.23, api: rpc.proto and kv.proto, "gRPC gateway" in its documentation; the
+resumption as in its client/v3, watch.go: after the last event's mod_revision.
+"""
+
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Body = dict[str, Any]
+
+
+class EtcdError(Exception):
+    """etcd cannot be reached, or refuses; the message is for operators."""
+
+
+class LeaseGone(EtcdError):
+    """The lease has ended, and its entries with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """
+    Attributes:
+        value: What was written; None if the entry is gone.
+        revision: Of this very write.
+    """
+
+    key: str
+    value: bytes | None
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """
+    Attributes:
+        revision: Up to which the entries are complete.
+        cluster: Which store this is.
+    """
+
+    entries: Mapping[str, bytes]
+    revision: int
+    cluster: str
+
+
+@dataclass(frozen=True, slots=True)
+class Created:
+    """The watch stands.
+
+    Attributes:
+        revision: How far the store is.
+    """
+
+    revision: int
+    cluster: str
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """What happened since the revision asked for is forgotten: everything is to be read anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    changes: tuple[Change, ...]
+
+
+def folder(prefix: str) -> Body:
+    """The keys that begin so; the end is the first key that does not."""
+    last = chr(ord(prefix[-1]) + 1)
+    return {"key": _encode(prefix), "range_end": _encode(prefix[:-1] + last)}
+
+
+def put(key: str, value: bytes, lease: str) -> Body:
+    return {"key": _encode(key), "value": b64encode(value).decode(), "lease": lease}
+
+
+def watch(prefix: str, revision: int) -> Body:
+    """Of everything from this revision on, itself included."""
+    return {"create_request": {**folder(prefix), "start_revision": str(revision)}}
+
+
+def contents(answer: Body) -> Contents:
+    """Raises EtcdError."""
+    try:
+        entries = {_decode(found["key"]): _value(found) for found in answer.get("kvs", ())}
+        return Contents(entries, *_header(answer))
+    except _NONSENSE as error:
+        raise _nonsense(error) from None
+
+
+def lease_granted(answer: Body) -> str:
+    """Its id. Raises EtcdError."""
+    found = answer.get("ID")
+    if not isinstance(found, str):
+        raise EtcdError("etcd granted a lease without an id")
+    return found
+
+
+def lease_kept(answer: Body) -> None:
+    """Raises LeaseGone, EtcdError."""
+    try:
+        # No lifetime left, or none said, is how etcd says that it knows no such lease.
+        if int(answer["result"].get("TTL", 0)) <= 0:
+            raise LeaseGone("the lease has ended")
+    except _NONSENSE as error:
+        raise _nonsense(error) from None
+
+
+def line(text: str) -> Created | Compacted | Changes:
+    """One line of a watch. Raises EtcdError."""
+    try:
+        said = json.loads(text)
+        if "error" in said:
+            raise EtcdError(message(said["error"]))
+        result = said["result"]
+        if result.get("canceled"):
+            if int(result.get("compact_revision", 0)):
+                return Compacted()
+            raise EtcdError(f"etcd ended the watch: {result.get('cancel_reason', 'no reason')}")
+        if result.get("created"):
+            return Created(*_header(result))
+        return Changes(tuple(_change(event) for event in result.get("events", ())))
+    except _NONSENSE as error:
+        raise _nonsense(error) from None
+
+
+def message(error: Any) -> str:
+    """etcd writes errors as a text, or as an object around one."""
+    said = error.get("message") if isinstance(error, dict) else error
+    return str(said)[:200]
+
+
+_NONSENSE = (ValueError, KeyError, TypeError, AttributeError)
+
+
+def _nonsense(error: Exception) -> EtcdError:
+    return EtcdError(f"what etcd answered cannot be read: {error!r}")
+
+
+def _header(answer: Body) -> tuple[int, str]:
+    header = answer["header"]
+    return int(header["revision"]), str(header.get("cluster_id", ""))
+
+
+def _change(event: Body) -> Change:
+    found = event["kv"]
+    value = None if event.get("type") == "DELETE" else _value(found)
+    return Change(_decode(found["key"]), value, int(found["mod_revision"]))
+
+
+def _value(found: Body) -> bytes:
+    return b64decode(found.get("value", ""))
+
+
+def _encode(key: str) -> str:
+    return b64encode(key.encode()).decode()
+
+
+def _decode(key: str) -> str:
+    # A key is bytes to etcd; one that is no text is still to be told apart and refused.
+    return b64decode(key).decode(errors="backslashreplace")

@@ -1,0 +1,172 @@
+"""What one engine says of itself in a directory: a key, and a JSON object under it.
+
+    /workers/decode/10.0.0.2/8200
+    {"protocol": "vllm-nixl", "model": "llama", "kv": "10.0.0.2:5600", "epoch": "9f3c...",
+     "tp": 1, "block_tokens": 16, "state": "ready"}
+
+Role, host and port are the key's, so nobody can announce a URL; what the value says of them
+is not read. All fields may be missing, and unknown ones are left alone. AWS Neuron's own
+proxy and engines write {"connections": []}, which is a member of the protocol "neuron".
+
+Source of keys and that value: AWS Neuron's fork of vLLM, its disaggregated inference proxy
+("neuron_dis_inference" examples): etcd keys /workers/{prefill|decode}/{ip}/{api port}.
+"""
+
+import json
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final, Literal
+
+from pdgate.cluster import address
+from pdgate.protocols.instance import Instance, Role
+
+FOLDER: Final = "/workers/"
+READY: Final = "ready"
+DRAINING: Final = "draining"
+NEURON: Final = "neuron"
+
+MAX_VALUE_BYTES: Final = 64 << 10
+LONGEST_TEXT: Final = 512
+HIGHEST_COUNT: Final = 1 << 20
+
+
+class BadMember(ValueError):
+    """An entry that cannot be used; the message says why, for operators."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """
+    Attributes:
+        host: IPv6 without brackets.
+        protocol: Empty if the reader's default is meant.
+        model: What it serves; empty if it is to be asked.
+        kv: "host:port" of its KV side; empty if the protocol has none.
+        epoch: Another one for each process, so that a restart at the same address shows.
+        tp: Ranks that its KV cache is split over.
+        block_tokens: Tokens in a KV block; 0 if unsaid.
+        dp_size: Data-parallel ranks behind the address.
+        state: "ready"; with anything else it is to get no calls.
+    """
+
+    role: Role
+    host: str
+    port: int
+    scheme: Literal["http", "https"] = "http"
+    protocol: str = ""
+    generation: str = ""
+    model: str = ""
+    kv: str = ""
+    epoch: str = ""
+    tp: int = 1
+    block_tokens: int = 0
+    dp_size: int = 1
+    state: str = READY
+
+    @property
+    def key(self) -> str:
+        return f"{FOLDER}{self.role}/{self.host}/{self.port}"
+
+    @property
+    def url(self) -> str:
+        return f"{self.scheme}://{address.joined(self.host, self.port)}"
+
+    @property
+    def takes_calls(self) -> bool:
+        return self.state == READY
+
+    def draining(self) -> "Member":
+        return replace(self, state=DRAINING)
+
+    def value(self) -> bytes:
+        return json.dumps(asdict(self)).encode()
+
+    def instance(self) -> Instance:
+        """The record, with protocol and generation as they were said, which may be not at all."""
+        return Instance(
+            id=f"{self.role}-{address.joined(self.host, self.port)}",
+            url=self.url,
+            role=self.role,
+            protocol=self.protocol,
+            generation=self.generation,
+            model=self.model,
+            kv=self.kv,
+            dp_size=self.dp_size,
+        )
+
+
+def read(key: str, value: bytes) -> Member:
+    """Raises BadMember."""
+    if len(value) > MAX_VALUE_BYTES:
+        raise BadMember(f"its value has more than {MAX_VALUE_BYTES} bytes")
+    role, host, port = _place(key)
+    said = _said(value)
+    scheme = said.get("scheme", "http")
+    if scheme not in ("http", "https"):
+        raise BadMember(f"the scheme {scheme!r} is neither http nor https")
+    member = Member(
+        role,
+        host,
+        port,
+        scheme,
+        protocol=_text(said, "protocol"),
+        generation=_text(said, "generation"),
+        model=_text(said, "model"),
+        kv=_kv(said),
+        epoch=_text(said, "epoch"),
+        tp=_count(said, "tp", 1),
+        block_tokens=_count(said, "block_tokens", 0),
+        dp_size=_count(said, "dp_size", 1),
+        state=_text(said, "state") or READY,
+    )
+    if not member.protocol and "connections" in said:
+        member = replace(member, protocol=NEURON)
+    return member
+
+
+def _place(key: str) -> tuple[Role, str, int]:
+    parts = key.removeprefix(FOLDER).split("/")
+    if not key.startswith(FOLDER) or len(parts) != 3:
+        raise BadMember("its key is not /workers/<role>/<host>/<port>")
+    try:
+        role = Role(parts[0])
+    except ValueError:
+        raise BadMember(f"no role is called {parts[0]!r}") from None
+    try:
+        return role, address.host(parts[1]), address.port(parts[2])
+    except ValueError as error:
+        raise BadMember(str(error)) from None
+
+
+def _said(value: bytes) -> dict[str, Any]:
+    try:
+        said = json.loads(value)
+    # Deep nesting exhausts the parser's stack.
+    except (ValueError, RecursionError):
+        raise BadMember("its value is no JSON") from None
+    if not isinstance(said, dict):
+        raise BadMember("its value is no JSON object")
+    return said
+
+
+def _text(said: dict[str, Any], name: str) -> str:
+    found = said.get(name, "")
+    if not isinstance(found, str) or len(found) > LONGEST_TEXT or not found.isprintable():
+        raise BadMember(f"{name!r} is not a text of at most {LONGEST_TEXT} characters")
+    return found
+
+
+def _kv(said: dict[str, Any]) -> str:
+    found = _text(said, "kv")
+    try:
+        return address.host_and_port(found) if found else ""
+    except ValueError as error:
+        raise BadMember(f"'kv': {error}") from None
+
+
+def _count(said: dict[str, Any], name: str, least: int) -> int:
+    """The least one if nothing is said."""
+    found = said.get(name, least)
+    # bool is an int to Python, and no number to anybody else.
+    if type(found) is not int or not least <= found <= HIGHEST_COUNT:
+        raise BadMember(f"{name!r} is not a whole number from {least} to {HIGHEST_COUNT}")
+    return found
