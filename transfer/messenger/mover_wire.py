@@ -55,7 +55,11 @@ def new_pair() -> tuple[socket.socket, socket.socket]:
 
 def receive_order(sock: socket.socket) -> tuple[Order, int | None] | None:
     """With the file descriptor that came along; None when the engine is gone."""
-    data, fds, _, _ = socket.recv_fds(sock, MAX_BYTES, 1)
+    try:
+        data, fds, _, _ = socket.recv_fds(sock, MAX_BYTES, 1)
+    except ConnectionResetError:
+        # It was killed before it had read all that we said.
+        return None
     if not data:
         return None
     # The Union keeps mypy from seeing what the decoder returns.
