@@ -13,7 +13,7 @@
     intent.py      what a request's kv_transfer_params ask for; vLLM's request ids
     orders.py      what the scheduler's side tells the worker's
     scheduler_side, worker_side, reports
-    protocol.py    vllm-kvt, as it is in hand_over/
+    names.py       the two names of a prefill that D asked for
     memory.py      vLLM's KV tensors as pages
     prefill_call.py   P asks itself for a prefill that D wants
     metrics.py     counters, as vLLM collects them

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from pdgate.engine.connector import Connector, Core
+from pdgate.engine.hand_over.kvt import Kvt
 from pdgate.engine.hand_over.settings import ConnectorSettings
 from pdgate.engine.vllm import memory, metrics, settings, surface
 from pdgate.engine.vllm.guard import guarded
 from pdgate.engine.vllm.orders import Order
 from pdgate.engine.vllm.prefill_call import PrefillCalls
-from pdgate.engine.vllm.protocol import KvtOnVllm
 from pdgate.engine.vllm.reports import NOTHING
 from pdgate.engine.vllm.scheduler_side import SchedulerSide
 from pdgate.engine.vllm.worker_side import WorkerSide
@@ -91,6 +91,7 @@ class PdgateConnector(surface.KVConnectorBase_V1, surface.SupportsHMA):  # type:
         self._scheduler: SchedulerSide | None = None
         self._worker: WorkerSide | None = None
         self._growth = metrics.Growth()
+        self._layers: dict[str, int] = {}
         if role == surface.KVConnectorRole.SCHEDULER:
             self._scheduler = SchedulerSide(vllm_config.cache_config.block_size)
 
@@ -114,7 +115,25 @@ class PdgateConnector(surface.KVConnectorBase_V1, surface.SupportsHMA):  # type:
 
     def build_connector_meta(self, scheduler_output: Any) -> Orders:
         """On every step; the orders reach the worker with it."""
+        try:
+            self._follow(scheduler_output)
+        # Whoever waits for these pages must not have them; everything else goes on.
+        except Exception:
+            log.exception("the progress of prefills could not be read")
         return Orders(self._decides.take_orders())
+
+    def _follow(self, step: Any) -> None:
+        if not self._decides.holding:
+            return
+        for request_id in step.preempted_req_ids or ():
+            self._decides.preempted(request_id)
+        cached = step.scheduled_cached_reqs
+        before = dict(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
+        before |= {new.req_id: new.num_computed_tokens for new in step.scheduled_new_reqs}
+        for request_id, tokens in before.items():
+            groups = step.kv_connector_block_state.get_block_ids(request_id)
+            end = tokens + step.num_scheduled_tokens[request_id]
+            self._decides.computing(request_id, groups[0] if groups else (), end)
 
     @guarded((False, None))
     def request_finished(self, request: Any, block_ids: list[int]) -> Any:
@@ -130,12 +149,13 @@ class PdgateConnector(surface.KVConnectorBase_V1, surface.SupportsHMA):  # type:
         """Once, before anything is served. Raises ValueError, OSError, LookupError."""
         isa = surface.instruction_set(next(iter(kv_caches.values())))
         found = memory.of(kv_caches, isa)
+        self._layers = {name: layer for layer, name in enumerate(found.layers)}
         extra = self._settings.extra
         backend = registry.load(extra.transfer, host=extra.host, advertise=extra.advertise)
         region = backend.register((found.address, found.length))
 
         def hand_over(core: Core) -> Connector:
-            return KvtOnVllm(
+            return Kvt(
                 core=core,
                 layout=found.layout,
                 region=region,
@@ -164,18 +184,34 @@ class PdgateConnector(surface.KVConnectorBase_V1, surface.SupportsHMA):  # type:
         )
 
     @guarded(None)
+    def handle_preemptions(self, kv_connector_metadata: Orders) -> None:
+        """Before anything of a step that preempts."""
+        if self._worker is not None:
+            self._worker.evict(kv_connector_metadata.orders)
+
+    def bind_connector_metadata(self, connector_metadata: Orders) -> None:
+        """On every step, before the forward pass; also on steps without one."""
+        super().bind_connector_metadata(connector_metadata)
+        try:
+            if self._worker is not None:
+                self._worker.obey(connector_metadata.orders)
+        # As for `guarded`, which would also hide a failure of vLLM's own part.
+        except Exception:
+            log.exception("the orders of a step broke")
+
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
-        """On every step, after the forward pass; also on steps without one."""
-        if self._worker is not None and self.has_connector_metadata():
-            self._worker.obey(self._get_connector_metadata().orders)
+        """Nothing to do: loads were started with the orders."""
 
     def wait_for_layer_load(self, layer_name: str) -> None:
         """Nothing to do: a request runs only when all of its load is there."""
 
+    @guarded(None)
     def save_kv_layer(
         self, layer_name: str, kv_layer: Any, attn_metadata: Any, **kwargs: Any
     ) -> None:
-        """Nothing to do: blocks are read when the prefill is done."""
+        """After each layer's attention. On a CPU its KV is in the blocks by now."""
+        if self._worker is not None:
+            self._worker.computed(self._layers[layer_name])
 
     def wait_for_save(self) -> None:
         """Nothing to do: blocks stay where they are until they are reported sent."""
@@ -208,10 +244,11 @@ class PdgateConnector(surface.KVConnectorBase_V1, surface.SupportsHMA):  # type:
             metrics.Totals(
                 bytes=counters.bytes_moved,
                 transfers=counters.transfers,
-                seconds=self._worker.transfer_seconds,
+                seconds=self._worker.load_seconds,
                 failed=counters.failed,
                 expired=counters.expired,
                 held_blocks=self._worker.held_blocks,
+                stranded_blocks=counters.stranded,
             )
         )
         return Stats(grown) if grown is not None else None
@@ -220,6 +257,11 @@ class PdgateConnector(surface.KVConnectorBase_V1, surface.SupportsHMA):  # type:
     def shutdown(self) -> None:
         if self._worker is not None:
             self._worker.close()
+
+    @classmethod
+    def requires_piecewise_for_cudagraph(cls, extra_config: dict[str, Any]) -> bool:
+        """Replaying a whole graph would skip the hook of each layer."""
+        return True
 
     # The API server.
 

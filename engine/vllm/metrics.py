@@ -19,6 +19,7 @@ COUNTERS: Final[Mapping[str, str]] = {
 }
 GAUGES: Final[Mapping[str, str]] = {
     "held_blocks": "KV blocks of finished requests that wait for a reader or a lease's end",
+    "stranded_blocks": "KV blocks of failed loads in which a silent peer may still write",
 }
 
 Numbers = dict[str, float]
@@ -32,6 +33,7 @@ class Totals:
     failed: float = 0
     expired: float = 0
     held_blocks: float = 0
+    stranded_blocks: float = 0
 
 
 class Growth:

@@ -1,7 +1,8 @@
 """What the scheduler's side tells the worker's, with the next step.
 
     P    Hold --.-> Kept    its pages are ready for a reader
-                '-> Drop    it ended without
+         Progress  '-> Drop    it ended without
+         Evict              preempted: its blocks are others' from this step on
     D    Fetch --> (Cancel)   fill these blocks; one report is due
          LetGo                nothing to fetch: tell P
          Refuse               it waits for a load that could not even be ordered
@@ -54,6 +55,20 @@ class Drop:
 
 
 @dataclass(frozen=True, slots=True)
+class Progress:
+    """After this step, `block_ids` hold the first `tokens` tokens of a Hold."""
+
+    id: str
+    block_ids: tuple[int, ...]
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Evict:
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
 class Fetch:
     """Fill `block_ids` with the first `tokens` tokens; `skip_tokens` of them are there.
 
@@ -83,4 +98,4 @@ class Refuse:
     why: str
 
 
-Order = Hold | Kept | Drop | Fetch | LetGo | Cancel | Refuse
+Order = Hold | Progress | Evict | Kept | Drop | Fetch | LetGo | Cancel | Refuse

@@ -15,7 +15,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from pdgate.engine.vllm.intent import PREFILL_ID
 from pdgate.transfer.listener import shut
@@ -30,9 +30,20 @@ MAX_REASON_BYTES: Final = 300
 log = logging.getLogger(__name__)
 
 Failed = Callable[[str, str], None]
+"""Called with the id and why, on a thread of the call's."""
 
 
-class PrefillCalls:
+class Calls(Protocol):
+    """Has our own engine compute a prompt."""
+
+    def start(self, prefill_id: str, prompt: Sequence[int]) -> None:
+        """Raises ValueError if this engine cannot."""
+
+    def cancel(self, prefill_id: str) -> None:
+        """Of no effect on one that is over."""
+
+
+class PrefillCalls(Calls):
     """
     Attributes:
         api: host:port of our own HTTP API; empty if it was not told.
@@ -40,7 +51,6 @@ class PrefillCalls:
     """
 
     def __init__(self, api: str, model: str, seconds: float, failed: Failed) -> None:
-        """`failed` gets the id and why, on a thread of the call's."""
         self._api = api
         self._model = model
         self._seconds = seconds
@@ -49,7 +59,6 @@ class PrefillCalls:
         self._calls: dict[str, http.client.HTTPConnection] = {}
 
     def start(self, prefill_id: str, prompt: Sequence[int]) -> None:
-        """Raises ValueError."""
         if not self._api:
             raise ValueError("this engine was not told its own API (kv_connector_extra_config.api)")
         connection = http.client.HTTPConnection(self._api, timeout=CONNECT_SECONDS)
@@ -71,7 +80,6 @@ class PrefillCalls:
             raise ValueError(str(error)) from None
 
     def cancel(self, prefill_id: str) -> None:
-        """Of no effect on one that is over."""
         with self._lock:
             connection = self._calls.pop(prefill_id, None)
         if connection is not None and connection.sock is not None:

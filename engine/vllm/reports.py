@@ -10,7 +10,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """Request ids. `received` are the loads that ended, those in `failed` included."""
+    """Request ids.
+
+    Attributes:
+        received: Loads that ended, well or not: vLLM may use their blocks.
+        failed: Loads that will not succeed. Their blocks stay taken until they end.
+    """
 
     sent: frozenset[str]
     received: frozenset[str]
@@ -52,6 +57,12 @@ class Reports:
                 self._failed.add(request_id)
             return True
 
+    def failing(self, request_id: str) -> None:
+        """It will not succeed, but bytes may still land in its blocks."""
+        with self._lock:
+            if request_id in self._receiving:
+                self._failed.add(request_id)
+
     def sent(self, request_id: str) -> bool:
         """False if no report is due."""
         with self._lock:
@@ -69,7 +80,7 @@ class Reports:
 
     def take(self) -> Results:
         with self._lock:
-            if not (self._sent or self._received):
+            if not (self._sent or self._received or self._failed):
                 return NOTHING
             taken = Results(
                 frozenset(self._sent), frozenset(self._received), frozenset(self._failed)

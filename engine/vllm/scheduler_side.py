@@ -17,7 +17,19 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from pdgate.engine.vllm.intent import Intent, intent, wire_id
-from pdgate.engine.vllm.orders import Asked, Cancel, Drop, Fetch, Hold, Kept, LetGo, Order, Refuse
+from pdgate.engine.vllm.orders import (
+    Asked,
+    Cancel,
+    Drop,
+    Evict,
+    Fetch,
+    Hold,
+    Kept,
+    LetGo,
+    Order,
+    Progress,
+    Refuse,
+)
 
 FINISHED: Final[Mapping[str, str]] = {
     "FINISHED_LENGTH_CAPPED": "length",
@@ -62,6 +74,7 @@ class SchedulerSide:
         self._block_tokens = block_tokens
         self._live: dict[str, _Live] = {}
         self._orders: list[Order] = []
+        self._holds = 0
 
     def matched(self, request: Request, computed_tokens: int) -> int:
         """How many tokens beyond `computed_tokens` a peer has; 0 for none, or no longer."""
@@ -78,6 +91,7 @@ class SchedulerSide:
         live.ordered = True
         match live.intent:
             case Intent.HOLD:
+                self._holds += 1
                 self._orders.append(Hold(live.asked))
             case _ if external_tokens > 0:
                 needed = block_ids[: -(-live.tokens // self._block_tokens)]
@@ -85,6 +99,25 @@ class SchedulerSide:
                 self._orders.append(Fetch(live.asked, tuple(needed), live.tokens, there))
             case _:
                 self._orders.append(LetGo(live.asked))
+
+    @property
+    def holding(self) -> bool:
+        """Whether `computing` and `preempted` have anything to say."""
+        return self._holds > 0
+
+    def computing(self, request_id: str, block_ids: Sequence[int], tokens: int) -> None:
+        """This step computes up to `tokens` of a request, in these blocks."""
+        live = self._live.get(request_id)
+        if live is not None and live.ordered and live.intent is Intent.HOLD:
+            tokens = min(tokens, len(live.asked.prompt))
+            needed = block_ids[: -(-tokens // self._block_tokens)]
+            self._orders.append(Progress(request_id, tuple(needed), tokens))
+
+    def preempted(self, request_id: str) -> None:
+        """Its blocks are used by others from this step on."""
+        live = self._live.get(request_id)
+        if live is not None and live.ordered and live.intent is Intent.HOLD:
+            self._orders.append(Evict(request_id))
 
     def refuse(self, request_id: str, why: str) -> None:
         """After a bug: whatever was promised to vLLM for this request is a failure now."""
@@ -97,6 +130,7 @@ class SchedulerSide:
             return False
         if live.intent is Intent.HOLD:
             if live.ordered:
+                self._holds -= 1
                 self._keep(live.asked, request, status, block_ids)
             return live.ordered
         if not live.ordered:

@@ -4,62 +4,76 @@
     hand_over/ -> loaded, release, submit_prefill, abort, on any thread -> reports, to vLLM
 
 What our own engine's core does in its steps happens here in `obey` and `results`, which
-vLLM calls in every one of its steps. Nothing in here blocks, and whatever goes wrong with
-an order ends that request alone.
+vLLM calls in every one of its steps. Nothing in here blocks (but `evict`, which has to),
+and whatever goes wrong with an order ends that request alone.
 
 A prefill that D asked us for has two names: the hand-over's, and that of the request which
-it became in vLLM.
+it became in vLLM (names.py).
 """
 
 import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from pdgate.engine.connector import Arrival, Connector, Core, Keep, Load, Pages
 from pdgate.engine.leases import Lease, Leases
 from pdgate.engine.vllm.intent import prefill_id
-from pdgate.engine.vllm.orders import Asked, Cancel, Drop, Fetch, Hold, Kept, LetGo, Order, Refuse
+from pdgate.engine.vllm.names import Names
+from pdgate.engine.vllm.orders import (
+    Asked,
+    Cancel,
+    Drop,
+    Evict,
+    Fetch,
+    Hold,
+    Kept,
+    LetGo,
+    Order,
+    Progress,
+    Refuse,
+)
+from pdgate.engine.vllm.prefill_call import Calls, Failed
 from pdgate.engine.vllm.reports import Reports, Results
+
+SLOW_EVICTION_SECONDS = 5.0
 
 log = logging.getLogger(__name__)
 
 
-class PrefillCalls(Protocol):
-    """Has our own engine compute a prompt (prefill_call.py)."""
-
-    def start(self, prefill_id: str, prompt: Sequence[int]) -> None:
-        """Raises ValueError if this engine cannot."""
-
-    def cancel(self, prefill_id: str) -> None: ...
-
-
 class WorkerSide(Core):
+    """
+    Attributes:
+        load_seconds: That requests have waited for their loads, all added up.
+    """
+
     def __init__(
         self,
         connect: Callable[[Core], Connector],
-        calls: Callable[[Callable[[str, str], None]], PrefillCalls],
+        calls: Callable[[Failed], Calls],
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`calls` is given what to call, with id and reason, when a prefill failed."""
-        self._reports = Reports()
+        self.load_seconds = 0.0
         self._now = now
-        self._lock = threading.Lock()
+        self._reports = Reports()
+        self._names = Names()
+        # One lock for what follows; a condition, because `evict` waits for readers.
+        self._changed = threading.Condition()
         self._keeps: dict[str, Keep] = {}
-        """By the hand-over's name; a delegated one is here before vLLM knows of it."""
-        self._delegated: dict[str, str] = {}
-        """vLLM's id -> the hand-over's, and back."""
-        self._vllm_ids: dict[str, str] = {}
+        """Not kept yet. By the hand-over's name; a delegated one before vLLM knows of it."""
         self._leases = Leases()
+        self._in_use: set[str] = set()
+        """Dropped, but a reader is in the middle of its blocks."""
+        self._started: dict[str, float] = {}
+        self._computing: tuple[Progress, ...] = ()
         self._calls = calls(self._prefill_failed)
         self.connector = connect(self)
-        self.transfer_seconds = 0.0
-        self._started: dict[str, float] = {}
 
     # What vLLM's side calls, on the main thread.
 
     def obey(self, orders: Sequence[Order]) -> None:
+        """Before the forward pass of the step that the orders came with."""
+        self._computing = tuple(order for order in orders if isinstance(order, Progress))
         for order in orders:
             try:
                 self._obey(order)
@@ -67,17 +81,48 @@ class WorkerSide(Core):
             except Exception:
                 log.exception("order %r broke", order)
 
+    def evict(self, orders: Sequence[Order]) -> None:
+        """Blocks until nobody reads what vLLM is about to use for other requests.
+
+        A write that is under way would carry the bytes of the others, and count as right.
+        It has a deadline, so this ends. Before anything of the step happens.
+        """
+        for order in orders:
+            if isinstance(order, Evict):
+                name = self._names.ours(order.id)
+                self._drop(name, "preempted: the prefill engine ran out of blocks")
+                self._calls.cancel(name)
+                with self._changed:
+                    while not self._changed.wait_for(
+                        lambda name=name: name not in self._in_use,  # type: ignore[misc]
+                        SLOW_EVICTION_SECONDS,
+                    ):
+                        log.warning("the engine waits for the reader of preempted %s", order.id)
+
+    def computed(self, layer: int) -> None:
+        """This layer's KV of the step is in its blocks."""
+        for one in self._computing:
+            name = self._names.ours(one.id)
+            self.connector.layer_computed(name, layer, one.block_ids, one.tokens)
+
     def results(self) -> Results:
         """What ended since the last call."""
-        for lease in self._ended_leases():
-            self.connector.dropped(lease.request_id, "its lease ended")
-            self._sent(lease.request_id)
-        return self._reports.take()
+        with self._changed:
+            ended = self._leases.take_ended(self._now())
+            for lease in ended:
+                self._in_use.add(lease.request_id)
+        for lease in ended:
+            self._refuse_readers(lease.request_id, "its lease ended")
+            self._free(lease.request_id)
+        results = self._reports.take()
+        for request_id in results.sent:
+            self._names.forget(request_id)
+        return results
 
     @property
     def held_blocks(self) -> int:
         """Blocks that wait for a reader, or for the end of their lease."""
-        with self._lock:
+        with self._changed:
             return self._leases.blocks
 
     def close(self) -> None:
@@ -86,27 +131,32 @@ class WorkerSide(Core):
     # What the hand-over calls, on any thread.
 
     def loaded(self, request_id: str, error: str | None = None) -> None:
-        self._count_seconds(request_id)
+        with self._changed:
+            started = self._started.pop(request_id, None)
+            if started is not None:
+                self.load_seconds += self._now() - started
         self._reports.received(request_id, failed=error is not None)
 
     def gave_up(self, request_id: str, error: str) -> None:
-        """vLLM has no state for this: it hears of the failure with `loaded`, once."""
-        log.info("load of %s failed: %s", request_id, error)
+        log.warning("KV of %s did not arrive, and may still: %s", request_id, error)
+        self._reports.failing(request_id)
 
     def release(self, request_id: str) -> None:
-        with self._lock:
+        with self._changed:
             self._leases.release(request_id)
-        self._sent(request_id)
+            self._in_use.discard(request_id)
+            self._changed.notify_all()
+        self._free(request_id)
 
     def submit_prefill(
         self, request_id: str, prompt: Sequence[int], tokens: int, keep: Keep
     ) -> None:
-        with self._lock:
+        with self._changed:
             self._keeps[request_id] = keep
         try:
             self._calls.start(request_id, prompt[:tokens])
         except ValueError:
-            with self._lock:
+            with self._changed:
                 del self._keeps[request_id]
             raise
 
@@ -123,7 +173,13 @@ class WorkerSide(Core):
             case Kept():
                 self._kept(order)
             case Drop(request_id, why):
-                self._drop(request_id, why)
+                self._reports.sending(request_id)
+                self._drop(self._names.ours(request_id), why)
+                self._free(self._names.ours(request_id))
+            case Evict():
+                self.evict([order])
+            case Progress():
+                pass
             case Fetch():
                 self._fetch(order)
             case LetGo(asked):
@@ -138,12 +194,10 @@ class WorkerSide(Core):
     def _hold(self, asked: Asked) -> None:
         name = prefill_id(asked.params)
         if name is not None:
-            with self._lock:
-                if name in self._keeps and name not in self._vllm_ids:
-                    self._delegated[asked.id] = name
-                    self._vllm_ids[name] = asked.id
-                    return
-            log.info("%s is not held: nobody asked for prefill %s", asked.id, name)
+            with self._changed:
+                awaited = name in self._keeps
+            if not awaited or not self._names.join(name, asked.id):
+                log.info("%s is not held: nobody asked for prefill %s", asked.id, name)
             return
         try:
             plan = self.connector.plan(_arrival(asked))
@@ -151,20 +205,20 @@ class WorkerSide(Core):
             log.info("%s is computed, but not held: %s", asked.id, error)
             return
         if isinstance(plan, Keep):
-            with self._lock:
+            with self._changed:
                 self._keeps[asked.id] = plan
 
     def _kept(self, order: Kept) -> None:
-        name = self._name(order.id)
+        name = self._names.ours(order.id)
         self._reports.sending(order.id)
-        with self._lock:
+        with self._changed:
             keep = self._keeps.pop(name, None)
             if keep is not None:
                 # Before the connector may release it, from another thread.
                 until = self._now() + keep.lease_seconds
                 self._leases.hold(Lease(name, list(order.block_ids), until))
         if keep is None:
-            self._sent(name)
+            self._free(name)
             return
         pages = Pages(order.block_ids, order.tokens)
         try:
@@ -172,22 +226,16 @@ class WorkerSide(Core):
         # Held blocks that nobody may read would be lost until the lease ends.
         except Exception:
             log.exception("%s could not be offered", order.id)
-            self.connector.dropped(name, "it could not be offered")
-            self.release(name)
-
-    def _drop(self, vllm_id: str, why: str) -> None:
-        name = self._name(vllm_id)
-        self._reports.sending(vllm_id)
-        with self._lock:
-            planned = self._keeps.pop(name, None) is not None
-        if planned:
-            self.connector.dropped(name, why)
-        self._sent(name)
+            with self._changed:
+                self._leases.release(name)
+                self._in_use.add(name)
+            self._refuse_readers(name, "it could not be offered")
+            self._free(name)
 
     def _fetch(self, order: Fetch) -> None:
         request_id = order.asked.id
         self._reports.receiving(request_id)
-        with self._lock:
+        with self._changed:
             self._started[request_id] = self._now()
         try:
             plan = self.connector.plan(_arrival(order.asked))
@@ -198,7 +246,7 @@ class WorkerSide(Core):
         # A bug too fails this request alone; and vLLM waits for a report.
         except Exception as error:
             if isinstance(error, ValueError):
-                log.info("request %s fails: %s", request_id, error)
+                log.warning("request %s fails: %s", request_id, error)
             else:
                 log.exception("load of %s could not start", request_id)
             self.connector.counters.failed += 1
@@ -214,40 +262,32 @@ class WorkerSide(Core):
             pages = Pages((), plan.tokens)
             self.connector.start(asked.id, plan, pages, skip_tokens=plan.tokens)
 
-    # Names and leases.
+    # Whose blocks may go.
 
     def _prefill_failed(self, name: str, why: str) -> None:
         """On a thread of the call's. The request may never have reached vLLM."""
-        with self._lock:
-            waiting = self._keeps.pop(name, None) is not None
-        if waiting:
-            self.connector.dropped(name, why)
+        self._drop(name, why)
 
-    def _name(self, vllm_id: str) -> str:
-        with self._lock:
-            return self._delegated.get(vllm_id, vllm_id)
+    def _drop(self, name: str, why: str) -> None:
+        """Refuses its readers. Afterwards `_in_use` says whether one is still there."""
+        with self._changed:
+            if self._keeps.pop(name, None) is None:
+                return
+            self._in_use.add(name)
+        self._refuse_readers(name, why)
 
-    def _sent(self, name: str) -> None:
-        with self._lock:
-            vllm_id = self._vllm_ids.get(name, name)
-        self._reports.sent(vllm_id)
-        self._forget(name)
+    def _refuse_readers(self, name: str, why: str) -> None:
+        """It is in use already: its last reader may leave, and release it, at any moment."""
+        if not self.connector.dropped(name, why):
+            with self._changed:
+                self._in_use.discard(name)
 
-    def _forget(self, name: str) -> None:
-        with self._lock:
-            vllm_id = self._vllm_ids.pop(name, None)
-            if vllm_id is not None:
-                del self._delegated[vllm_id]
-
-    def _ended_leases(self) -> list[Lease]:
-        with self._lock:
-            return self._leases.take_ended(self._now())
-
-    def _count_seconds(self, request_id: str) -> None:
-        with self._lock:
-            started = self._started.pop(request_id, None)
-            if started is not None:
-                self.transfer_seconds += self._now() - started
+    def _free(self, name: str) -> None:
+        """vLLM may have its blocks back, unless a reader is in them: then `release` comes."""
+        with self._changed:
+            if name in self._in_use:
+                return
+        self._reports.sent(self._names.vllms(name))
 
 
 def _arrival(asked: Asked) -> Arrival:

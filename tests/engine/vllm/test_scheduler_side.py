@@ -5,7 +5,18 @@ from typing import Any
 
 import pytest
 
-from pdgate.engine.vllm.orders import Asked, Cancel, Drop, Fetch, Hold, Kept, LetGo, Refuse
+from pdgate.engine.vllm.orders import (
+    Asked,
+    Cancel,
+    Drop,
+    Evict,
+    Fetch,
+    Hold,
+    Kept,
+    LetGo,
+    Progress,
+    Refuse,
+)
 from pdgate.engine.vllm.scheduler_side import SchedulerSide
 
 BLOCK = 4
@@ -190,3 +201,33 @@ def test_a_refusal_is_an_order_too(side: SchedulerSide) -> None:
 
     assert side.take_orders() == (Refuse("x", "why"),)
     assert side.take_orders() == ()
+
+
+def test_each_step_of_a_held_prefill_is_followed(side: SchedulerSide) -> None:
+    """Prompt tokens only: what is sampled after them is nobody's."""
+    request = Request(kv_transfer_params=HOLD)
+    side.allocated(request, [3, 4, 5], 0)
+    side.take_orders()
+    assert side.holding
+
+    side.computing(request.request_id, [3, 4], 6)
+    side.computing(request.request_id, [3, 4, 5], 11)
+    side.computing("another", [9], 1)
+
+    assert side.take_orders() == (
+        Progress(request.request_id, (3, 4), 6),
+        Progress(request.request_id, (3, 4, 5), 10),
+    )
+    side.finished(request, CAPPED, [3, 4, 5])
+    assert not side.holding
+
+
+def test_the_readers_of_a_preempted_prefill_are_evicted(side: SchedulerSide) -> None:
+    request = Request(kv_transfer_params=HOLD)
+    side.allocated(request, [3, 4, 5], 0)
+    side.take_orders()
+
+    side.preempted(request.request_id)
+    side.preempted("another")
+
+    assert side.take_orders() == (Evict(request.request_id),)

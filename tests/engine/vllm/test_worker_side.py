@@ -1,16 +1,31 @@
 """What the worker's half does with its orders, with a connector that only writes down."""
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
-from pdgate.engine.connector import Arrival, Connector, Core, Counters, Keep, Load, Pages
+from pdgate.engine.connector import Arrival, Connector, Core, Keep, Load, Pages
 from pdgate.engine.vllm.intent import PREFILL_ID
-from pdgate.engine.vllm.orders import Asked, Cancel, Drop, Fetch, Hold, Kept, LetGo, Order, Refuse
+from pdgate.engine.vllm.orders import (
+    Asked,
+    Cancel,
+    Drop,
+    Evict,
+    Fetch,
+    Hold,
+    Kept,
+    LetGo,
+    Order,
+    Progress,
+    Refuse,
+)
+from pdgate.engine.vllm.prefill_call import Calls
 from pdgate.engine.vllm.reports import NOTHING, Results
 from pdgate.engine.vllm.worker_side import WorkerSide
+from pdgate.transfer.messenger.counters import Counters
 
 LEASE_SECONDS = 10.0
 BLOCKS = (5, 6, 7)
@@ -24,6 +39,8 @@ class WritesDown(Connector):
         self.said: list[tuple[Any, ...]] = []
         self.plans: dict[str, Load | Keep | Exception | None] = {}
         self.breaks_at = ""
+        self.in_use = False
+        self.dropping = threading.Event()
 
     def plan(self, arrival: Arrival) -> Load | Keep | None:
         plan = self.plans.get(arrival.id)
@@ -48,8 +65,15 @@ class WritesDown(Connector):
         self._say("kept", request_id, tuple(pages.block_ids), pages.tokens, finish_reason)
         return None
 
-    def dropped(self, request_id: str, why: str) -> None:
+    def layer_computed(
+        self, request_id: str, layer: int, block_ids: Sequence[int], tokens: int
+    ) -> None:
+        self._say("computed", request_id, layer, tuple(block_ids), tokens)
+
+    def dropped(self, request_id: str, why: str) -> bool:
         self._say("dropped", request_id)
+        self.dropping.set()
+        return self.in_use
 
     def close(self) -> None:
         self._say("close")
@@ -61,7 +85,7 @@ class WritesDown(Connector):
 
 
 @dataclass
-class Calls:
+class FakeCalls(Calls):
     failed: Callable[[str, str], None]
     started: list[tuple[str, Sequence[int]]] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
@@ -81,7 +105,7 @@ class Rig:
         self.now = 0.0
 
         def calls(failed: Callable[[str, str], None]) -> Calls:
-            self.calls = Calls(failed)
+            self.calls = FakeCalls(failed)
             return self.calls
 
         self.worker = WorkerSide(self._connect, calls, lambda: self.now)
@@ -133,7 +157,7 @@ def test_a_load_is_started_and_its_end_reported(error: str | None, rig: Rig) -> 
     ended = rig.results()
     assert ended.received == {"d1"}
     assert ended.failed == ({"d1"} if error else set())
-    assert rig.worker.transfer_seconds == 2.0
+    assert rig.worker.load_seconds == 2.0
 
 
 @pytest.mark.parametrize(
@@ -304,3 +328,84 @@ def test_one_delegated_prefill_serves_one_request(rig: Rig) -> None:
 
     assert rig.said("kept") == [("kvt-1", BLOCKS, 10, "length")]
     assert rig.results().sent == {"p2"}
+
+
+def hold_and_reader(rig: Rig) -> None:
+    """A prefill whose pages a peer is in the middle of."""
+    rig.plan("p1", Keep(LEASE_SECONDS))
+    rig.obey(Hold(asked("p1")))
+    rig.connector.in_use = True
+
+
+def test_each_layer_of_a_held_prefill_is_told(rig: Rig) -> None:
+    rig.worker.submit_prefill("kvt-1", range(10), 9, Keep(LEASE_SECONDS))
+    step = Progress("p1", (5, 6), 8)
+    rig.obey(Hold(asked("p1", **{PREFILL_ID: "kvt-1"})), step)
+
+    rig.worker.computed(0)
+    rig.worker.computed(1)
+    rig.obey()
+    rig.worker.computed(0)
+
+    assert rig.said("computed") == [("kvt-1", layer, (5, 6), 8) for layer in (0, 1)]
+
+
+@pytest.mark.parametrize("end", ["aborted", "lease", "not offered"])
+def test_blocks_that_a_peer_is_reading_wait_for_it(end: str, rig: Rig) -> None:
+    hold_and_reader(rig)
+    match end:
+        case "aborted":
+            rig.obey(Drop("p1", "aborted"))
+        case "lease":
+            rig.obey(kept())
+            rig.now = LEASE_SECONDS
+        case "not offered":
+            rig.connector.breaks_at = "kept"
+            rig.obey(kept())
+    assert rig.results() is NOTHING
+    assert rig.said("dropped") == [("p1",)]
+
+    rig.worker.release("p1")
+
+    assert rig.results().sent == {"p1"}
+
+
+def test_the_step_that_preempts_waits_for_the_reader(rig: Rig) -> None:
+    """Otherwise the reader gets the bytes of another request, and takes them for right."""
+    hold_and_reader(rig)
+    waited = threading.Thread(target=rig.worker.evict, args=([Evict("p1")],))
+    waited.start()
+    assert rig.connector.dropping.wait(10)
+    assert waited.is_alive()
+
+    rig.worker.release("p1")
+
+    waited.join(10)
+    assert not waited.is_alive()
+    # It is computed again, for nobody.
+    rig.obey(kept())
+    assert rig.results().sent == {"p1"}
+    assert rig.said("kept") == []
+
+
+def test_a_preempted_prefill_is_not_wanted_any_more(rig: Rig) -> None:
+    rig.worker.submit_prefill("kvt-1", range(10), 9, Keep(LEASE_SECONDS))
+    rig.obey(Hold(asked("p1", **{PREFILL_ID: "kvt-1"})))
+
+    rig.obey(Evict("p1"))
+
+    assert rig.calls.cancelled == ["kvt-1"]
+    assert rig.said("dropped") == [("kvt-1",)]
+
+
+def test_a_load_that_will_not_succeed_fails_before_its_blocks_are_free(rig: Rig) -> None:
+    rig.plan("d1", Load(9, ""))
+    rig.obey(fetch())
+
+    rig.worker.gave_up("d1", "silent peer")
+
+    early = rig.results()
+    assert (early.failed, early.received) == (frozenset({"d1"}), frozenset())
+    rig.worker.loaded("d1", "silent peer")
+    assert rig.results().received == {"d1"}
+    assert rig.results() is NOTHING
