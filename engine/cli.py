@@ -28,6 +28,12 @@ def engine(
     kv_port: Annotated[int, typer.Option(help="0 takes a free one.")] = 0,
     peer: Annotated[str, typer.Option(help="host:port of the other engine (neuron).")] = "",
     transfer: Annotated[str, typer.Option(help="KV transfer backend: shm, tcp, ...")] = "tcp",
+    tp: Annotated[
+        int,
+        typer.Option(
+            "--tensor-parallel-size", "--tp", help="Shards of the KV cache, a memory each."
+        ),
+    ] = 1,
     block_tokens: int = 16,
     blocks: int = 512,
     max_num_seqs: int = 64,
@@ -66,6 +72,7 @@ def engine(
             kv_port=kv_port,
             peer=peer,
             transfer=transfer,
+            tp=tp,
             block_tokens=block_tokens,
             blocks=blocks,
             max_seqs=max_num_seqs,

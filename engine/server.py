@@ -12,7 +12,7 @@ import math
 import signal
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import FrameType
 
 import uvicorn
@@ -100,16 +100,25 @@ def _core(
 ) -> Iterator[tuple[EngineCore, Connector | None]]:
     """A running core, with its connector if a protocol is spoken."""
     config = model.config
+    if config.heads % settings.tp:
+        raise ValueError(f"{config.heads} heads cannot be split evenly over tp {settings.tp}")
     layout = Layout(
-        config.layers, settings.blocks, config.kv_heads, settings.block_tokens, config.head_dim
+        config.layers,
+        settings.blocks,
+        config.kv_heads,
+        settings.block_tokens,
+        config.head_dim,
+        tp=settings.tp,
     )
     with contextlib.ExitStack() as closing:
-        backend, region = _memory(settings, layout, closing)
-        memory = region.memory if region else memoryview(bytearray(layout.total_bytes))
+        backend, regions = _memory(settings, layout, closing)
+        shards = [region.memory for region in regions]
+        if backend is None:
+            shards = [memoryview(bytearray(layout.total_bytes)) for _ in range(layout.tp)]
         core = EngineCore(
             model,
             layout,
-            [memory],
+            shards,
             mailroom.deliver,
             Options(
                 Limits(settings.max_seqs, settings.max_step_tokens),
@@ -120,8 +129,8 @@ def _core(
             Faults(settings.fail_rate, settings.die_after),
         )
         connector = None
-        if backend and region:
-            connector = _connect(settings, core, layout, region, backend, api_port)
+        if backend is not None:
+            connector = _connect(settings, core, layout, regions, backend, api_port)
             closing.callback(connector.close)
             core.connect(connector)
         core.start()
@@ -131,10 +140,10 @@ def _core(
 
 def _memory(
     settings: Settings, layout: Layout, closing: contextlib.ExitStack
-) -> tuple[Backend, Region] | tuple[None, None]:
-    """KV memory that peers can reach, if a protocol is spoken."""
+) -> tuple[Backend | None, list[Region]]:
+    """KV memory that peers can reach, a region per shard, if a protocol is spoken."""
     if settings.protocol == NO_PROTOCOL:
-        return None, None
+        return None, []
     # Only an engine with a protocol needs a transfer backend and what it brings along.
     from pdgate.transfer import registry
 
@@ -142,14 +151,14 @@ def _memory(
     advertise = settings.host if settings.kv_host in WILDCARDS else settings.kv_host
     backend = registry.load(settings.transfer, host=settings.kv_host, advertise=advertise)
     closing.callback(backend.close)
-    return backend, backend.allocate(layout.total_bytes)
+    return backend, [backend.allocate(layout.total_bytes) for _ in range(layout.tp)]
 
 
 def _connect(
     settings: Settings,
     core: EngineCore,
     layout: Layout,
-    region: Region,
+    regions: Sequence[Region],
     backend: Backend,
     api_port: int,
 ) -> Connector:
@@ -161,7 +170,7 @@ def _connect(
         settings.protocol,
         core=core,
         layout=layout,
-        region=region,
+        regions=regions,
         backend=backend,
         settings=ConnectorSettings(
             role=Role(settings.role),

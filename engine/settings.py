@@ -21,6 +21,7 @@ class Settings:
         protocol: Which connector hands KV over; "plain" for none.
         peer: "host:port" of the other engine's API, where request ids name none (neuron).
         transfer: Which backend moves the KV.
+        tp: Shards of the KV cache, with a memory each, as tensor parallelism splits it.
         block_tokens, blocks: Size of a KV block, and how many there are.
         max_seqs, max_step_tokens: Limits of one step.
         max_model_tokens: Longest prompt and answer together; None for what model and
@@ -45,6 +46,7 @@ class Settings:
     kv_port: int = 0
     peer: str = ""
     transfer: str = "tcp"
+    tp: int = 1
     block_tokens: int = 16
     blocks: int = 512
     max_seqs: int = 64
@@ -64,9 +66,9 @@ class Settings:
 
     def __post_init__(self) -> None:
         """Raises ValueError for what cannot work."""
-        positive = (self.block_tokens, self.blocks, self.max_seqs, self.max_step_tokens)
+        positive = (self.tp, self.block_tokens, self.blocks, self.max_seqs, self.max_step_tokens)
         if min(positive) < 1:
-            raise ValueError("block tokens, blocks, sequences and step tokens must be positive")
+            raise ValueError("tp, block tokens, blocks, sequences and step tokens must be positive")
         if self.max_seqs > self.max_step_tokens:
             raise ValueError("a step must have a token for each running sequence")
         if self.role not in get_args(EngineRole):

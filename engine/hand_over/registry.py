@@ -1,5 +1,7 @@
 """Builds the connector of a protocol."""
 
+from collections.abc import Sequence
+
 from pdgate.engine.connector import Connector, Core
 from pdgate.engine.hand_over.kvt import Kvt
 from pdgate.engine.hand_over.mooncake import Mooncake
@@ -31,7 +33,7 @@ def connect(
     *,
     core: Core,
     layout: Layout,
-    region: Region,
+    regions: Sequence[Region],
     backend: Backend,
     settings: ConnectorSettings,
 ) -> Connector:
@@ -42,5 +44,5 @@ def connect(
         raise ValueError(f"with {protocol} an engine is prefill or decode, not {settings.role}")
     peer_of(settings)
     return _PROTOCOLS[protocol](
-        core=core, layout=layout, region=region, backend=backend, settings=settings
+        core=core, layout=layout, regions=regions, backend=backend, settings=settings
     )

@@ -7,6 +7,7 @@ loaded from where (`_load`), and in `answer` what prefill's client gets to see.
 import uuid
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any, ClassVar
 
 from pdgate.engine.connector import (
@@ -46,11 +47,11 @@ class TwoSided(Connector):
         *,
         core: Core,
         layout: Layout,
-        region: Region,
+        regions: Sequence[Region],
         backend: Backend,
         settings: ConnectorSettings,
     ) -> None:
-        """Listens from now on. Raises OSError if the port is taken."""
+        """Listens from now on. `regions`: one per shard. Raises OSError if the port is taken."""
         self.core = core
         self.settings = settings
         self.counters = Counters()
@@ -59,18 +60,19 @@ class TwoSided(Connector):
         self._layout = layout
         self._offers = Offers()
         shape = Shape.of(layout, settings.model)
-        mover = self._mover(backend, region)
-        self._pushes = Pushes(core, shape, self._offers, mover)
+        self.movers = self._start_movers(backend, regions)
+        self._pushes = Pushes(core, shape, self._offers, self.movers)
         self._loads = Loads(
             Reading(
-                core, backend, region, shape, self.counters, settings.lease_seconds, self.locate
+                core, backend, regions, shape, self.counters, settings.lease_seconds, self.locate
             )
         )
-        offering = Offering(core, self._offers, self._pushes, region, shape, self.engine_id)
+        offering = Offering(core, self._offers, self._pushes, regions, shape, self.engine_id)
         try:
             self._service = Service(settings.kv_host, self.service_port(), offering, self.submit)
         except BaseException:
-            mover.close()
+            for mover in self.movers:
+                mover.close()
             raise
         self.service_address = (settings.advertised_host, self._service.port)
         self.kv_address = self.service_address
@@ -153,7 +155,17 @@ class TwoSided(Connector):
         self._loads.close()
         self._service.close()
 
-    def _mover(self, backend: Backend, region: Region) -> Mover:
+    def _start_movers(self, backend: Backend, regions: Sequence[Region]) -> list[Mover]:
+        """One per shard, as each rank of a sharded engine would have its own."""
+        with ExitStack() as undo:
+            movers = []
+            for region in regions:
+                movers.append(self._start_mover(backend, region))
+                undo.callback(movers[-1].close)
+            undo.pop_all()
+        return movers
+
+    def _start_mover(self, backend: Backend, region: Region) -> Mover:
         wanted = self.pushes and self.settings.may(Role.PREFILL)
         # Memory that another process cannot map is moved from here, if more slowly.
         if wanted and self.settings.mover == "process" and region.share() is not None:

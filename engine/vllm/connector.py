@@ -158,7 +158,7 @@ class PdgateConnector(surface.KVConnectorBase_V1, surface.SupportsHMA):  # type:
             return Kvt(
                 core=core,
                 layout=found.layout,
-                region=region,
+                regions=[region],
                 backend=backend,
                 settings=ConnectorSettings(
                     role=self._settings.role,

@@ -15,6 +15,7 @@ from pdgate.engine.hand_over.registry import connect
 from pdgate.engine.hand_over.settings import ConnectorSettings
 from pdgate.engine.layout import Layout
 from pdgate.transfer import registry
+from pdgate.transfer.base import Region
 from tests.support.ports import free_port
 
 SECONDS = 10.0
@@ -51,7 +52,9 @@ class FakeCore:
 
     def __post_init__(self) -> None:
         self.backend = registry.load(self.backend_name)
-        self.region = self.backend.allocate(self.layout.total_bytes)
+        self.regions = [
+            self.backend.allocate(self.layout.total_bytes) for _ in range(self.layout.tp)
+        ]
         self.settings = ConnectorSettings(
             role=self.role,
             host="127.0.0.1",
@@ -68,7 +71,7 @@ class FakeCore:
                 self.protocol,
                 core=self,
                 layout=self.layout,
-                region=self.region,
+                regions=self.regions,
                 backend=self.backend,
                 settings=self.settings,
             )
@@ -79,6 +82,12 @@ class FakeCore:
     def close(self) -> None:
         self.connector.close()
         self.backend.close()
+
+    @property
+    def region(self) -> Region:
+        """Where there is one shard."""
+        (region,) = self.regions
+        return region
 
     # What a connector may call.
 
@@ -151,23 +160,41 @@ class FakeCore:
     def write(self, blocks: Sequence[int], seed: int) -> None:
         for index, block in enumerate(blocks):
             for layer in range(self.layout.layers):
-                start = self.layout.page_offset(layer, block)
-                page = content(self.layout, layer, index, seed)
-                self.region.memory[start : start + self.layout.page_bytes] = page
+                self._put(layer, block, content(self.layout, layer, index, seed))
 
     def holds(self, blocks: Sequence[int], seed: int, first: int = 0) -> bool:
         """Whether the blocks hold what `write` put there, or in the other engine's pages."""
         return all(
-            self.page(layer, block) == content(self.layout, layer, index, seed)
+            self.page(layer, block) == b"".join(content(self.layout, layer, index, seed))
             for index, block in enumerate(blocks, first)
             for layer in range(self.layout.layers)
         )
 
     def page(self, layer: int, block: int) -> bytes:
+        """K and V of all heads, shard by shard: with copies, if shards share heads."""
+        return b"".join(bytes(view) for view in self._views(layer, block))
+
+    def _put(self, layer: int, block: int, page: Sequence[bytes]) -> None:
+        for view, part in zip(self._views(layer, block), page, strict=True):
+            view[:] = part
+
+    def _views(self, layer: int, block: int) -> list[memoryview]:
         start = self.layout.page_offset(layer, block)
-        return bytes(self.region.memory[start : start + self.layout.page_bytes])
+        stop = start + self.layout.page_bytes
+        return [region.memory[start:stop] for region in self.regions]
 
 
-def content(layout: Layout, layer: int, index: int, seed: int) -> bytes:
-    """Never zero, as untouched pages are."""
-    return bytes([1 + (seed * 97 + layer * 31 + index * 7) % 255]) * layout.page_bytes
+def content(layout: Layout, layer: int, index: int, seed: int) -> list[bytes]:
+    """What each shard holds of a page. Every head differs, and none is zero, as untouched
+    pages are.
+    """
+    rows = layout.block_tokens * layout.head_dim * layout.item_bytes
+    first = seed * 97 + layer * 31 + index * 7
+    return [
+        b"".join(
+            bytes([1 + (first + plane * 101 + head * 13) % 255]) * rows
+            for plane in range(2)
+            for head in layout.shard_heads(shard)
+        )
+        for shard in range(layout.tp)
+    ]

@@ -5,10 +5,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pdgate.transfer import descriptors
 from pdgate.transfer.arrivals import MAX_IMMEDIATE
 from pdgate.transfer.base import Descriptor
-from pdgate.transfer.messenger import messages
+from pdgate.transfer.messenger import messages, shards
 from pdgate.transfer.messenger.errors import HandOverError, Why
 from pdgate.transfer.messenger.shape import Shape, differences
 from pdgate.transfer.messenger.tiles import Tiles
@@ -29,7 +28,7 @@ class Asked:
 
     key: str
     wait: bool
-    remote: Descriptor
+    remotes: Sequence[Descriptor]
     shape: Shape
     block_ids: Sequence[int]
     tiles: Tiles
@@ -58,21 +57,14 @@ def check(push: messages.Push, ours: Shape, backend: str) -> Asked:
     theirs.check(push.block_ids)
     if len(set(push.block_ids)) != len(push.block_ids):
         raise HandOverError(Why.BAD_BLOCKS, "a block is named twice")
-    try:
-        remote = descriptors.from_data(push.descriptor)
-    except ValueError as error:
-        raise HandOverError(Why.BROKEN, str(error)) from None
-    if remote.backend != backend:
-        raise HandOverError(
-            Why.UNSUPPORTED, f"{backend} here, {remote.backend} there: both need the same transfer"
-        )
-    if remote.length < theirs.total_bytes:
-        raise HandOverError(Why.WRONG_SHAPE, f"the region has only {remote.length} bytes")
+    remotes = shards.remotes(push.descriptors, theirs, backend)
+    # Only to have it refused here if their shards and ours do not go together.
+    shards.pairs(ours, theirs, push.key)
     until = time.monotonic() + min(push.seconds, MAX_SECONDS)
     return Asked(
         push.key,
         push.wait,
-        remote,
+        tuple(remotes),
         theirs,
         tuple(push.block_ids),
         tiles,

@@ -10,7 +10,7 @@ byte can land any more; where that takes longer than the load may, `gave_up` com
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from pdgate.transfer.base import Backend, Region, TransferError
@@ -40,7 +40,7 @@ class Reading:
 
     core: Core
     backend: Backend
-    region: Region
+    regions: Sequence[Region]
     shape: Shape
     counters: Counters
     lease_seconds: float
@@ -57,7 +57,7 @@ class Loads:
         self._closed = False
         self._receiver = Receiver(
             reading.backend,
-            reading.region,
+            reading.regions,
             reading.shape,
             Immediates(),
             reading.patience,
@@ -164,7 +164,7 @@ class Loads:
                 return receive(self._receiver, peer, source, target, until, interrupt, adrift)
             if source.prompt:
                 peer.prefill(source.key, source.prompt)
-            memory = (reading.backend, reading.region)
+            memory = (reading.backend, reading.regions)
             return pull(peer, source, target, reading.shape, memory, until, interrupt)
 
     def _connect(self, source: Source, until: float) -> Peer:

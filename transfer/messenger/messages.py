@@ -64,10 +64,10 @@ class Push(msgspec.Struct, frozen=True, tag=True):
     Attributes:
         wait: Whether the key may still be unknown; D says when it has waited enough.
         seconds: From now on; nothing may be written later.
-        descriptor: Of the region that the pages are in.
+        descriptors: Of the regions that the pages are in, one per shard.
         block_ids: Where the blocks from number `skip` on of the prompt go.
         tokens: How many leading tokens of the prompt are needed.
-        immediate: Counted once per tile (tiles.py), layers x tiles in all.
+        immediate: Counted once per tile (tiles.py) and shard of P that has a part of it.
         tile_blocks: Size of a tile.
     """
 
@@ -76,7 +76,7 @@ class Push(msgspec.Struct, frozen=True, tag=True):
     wait: bool
     seconds: float
     shape: Shape
-    descriptor: dict[str, Any]
+    descriptors: list[dict[str, Any]]
     block_ids: list[int]
     skip: int
     tokens: int
@@ -96,12 +96,13 @@ class Offered(msgspec.Struct, frozen=True, tag=True):
     """
     Attributes:
         offer_id: Random, new for every offer: the same key may be offered again.
-        descriptor: Of the region that holds the pages (transfer/descriptors.py).
+        descriptors: Of the regions that hold the pages, one per shard
+            (transfer/descriptors.py).
         first_token: What prefill sampled, if it did.
     """
 
     offer_id: str
-    descriptor: dict[str, Any]
+    descriptors: list[dict[str, Any]]
     shape: Shape
     block_ids: list[int]
     tokens: int
@@ -115,7 +116,9 @@ class Released(msgspec.Struct, frozen=True, tag=True):
 
 
 class Accepted(msgspec.Struct, frozen=True, tag=True):
-    pass
+    """`tp`: how many shards P has, from which follows how many writes a push takes."""
+
+    tp: int = 1
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):

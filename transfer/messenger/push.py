@@ -1,17 +1,20 @@
-"""A load that is written: count, ask, wait. D's side, on a thread of the load's own.
+"""A load that is written: ask, count, wait. D's side, on a thread of the load's own.
 
-The count is registered before P is asked, so that no write comes too early to be counted;
-and nobody says "done": when the count is complete, the pages are there.
+How many writes there will be hangs on P's shards, which P tells when it accepts; a write
+that lands before we count it is counted all the same, as nobody else has its immediate.
+And nobody says "done": when the count is complete, the pages are there.
 """
 
 import itertools
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from pdgate.transfer import descriptors
-from pdgate.transfer.base import Backend, Region
+from pdgate.transfer.base import Backend, Region, Transfer
 from pdgate.transfer.messenger import messages
 from pdgate.transfer.messenger.errors import HandOverError, Why
 from pdgate.transfer.messenger.interrupt import Interrupt
@@ -19,8 +22,10 @@ from pdgate.transfer.messenger.peer import ANSWER_SECONDS, Peer
 from pdgate.transfer.messenger.push_in import Waiting
 from pdgate.transfer.messenger.receiving import Patience, Receiving
 from pdgate.transfer.messenger.shape import Shape
+from pdgate.transfer.messenger.shards import senders
 from pdgate.transfer.messenger.source import Source, Target
 from pdgate.transfer.messenger.tiles import Tiles
+from pdgate.transfer.together import Together
 
 TILE_BLOCKS = 16
 """Small enough that the first pages leave early, large enough that a write is worth its call."""
@@ -47,7 +52,7 @@ class Receiver:
     """
 
     backend: Backend
-    region: Region
+    regions: Sequence[Region]
     shape: Shape
     immediates: Immediates
     patience: Patience
@@ -68,7 +73,7 @@ def receive(
     `adrift` is called before that if the load has failed and the peer does not say so.
     Raises HandOverError, TransferError.
     """
-    shape, region = receiver.shape, receiver.region
+    shape, regions = receiver.shape, receiver.regions
     tiles = Tiles(shape.layers, shape.block_tokens, target.skip, target.tokens, TILE_BLOCKS)
     immediate = receiver.immediates.take()
     now = time.monotonic()
@@ -76,10 +81,21 @@ def receive(
         raise HandOverError(Why.TOO_LATE, "no time is left to ask")
     meet_by = now + (source.wait_seconds or ANSWER_SECONDS)
     machine = Receiving(now, min(meet_by, until), until, receiver.patience)
-    waiting = Waiting(peer.socket, machine, adrift, receiver.closing)
-    count = receiver.backend.expect(region, immediate, tiles.count, until - now + GRACE_SECONDS)
+
+    def expect(tp: int) -> Transfer:
+        theirs = msgspec.structs.replace(shape, tp=tp)
+        writers = [senders(theirs, shape, shard) for shard in range(shape.tp)]
+        seconds = until - now + GRACE_SECONDS
+        return Together(
+            f"a push of {source.key}",
+            [
+                receiver.backend.expect(region, immediate, tiles.count * each, seconds)
+                for region, each in zip(regions, writers, strict=True)
+            ],
+        )
+
+    waiting = Waiting(peer.socket, machine, adrift, receiver.closing, expect)
     try:
-        count.add_done_callback(waiting.counted)
         if source.prompt:
             peer.prefill(source.key, source.prompt)
         interrupt.arm(waiting.cancel)
@@ -90,7 +106,7 @@ def receive(
                 source.wait_seconds > 0,
                 until - now,
                 shape,
-                descriptors.as_data(region.descriptor),
+                [descriptors.as_data(region.descriptor) for region in regions],
                 list(target.block_ids[target.skip :]),
                 target.skip,
                 target.tokens,
@@ -100,6 +116,5 @@ def receive(
         )
         waiting.run()
     finally:
-        count.cancel()
         waiting.close()
-    return shape.layers * (tiles.blocks - tiles.skip) * shape.page_bytes
+    return shape.layers * (tiles.blocks - tiles.skip) * shape.page_bytes * shape.tp

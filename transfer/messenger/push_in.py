@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from pdgate.transfer.base import State, Transfer
+from pdgate.transfer.base import State, Transfer, TransferError
 from pdgate.transfer.messenger import messages
 from pdgate.transfer.messenger.errors import HandOverError, Why
 from pdgate.transfer.messenger.receiving import Phase, Receiving, Say
@@ -22,6 +22,8 @@ class Waiting:
     Args:
         adrift: Called once if the load has failed while bytes may still land.
         closing: Whether the engine ends, and with it the memory that they may land in.
+        expect: Counts what lands, once it is known how many shards P has. Raises
+            HandOverError, TransferError.
     """
 
     def __init__(
@@ -30,21 +32,19 @@ class Waiting:
         machine: Receiving,
         adrift: Callable[[HandOverError], None],
         closing: Callable[[], bool],
+        expect: Callable[[int], Transfer],
     ) -> None:
         self._sock = sock
         self._machine = machine
         self._adrift = adrift
         self._closing = closing
+        self._expect = expect
+        self._expected: Transfer | None = None
         self._lock = threading.Lock()
         self._wake: int | None = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._cancelled = False
         self._count: Transfer | None = None
         self._deaf = False
-
-    def counted(self, transfer: Transfer) -> None:
-        """The expectation has ended, in whatever way."""
-        self._count = transfer
-        self._stir()
 
     def cancel(self) -> None:
         self._cancelled = True
@@ -58,10 +58,17 @@ class Waiting:
 
     def close(self) -> None:
         """The others may still be called, to no effect."""
+        if self._expected is not None:
+            self._expected.cancel()
         with self._lock:
             wake, self._wake = self._wake, None
         if wake is not None:
             os.close(wake)
+
+    def _counted(self, transfer: Transfer) -> None:
+        """The expectation has ended, in whatever way."""
+        self._count = transfer
+        self._stir()
 
     def _stir(self) -> None:
         with self._lock:
@@ -124,8 +131,8 @@ class Waiting:
         match said:
             case None:
                 machine.gone(HandOverError(Why.BROKEN, "the prefill engine is gone"))
-            case messages.Accepted():
-                machine.met()
+            case messages.Accepted(tp):
+                self._meet(tp)
             case messages.Refused() | messages.Failed():
                 machine.gone(HandOverError(_why(said.why), said.message))
             case messages.Stopped():
@@ -139,6 +146,19 @@ class Waiting:
 
     def _anything(self) -> messages.Message | None:
         return messages.Pong() if self._sock.recv(1 << 16) else None
+
+    def _meet(self, tp: int) -> None:
+        if self._expected is not None:
+            return
+        try:
+            self._expected = self._expect(tp)
+        except (HandOverError, TransferError) as error:
+            wrong = error if isinstance(error, HandOverError) else None
+            wrong = wrong or HandOverError(Why.BROKEN, f"our own memory: {error}")
+            self._say(self._machine.give_up(time.monotonic(), wrong))
+            return
+        self._machine.met()
+        self._expected.add_done_callback(self._counted)
 
     def _stop_listening(self, error: HandOverError) -> None:
         """Its words cannot be believed, but the end of the connection can."""

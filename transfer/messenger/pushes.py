@@ -21,10 +21,11 @@ from pdgate.transfer.messenger.asked import Asked
 from pdgate.transfer.messenger.core import Core
 from pdgate.transfer.messenger.errors import HandOverError, Why
 from pdgate.transfer.messenger.line import Line
-from pdgate.transfer.messenger.mover import Destination, Mover
+from pdgate.transfer.messenger.mover import Mover
 from pdgate.transfer.messenger.offers import Offers
 from pdgate.transfer.messenger.sending import Sending, Tile
-from pdgate.transfer.messenger.shape import Shape, ranges
+from pdgate.transfer.messenger.shape import Shape
+from pdgate.transfer.messenger.sharded import Sharded
 
 CLOSE_SECONDS = 10.0
 
@@ -65,16 +66,17 @@ class Push:
     line: Line
     sending: Sending
     request: _Request | None = None
-    destination: Destination | None = None
+    destination: Sharded | None = None
     over: threading.Event = field(default_factory=threading.Event)
 
 
 class Pushes:
-    def __init__(self, core: Core, shape: Shape, offers: Offers, mover: Mover) -> None:
+    def __init__(self, core: Core, shape: Shape, offers: Offers, movers: Sequence[Mover]) -> None:
+        """`movers`: one per shard, for the region of that shard."""
         self._core = core
         self._shape = shape
         self._offers = offers
-        self._mover = mover
+        self._movers = movers
         self._lock = threading.Lock()
         self._requests: dict[str, _Request] = {}
         self._pushes: dict[str, Push] = {}
@@ -173,7 +175,8 @@ class Pushes:
             for push in pushes:
                 push.sending.stop(HandOverError(Why.CLOSING, "the prefill engine is shutting down"))
         # What it still writes ends with it, so that the pushes below are over.
-        self._mover.close()
+        for mover in self._movers:
+            mover.close()
         for push in pushes:
             self._look(push)
             if not push.over.wait(CLOSE_SECONDS):
@@ -196,7 +199,14 @@ class Pushes:
                 return
             push.request = request
         try:
-            destination = self._mover.open(push.asked.remote, push.line.fileno())
+            destination = Sharded(
+                self._movers,
+                push.asked.remotes,
+                push.line.fileno(),
+                self._shape,
+                push.asked.shape,
+                push.asked.key,
+            )
         except (OSError, TransferError) as error:
             with self._lock:
                 push.sending.stop(HandOverError(Why.BROKEN, f"no mover: {error}"))
@@ -209,7 +219,7 @@ class Pushes:
         if ended:
             destination.close()
             return
-        push.line.say(messages.Accepted())
+        push.line.say(messages.Accepted(self._shape.tp))
         self._advance(push, request)
 
     def _advance(self, push: Push, request: _Request) -> None:
@@ -240,7 +250,8 @@ class Pushes:
                 for number in asked.tiles.span(tile.number)
             ]
             push.destination.write(
-                ranges(self._shape, asked.shape, tile.layer, pairs),
+                tile.layer,
+                pairs,
                 asked.until,
                 asked.immediate,
                 partial(self._ended, push),

@@ -36,7 +36,7 @@ class Offering:
     core: Core
     offers: Offers
     pushes: Pushes
-    region: Region
+    regions: Sequence[Region]
     shape: Shape
     engine_id: str
 
@@ -137,7 +137,7 @@ class _Conversation:
         self._silence = _within(ask.read_seconds) + READ_MARGIN_SECONDS
         return messages.Offered(
             offer.id,
-            descriptors.as_data(self._offering.region.descriptor),
+            [descriptors.as_data(region.descriptor) for region in self._offering.regions],
             ours,
             list(offer.block_ids),
             offer.tokens,
@@ -148,8 +148,8 @@ class _Conversation:
         self._meant(push.engine_id)
         if self._push is not None:
             raise messages.BadMessage("a second push on one connection")
-        region = self._offering.region
-        wanted = asked.check(push, self._offering.shape, region.descriptor.backend)
+        backend = self._offering.regions[0].descriptor.backend
+        wanted = asked.check(push, self._offering.shape, backend)
         self._push = self._offering.pushes.ask(self._line, wanted)
         self._silence = SILENCE_SECONDS
 

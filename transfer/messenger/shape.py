@@ -5,7 +5,6 @@ from typing import Protocol
 
 import msgspec
 
-from pdgate.transfer.base import Range
 from pdgate.transfer.messenger.errors import HandOverError, Why
 
 
@@ -26,12 +25,16 @@ class Pages(Protocol):
     def dtype(self) -> str: ...
     @property
     def item_bytes(self) -> int: ...
+    @property
+    def tp(self) -> int: ...
 
 
 class Shape(msgspec.Struct, frozen=True):
-    """As it travels; `blocks` may differ between peers.
+    """As it travels; `blocks` and `tp` may differ between peers.
 
-    A page is one run of bytes, K then V; the pages of a layer follow one another.
+    A page is one run of bytes, K then V; the pages of a layer follow one another. There is
+    a region per shard, and `tp` of them: they split the heads, or share them if there are
+    more shards than heads.
     """
 
     model: str
@@ -42,6 +45,7 @@ class Shape(msgspec.Struct, frozen=True):
     head_dim: int
     dtype: str
     item_bytes: int
+    tp: int = 1
 
     @classmethod
     def of(cls, pages: Pages, model: str) -> "Shape":
@@ -54,18 +58,24 @@ class Shape(msgspec.Struct, frozen=True):
             pages.head_dim,
             pages.dtype,
             pages.item_bytes,
+            pages.tp,
         )
 
     @property
     def page_bytes(self) -> int:
-        return 2 * self.kv_heads * self.block_tokens * self.head_dim * self.item_bytes
+        """In one shard."""
+        return (
+            2
+            * max(1, self.kv_heads // max(1, self.tp))
+            * self.block_tokens
+            * self.head_dim
+            * self.item_bytes
+        )
 
     @property
     def total_bytes(self) -> int:
+        """Of one shard."""
         return self.layers * self.blocks * self.page_bytes
-
-    def page_offset(self, layer: int, block_id: int) -> int:
-        return (layer * self.blocks + block_id) * self.page_bytes
 
     def blocks_for(self, tokens: int) -> int:
         return -(-tokens // self.block_tokens)
@@ -84,17 +94,5 @@ def differences(ours: Shape, theirs: Shape) -> str:
     return "; ".join(
         f"{name} {getattr(ours, name)} here, {getattr(theirs, name)} there"
         for name in Shape.__struct_fields__
-        if name != "blocks" and getattr(ours, name) != getattr(theirs, name)
+        if name not in ("blocks", "tp") and getattr(ours, name) != getattr(theirs, name)
     )
-
-
-def ranges(ours: Shape, theirs: Shape, layer: int, pairs: Sequence[tuple[int, int]]) -> list[Range]:
-    """Whole pages of one layer, for pairs of (our block, their block).
-
-    The one place that knows that pages fit one to one: between engines that are sharded
-    differently a page is cut into segments, and each becomes a range here.
-    """
-    return [
-        Range(ours.page_offset(layer, mine), theirs.page_offset(layer, its), ours.page_bytes)
-        for mine, its in pairs
-    ]
