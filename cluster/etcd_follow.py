@@ -3,9 +3,12 @@
     read all at revision 41 --> Listed
     watch from 42: 43, 44   --> Joined, Left          progress = 44
     the connection breaks   --> Lost
-    watch from 45           --> Resumed, 46, ...      nothing was missed
-        or: 45 is compacted, or the store is another one or older than 44
-    read all                --> Listed
+    read all as it was at 44
+        just as we know it: watch from 45 --> Resumed, 45, ...     nothing was missed
+        else, or forgotten: read all      --> Listed
+
+That look back is for a store that was lost and set up anew: it has the same name and, soon,
+our revision, with other contents. A watch would go on in it as if nothing had happened.
 
 A watch that says nothing is what a quiet fleet looks like, and also a dead connection or an
 etcd without a majority. So the same member is asked a small question beside it, every
@@ -13,31 +16,15 @@ few seconds; if that fails, the watch is given up.
 """
 
 import asyncio
-import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 from pdgate.cluster import etcd_wire as wire
 from pdgate.cluster.directory import Left, Lost, Resumed, Tell, entry, listed
 from pdgate.cluster.etcd_http import EtcdHttp
-from pdgate.cluster.etcd_wire import Change, Changes, Compacted, Created, EtcdError
+from pdgate.cluster.etcd_wire import Change, Changes, Compacted, Created, EtcdError, NotThere
 from pdgate.cluster.member import FOLDER
 
-log = logging.getLogger(__name__)
-
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.1, 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """Up to where everything has been told, and of which store."""
-
-    revision: int
-    cluster: str
-
-    def goes_on_in(self, created: Created) -> bool:
-        """Whether a watch on that store misses nothing: another one counts otherwise."""
-        return created.cluster == self.cluster and created.revision >= self.revision
 
 
 class Follower:
@@ -45,7 +32,9 @@ class Follower:
         self._http = EtcdHttp(endpoints)
         self._tell = tell
         self._beat_seconds = beat_seconds
-        self._progress: Progress | None = None
+        # Up to this revision everything has been told; None if all is to be read anew.
+        self._told: int | None = None
+        self._known: dict[str, bytes] = {}
         self._is_lost = False
         self._wait_seconds = FIRST_WAIT_SECONDS
 
@@ -61,51 +50,61 @@ class Follower:
 
     async def _follow_once(self) -> None:
         """Until the watch is over. Raises EtcdError, alone or in a group."""
-        if self._progress is None:
-            found = await self._http.entries(FOLDER)
-            self._progress = Progress(found.revision, found.cluster)
-            self._is_lost = False
-            self._tell(listed(found.entries))
-        else:
-            # A member without a majority opens watches too, and one that lags behind is
-            # not another store; to answer this, it has to have caught up.
-            await self._http.is_well(FOLDER)
+        told = self._told
+        if told is None or not await self._is_as_told(told):
+            told = await self._read_all()
         async with asyncio.TaskGroup() as group:
             beat = group.create_task(self._beat())
-            await self._watch(self._progress)
+            await self._watch(told + 1)
             beat.cancel()
+
+    async def _is_as_told(self, revision: int) -> bool:
+        """Whether the store had, at the revision that we are at, what we know."""
+        try:
+            # Also asks for a majority: a member without one would open a watch all the same.
+            found = await self._http.entries(FOLDER, revision)
+        except NotThere:
+            return False
+        return found.entries == self._known
+
+    async def _read_all(self) -> int:
+        found = await self._http.entries(FOLDER)
+        self._told, self._known = found.revision, dict(found.entries)
+        self._is_lost = False
+        self._tell(listed(found.entries))
+        return found.revision
 
     async def _beat(self) -> None:
         while True:
             await asyncio.sleep(self._beat_seconds)
             await self._http.is_well(FOLDER)
 
-    async def _watch(self, progress: Progress) -> None:
+    async def _watch(self, revision: int) -> None:
         """Returns when everything has to be read anew. Raises EtcdError."""
-        async with self._http.watch(FOLDER, progress.revision + 1) as lines:
+        async with self._http.watch(FOLDER, revision) as lines:
             async for text in lines:
                 if not text:
                     continue
                 match wire.line(text):
-                    case Created() as created if progress.goes_on_in(created):
+                    case Created():
                         self._stands()
-                    case Created() | Compacted():
-                        log.info("the watch on etcd cannot go on: everything is read anew")
-                        self._progress = None
+                    case Compacted():
+                        # While we were about to watch.
+                        self._told = None
                         return
                     case Changes(changes=changes):
-                        self._tell_all(changes)
+                        for change in changes:
+                            self._tell_change(change)
         raise EtcdError(f"{self._http.endpoint} ended the watch")
 
-    def _tell_all(self, changes: Sequence[Change]) -> None:
-        assert self._progress is not None
-        for change in changes:
-            if change.value is None:
-                self._tell(Left(change.key))
-            else:
-                self._tell(entry(change.key, change.value))
-            revision = max(self._progress.revision, change.revision)
-            self._progress = replace(self._progress, revision=revision)
+    def _tell_change(self, change: Change) -> None:
+        self._told = change.revision
+        if change.value is None:
+            self._known.pop(change.key, None)
+            self._tell(Left(change.key))
+        else:
+            self._known[change.key] = change.value
+            self._tell(entry(change.key, change.value))
 
     def _stands(self) -> None:
         self._wait_seconds = FIRST_WAIT_SECONDS

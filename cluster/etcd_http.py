@@ -51,8 +51,10 @@ class EtcdHttp:
     ) -> None:
         await self._client.__aexit__(kind, error, trace)
 
-    async def entries(self, prefix: str) -> wire.Contents:
-        return wire.contents(await self._ask("/v3/kv/range", wire.folder(prefix)))
+    async def entries(self, prefix: str, revision: int = 0) -> wire.Contents:
+        """As they are now, or were at that revision. Raises NotThere, EtcdError."""
+        body = {**wire.folder(prefix), "revision": str(revision)}
+        return wire.contents(await self._ask("/v3/kv/range", body))
 
     async def is_well(self, prefix: str) -> None:
         """Raises EtcdError unless a majority of the cluster answers through this member."""
@@ -103,14 +105,8 @@ class EtcdHttp:
         if not isinstance(said, dict):
             raise EtcdError(f"{self.endpoint} answered {answer.status_code} and no JSON object")
         if answer.status_code != 200:
-            raise _refusal(said)
+            raise wire.refusal(said)
         return said
 
     def _failed(self, error: httpx2.HTTPError) -> EtcdError:
         return EtcdError(f"{self.endpoint}: {type(error).__name__} {error}".rstrip())
-
-
-def _refusal(said: Body) -> EtcdError:
-    what = wire.message(said.get("error", said))
-    kind = wire.LeaseGone if "requested lease not found" in what else EtcdError
-    return kind(what)

@@ -29,6 +29,14 @@ class LeaseGone(EtcdError):
     """The lease has ended, and its entries with it."""
 
 
+class NotThere(EtcdError):
+    """The store does not know that revision: it is compacted, or has not been reached yet."""
+
+
+OUT_OF_RANGE = 11
+"""gRPC's code for both."""
+
+
 @dataclass(frozen=True, slots=True)
 class Change:
     """
@@ -57,14 +65,7 @@ class Contents:
 
 @dataclass(frozen=True, slots=True)
 class Created:
-    """The watch stands.
-
-    Attributes:
-        revision: How far the store is.
-    """
-
-    revision: int
-    cluster: str
+    """The watch stands; but etcd looks only now whether it still has all that was asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,10 +132,18 @@ def line(text: str) -> Created | Compacted | Changes:
                 return Compacted()
             raise EtcdError(f"etcd ended the watch: {result.get('cancel_reason', 'no reason')}")
         if result.get("created"):
-            return Created(*_header(result))
+            return Created()
         return Changes(tuple(_change(event) for event in result.get("events", ())))
     except _NONSENSE as error:
         raise _nonsense(error) from None
+
+
+def refusal(answer: Body) -> EtcdError:
+    """The error for an answer that is not 200."""
+    what = message(answer.get("error", answer))
+    if answer.get("code") == OUT_OF_RANGE:
+        return NotThere(what)
+    return LeaseGone(what) if "requested lease not found" in what else EtcdError(what)
 
 
 def message(error: Any) -> str:

@@ -46,7 +46,7 @@ class EtcdServer:
         """With what it knew when it was stopped."""
         self._starts += 1
         peers = f"http://127.0.0.1:{self._port + 1}"
-        command = [
+        command: list[str | Path] = [
             *(PROGRAM, "--name", "it", "--data-dir", self._folder / f"etcd-{self._port}"),
             *("--listen-client-urls", self._url, "--advertise-client-urls", self._url),
             *("--listen-peer-urls", peers, "--initial-advertise-peer-urls", peers),

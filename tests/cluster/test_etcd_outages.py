@@ -1,0 +1,212 @@
+"""What an outage of etcd does to those who announce and those who follow: nothing is lost."""
+
+import asyncio
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from pdgate.cluster import etcd_wire
+from pdgate.cluster.directory import Joined, Left, Listed, Lost, Resumed
+from pdgate.cluster.etcd import Etcd
+from pdgate.cluster.etcd_http import EtcdHttp
+from tests.cluster.watching import D, P, following
+from tests.support.etcd import EtcdServer, etcd_server
+
+LEASE_SECONDS = 2
+BEAT_SECONDS = 0.3
+
+
+@pytest.fixture
+def etcd(own_etcd: EtcdServer) -> EtcdServer:
+    return own_etcd
+
+
+def directory(*servers: EtcdServer) -> Etcd:
+    urls = [url for server in servers for url in server.endpoints]
+    return Etcd(urls, lease_seconds=LEASE_SECONDS, beat_seconds=BEAT_SECONDS)
+
+
+async def stop(etcd: EtcdServer) -> None:
+    """While the loop goes on."""
+    await asyncio.to_thread(etcd.stop)
+
+
+async def start(etcd: EtcdServer) -> None:
+    await asyncio.to_thread(etcd.start)
+
+
+async def test_after_an_outage_the_watch_goes_on_where_it_was(etcd: EtcdServer) -> None:
+    """What was written meanwhile, here before we are back, is told then."""
+    etcd.put(P.key, P.value())
+    async with following(directory(etcd)) as told:
+        assert await told.next() == Listed({P.key: P})
+        await stop(etcd)
+        await told.first(Lost)
+        assert told.nothing_more()
+        await start(etcd)
+        etcd.put(D.key, D.value())
+
+        assert await told.next() == Resumed()
+        assert await told.next() == Joined(D.key, D)
+
+
+async def test_what_was_compacted_meanwhile_is_read_anew(etcd: EtcdServer) -> None:
+    etcd.put(P.key, P.value())
+    async with following(directory(etcd)) as told:
+        await told.next()
+        etcd.freeze()
+        await told.first(Lost)
+        etcd.thaw()
+        etcd.delete(P.key)
+        etcd.put(D.key, D.value())
+        etcd.compact()
+
+        assert await told.first(Listed) == Listed({D.key: D})
+
+
+async def test_a_store_that_starts_anew_is_read_anew(etcd: EtcdServer) -> None:
+    """It counts from the beginning again: a watch from the old number would say nothing."""
+    for _ in range(5):
+        etcd.put(P.key, P.value())
+    async with following(directory(etcd)) as told:
+        await told.next()
+        await stop(etcd)
+        await told.first(Lost)
+        etcd.forget()
+        await start(etcd)
+
+        assert await told.next() == Listed({})
+        etcd.put(D.key, D.value())
+        assert await told.next() == Joined(D.key, D)
+
+
+async def test_a_store_that_starts_anew_and_has_caught_up_is_read_anew(etcd: EtcdServer) -> None:
+    """By its name and numbers it is the same one; only its contents tell."""
+    etcd.put(P.key, P.value())
+    async with following(directory(etcd)) as told:
+        await told.next()
+        await stop(etcd)
+        await told.first(Lost)
+        etcd.forget()
+        await start(etcd)
+        etcd.put(D.key, D.value())
+
+        assert await told.next() == Listed({D.key: D})
+
+
+async def test_a_store_that_does_not_answer_is_lost_though_its_connections_stay(
+    etcd: EtcdServer,
+) -> None:
+    async with following(directory(etcd)) as told:
+        await told.next()
+        etcd.freeze()
+        await told.first(Lost)
+        etcd.thaw()
+
+        assert await told.next() == Resumed()
+
+
+async def test_a_loss_is_told_once(etcd: EtcdServer) -> None:
+    """However many attempts fail in it."""
+    async with following(directory(etcd)) as told:
+        await told.next()
+        await stop(etcd)
+        await told.first(Lost)
+        await start(etcd)
+
+        assert await told.next() == Resumed()
+
+
+async def test_who_comes_before_the_store_is_listed_when_it_starts(etcd: EtcdServer) -> None:
+    await stop(etcd)
+    async with directory(etcd).announce(P), following(directory(etcd)) as told:
+        assert isinstance(await told.next(), Lost)
+        await start(etcd)
+
+        listed = await told.first(Listed)
+        assert listed == Listed({P.key: P}) or await told.next() == Joined(P.key, P)
+
+
+async def test_an_entry_whose_lease_ended_is_made_again(etcd: EtcdServer) -> None:
+    async with following(directory(etcd)) as told:
+        await told.next()
+        async with directory(etcd).announce(P):
+            await told.until(Joined(P.key, P))
+            (lease,) = etcd.leases()
+            etcd.revoke(lease)
+
+            assert await told.next() == Left(P.key)
+            assert await told.next() == Joined(P.key, P)
+
+
+async def test_an_empty_store_is_told_of_everybody_again(etcd: EtcdServer) -> None:
+    etcd.put(D.key, D.value())
+    async with directory(etcd).announce(P), following(directory(etcd)) as told:
+        await told.first(Listed)
+        await stop(etcd)
+        etcd.forget()
+        await start(etcd)
+        await told.first(Lost)
+
+        listed = await told.first(Listed)
+        assert listed == Listed({P.key: P}) or await told.next() == Joined(P.key, P)
+
+
+async def test_an_engine_that_dies_is_gone_when_its_lease_ends(etcd: EtcdServer) -> None:
+    """Nobody says goodbye for it."""
+    async with following(directory(etcd)) as told:
+        await told.next()
+        engine = asyncio.create_task(_dies(etcd))
+        assert await told.next() == Joined(P.key, P)
+        engine.cancel()
+
+        assert await told.next() == Left(P.key)
+
+
+async def _dies(etcd: EtcdServer) -> None:
+    async with EtcdHttp(etcd.endpoints) as http:
+        await http.put(P.key, P.value(), await http.grant(1))
+        await asyncio.Event().wait()
+
+
+async def test_a_living_engine_stays_longer_than_its_lease(etcd: EtcdServer) -> None:
+    async with following(directory(etcd)) as told:
+        await told.next()
+        async with directory(etcd).announce(P):
+            await told.until(Joined(P.key, P))
+            # Somebody else's lease of twice the length is the clock.
+            (ours,) = etcd.leases()
+            clock = etcd.ask("/v3/lease/grant", {"TTL": str(2 * LEASE_SECONDS)})["ID"]
+            etcd.ask("/v3/kv/put", etcd_wire.put(D.key, D.value(), clock))
+            assert isinstance(await told.next(), Joined)
+
+            assert await told.next() == Left(D.key)
+            assert etcd.leases() == [ours]
+
+
+async def test_leaving_while_the_store_is_away_takes_no_longer_than_seconds(
+    etcd: EtcdServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        async with following(directory(etcd)) as told, directory(etcd).announce(P):
+            await told.first(Joined)
+            await stop(etcd)
+
+    assert "ends by itself" in caplog.text
+
+
+@pytest.fixture
+def other_etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdServer]:
+    with etcd_server(tmp_path_factory.mktemp("other")) as server:
+        yield server
+
+
+async def test_where_one_endpoint_is_away_the_next_is_asked(
+    etcd: EtcdServer, other_etcd: EtcdServer
+) -> None:
+    """Two stores stand for two members of one here: what counts is who is asked."""
+    await stop(etcd)
+    other_etcd.put(D.key, D.value())
+    async with following(directory(etcd, other_etcd)) as told:
+        assert await told.first(Listed) == Listed({D.key: D})
