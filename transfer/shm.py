@@ -9,6 +9,8 @@
 No process serves the bytes, so a busy owner slows nobody down. Whether a copy is good is
 decided after it: a region that was closed meanwhile, or an owner that died, fails it.
 
+Memory that the backend did not allocate is copied by the kernel (shm_foreign.py).
+
 Both have to run as the same user and in the same network namespace (that is where
 abstract socket names live): one host, or containers of one pod.
 """
@@ -34,6 +36,9 @@ from pdgate.transfer.base import (
     TransferError,
 )
 from pdgate.transfer.jobs import Jobs
+from pdgate.transfer.memory import Memory
+from pdgate.transfer.memory import address as address_of
+from pdgate.transfer.memory import view as view_of
 from pdgate.transfer.running import Interrupted, Running
 from pdgate.transfer.shm_links import Link, Links
 from pdgate.transfer.shm_owner import Owner, ShmMemory, ShmRegion
@@ -62,18 +67,15 @@ class Shm(Backend):
         self._closed = False
 
     def allocate(self, length: int) -> Region:
-        with self._lock:
-            if self._closed:
-                raise TransferError("the backend is closed")
-            epoch = descriptors.new_epoch()
-            address = {"socket": self._socket_name}
-            region = ShmRegion(Descriptor(self.name, epoch, length, address), self._owner)
-            self._owner.add(region)
-        return region
+        return self._open(length, None)
+
+    def register(self, memory: Memory) -> Region:
+        registered = view_of(memory)
+        return self._open(len(registered), registered)
 
     def adopt(self, fd: int, length: int) -> Region:
         descriptor = Descriptor(self.name, descriptors.new_epoch(), length, {})
-        return ShmMemory(descriptor, Segment(fd, length))
+        return ShmMemory(descriptor, Segment(fd, length).memory)
 
     def read(
         self, local: Region, remote: Descriptor, ranges: Sequence[Range], timeout_seconds: float
@@ -81,9 +83,13 @@ class Shm(Backend):
         region = self._ours(local)
 
         def copy(transfer: Running, link: Link, merged: Sequence[Range]) -> None:
-            for one in merged:
-                theirs = link.segment.bytes[one.remote : one.remote + one.length]
-                _copy(transfer, region.segment.bytes[one.local : one.local + one.length], theirs)
+            if link.foreign is not None:
+                here = address_of(region.memory)
+                link.foreign.read(here, merged, lambda: _look(transfer, link))
+            else:
+                for one in merged:
+                    theirs = link.segment.bytes[one.remote : one.remote + one.length]
+                    _copy(transfer, region.bytes[one.local : one.local + one.length], theirs)
             link.check()
 
         return self._start("read", copy, region, remote, ranges, timeout_seconds)
@@ -100,9 +106,13 @@ class Shm(Backend):
         region = self._ours(local)
 
         def copy(transfer: Running, link: Link, merged: Sequence[Range]) -> None:
-            for one in merged:
-                theirs = link.segment.bytes[one.remote : one.remote + one.length]
-                _copy(transfer, theirs, region.segment.bytes[one.local : one.local + one.length])
+            if link.foreign is not None:
+                here = address_of(region.memory)
+                link.foreign.write(here, merged, lambda: _look(transfer, link))
+            else:
+                for one in merged:
+                    theirs = link.segment.bytes[one.remote : one.remote + one.length]
+                    _copy(transfer, theirs, region.bytes[one.local : one.local + one.length])
             link.check()
             # After the copy: a system call in between orders the two for other cores.
             if immediate is not None:
@@ -126,6 +136,16 @@ class Shm(Backend):
         self._owner.close()
         self._jobs.close()
         self._links.close()
+
+    def _open(self, length: int, registered: memoryview | None) -> Region:
+        with self._lock:
+            if self._closed:
+                raise TransferError("the backend is closed")
+            epoch = descriptors.new_epoch()
+            descriptor = Descriptor(self.name, epoch, length, {"socket": self._socket_name})
+            region = ShmRegion(descriptor, self._owner, registered)
+            self._owner.add(region)
+        return region
 
     def _start(
         self,
@@ -161,6 +181,13 @@ class Shm(Backend):
         if region.closed:
             raise StaleDescriptor("our own region is closed")
         return region
+
+
+def _look(transfer: Running, link: Link) -> None:
+    """Between two pieces of a long copy."""
+    if transfer.over:
+        raise Interrupted
+    link.check()
 
 
 def _copy(transfer: Running, to: Bytes, source: Bytes) -> None:

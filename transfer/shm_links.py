@@ -8,6 +8,7 @@ from pdgate.transfer import shm_wire as wire
 from pdgate.transfer.base import PeerLost, StaleDescriptor, TransferError
 from pdgate.transfer.listener import shut
 from pdgate.transfer.running import Interrupted, Running
+from pdgate.transfer.shm_foreign import Foreign
 from pdgate.transfer.shm_segment import Segment
 from pdgate.transfer.tcp_links import hung_up
 
@@ -16,9 +17,17 @@ NOTICE_SECONDS = 5.0
 
 
 class Link:
-    def __init__(self, sock: socket.socket, segment: Segment, epoch: bytes) -> None:
+    """
+    Attributes:
+        foreign: Where the memory is, if it is not in the segment.
+    """
+
+    def __init__(
+        self, sock: socket.socket, segment: Segment, foreign: Foreign | None, epoch: bytes
+    ) -> None:
         self._sock = sock
         self.segment = segment
+        self.foreign = foreign
         self._epoch = epoch
         self._lock = threading.Lock()
         self._closed = False
@@ -93,7 +102,7 @@ class Links:
 def _attach(name: str, epoch: bytes, length: int, transfer: Running) -> Link:
     sock = wire.new_socket()
     try:
-        segment = _hello(sock, name, epoch, length, transfer)
+        segment, foreign = _hello(sock, name, epoch, length, transfer)
     except BaseException as error:
         sock.close()
         if transfer.over:
@@ -104,23 +113,27 @@ def _attach(name: str, epoch: bytes, length: int, transfer: Running) -> Link:
             raise TransferError(f"{transfer.what}: the peer speaks something else") from None
         raise
     sock.settimeout(NOTICE_SECONDS)
-    return Link(sock, segment, epoch)
+    return Link(sock, segment, foreign, epoch)
 
 
-def _hello(sock: socket.socket, name: str, epoch: bytes, length: int, transfer: Running) -> Segment:
+def _hello(
+    sock: socket.socket, name: str, epoch: bytes, length: int, transfer: Running
+) -> tuple[Segment, Foreign | None]:
     sock.settimeout(CONNECT_SECONDS)
     sock.connect(wire.path(name))
     sock.settimeout(None)
     transfer.on_interrupt(lambda: shut(sock))
     wire.send_hello(sock, epoch)
-    status, owned, fds = wire.receive_reply(sock)
+    reply = wire.receive_reply(sock)
     try:
         transfer.on_interrupt(None)
-        if status is wire.Status.STALE:
+        if reply.status is wire.Status.STALE:
             raise StaleDescriptor(f"{transfer.what}: the owner does not know this epoch")
-        if status is not wire.Status.OK or len(fds) != 1 or owned != length:
+        if reply.status is not wire.Status.OK or len(reply.fds) != 1 or reply.length != length:
             raise TransferError(f"{transfer.what}: the owner refused")
-        return Segment(fds[0], length)
+        if reply.address:
+            return Segment(reply.fds[0], 0), Foreign(wire.process(sock), reply.address)
+        return Segment(reply.fds[0], length), None
     finally:
-        for fd in fds:
+        for fd in reply.fds:
             os.close(fd)

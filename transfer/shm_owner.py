@@ -4,20 +4,24 @@ import os
 import socket
 import threading
 
+import numpy as np
+import numpy.typing as npt
+
 from pdgate.transfer import shm_wire as wire
 from pdgate.transfer.arrivals import Arrivals
 from pdgate.transfer.base import Descriptor, Region, StaleDescriptor
 from pdgate.transfer.listener import Listener
-from pdgate.transfer.shm_segment import Segment, create
+from pdgate.transfer.memory import address
+from pdgate.transfer.shm_segment import create
 
 
 class ShmMemory(Region):
-    """A segment that we may move."""
+    """Memory that we may move."""
 
-    def __init__(self, descriptor: Descriptor, segment: Segment) -> None:
+    def __init__(self, descriptor: Descriptor, memory: memoryview) -> None:
         self.descriptor = descriptor
-        self.segment = segment
-        self.memory = segment.memory
+        self.memory = memory
+        self.bytes: npt.NDArray[np.uint8] = np.frombuffer(memory, np.uint8)
         self._closed = False
 
     @property
@@ -29,31 +33,37 @@ class ShmMemory(Region):
 
 
 class ShmRegion(ShmMemory):
-    """A segment that peers may map."""
+    """Memory that peers may reach: a segment, or somebody else's beside an empty segment."""
 
-    def __init__(self, descriptor: Descriptor, owner: "Owner") -> None:
+    def __init__(
+        self, descriptor: Descriptor, owner: "Owner", registered: memoryview | None = None
+    ) -> None:
         """Raises OSError."""
         self.epoch = bytes.fromhex(descriptor.epoch)
-        self._fd, segment = create(descriptor.length, self.epoch)
-        super().__init__(descriptor, segment)
+        length = descriptor.length if registered is None else 0
+        self._fd, self.segment = create(length, self.epoch)
+        super().__init__(descriptor, self.segment.memory if registered is None else registered)
+        self._address = 0 if registered is None else address(registered)
         self.arrivals = Arrivals()
         self._owner = owner
         self._lock = threading.Lock()
 
-    def share(self) -> int:
-        return self._fd
+    def share(self) -> int | None:
+        return None if self._address else self._fd
 
     def hand_to(self, sock: socket.socket) -> bool:
         """False if it is closed. Under the lock, so that the descriptor stays open."""
         with self._lock:
             if not self._closed:
-                wire.send_reply(sock, wire.Status.OK, self.descriptor.length, self._fd)
+                length = self.descriptor.length
+                wire.send_reply(sock, wire.Status.OK, length, self._fd, self._address)
             return not self._closed
 
     def close(self) -> None:
         """Peers that have it mapped see that the epoch is gone, also in the middle of a read.
 
-        The memory itself is freed when the last view of it is.
+        The memory itself is freed when the last view of it is. Registered memory is its
+        owner's, and a copy that is under way in another process goes on to its end.
         """
         with self._lock:
             if self._closed:

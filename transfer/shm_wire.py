@@ -2,10 +2,13 @@
 
     peer                              owner
       | HELLO epoch [16] -----------> |   same user? epoch known?
-      | <-- OK length, and the memfd  |   or STALE
+      | <-- OK length, address, memfd |   or STALE
       | LANDED immediate -----------> |   after each counted write
       |            ...                |
       | <-- end of file               |   the owner is gone, however it went
+
+The address is 0 where the memfd is the memory; else the memory is the owner's alone, at
+this address, and the memfd is a header without bytes.
 
 The socket's name is abstract (Linux): no file is left behind. Abstract names know no
 permissions, so the owner asks the kernel who is calling.
@@ -17,12 +20,12 @@ import os
 import socket
 import struct
 from enum import IntEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 MAGIC: Final = b"PDSM"
 
 _HELLO = struct.Struct("<4s16s")
-_REPLY = struct.Struct("<4sBxxxQ")
+_REPLY = struct.Struct("<4sBxxxQQ")
 _LANDED = struct.Struct("<4sI")
 _CREDENTIALS = struct.Struct("3i")
 
@@ -31,6 +34,19 @@ class Status(IntEnum):
     OK = 0
     STALE = 1
     REFUSED = 2
+
+
+class Reply(NamedTuple):
+    """
+    Attributes:
+        length: Of the region.
+        fds: The caller closes them.
+    """
+
+    status: Status
+    length: int
+    address: int
+    fds: list[int]
 
 
 class BadMessage(Exception):
@@ -46,9 +62,20 @@ def new_socket() -> socket.socket:
 
 
 def same_user(sock: socket.socket) -> bool:
-    data = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    _, uid, _ = _CREDENTIALS.unpack(data)
+    _, uid = _peer(sock)
     return uid in (os.geteuid(), 0)
+
+
+def process(sock: socket.socket) -> int:
+    """Id of the process at the other end when it began to listen; 0 if we cannot see it."""
+    pid, _ = _peer(sock)
+    return pid
+
+
+def _peer(sock: socket.socket) -> tuple[int, int]:
+    data = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid, uid, _ = _CREDENTIALS.unpack(data)
+    return pid, uid
 
 
 def send_hello(sock: socket.socket, epoch: bytes) -> None:
@@ -65,19 +92,18 @@ def receive_hello(sock: socket.socket) -> bytes | None:
     return data[4:]
 
 
-def send_reply(sock: socket.socket, status: Status, length: int = 0, fd: int | None = None) -> None:
-    message = _REPLY.pack(MAGIC, status, length)
+def send_reply(
+    sock: socket.socket, status: Status, length: int = 0, fd: int | None = None, address: int = 0
+) -> None:
+    message = _REPLY.pack(MAGIC, status, length, address)
     if fd is None:
         sock.sendall(message)
     else:
         socket.send_fds(sock, [message], [fd])
 
 
-def receive_reply(sock: socket.socket) -> tuple[Status, int, list[int]]:
-    """Status, length of the region, descriptors (the caller closes them).
-
-    Raises BadMessage, OSError.
-    """
+def receive_reply(sock: socket.socket) -> Reply:
+    """Raises BadMessage, OSError."""
     data, fds, _, _ = socket.recv_fds(sock, _REPLY.size + 1, 1)
     if not data:
         raise ConnectionResetError("the owner hung up")
@@ -85,8 +111,8 @@ def receive_reply(sock: socket.socket) -> tuple[Status, int, list[int]]:
         for fd in fds:
             os.close(fd)
         raise BadMessage
-    _, status, length = _REPLY.unpack(data)
-    return Status(status), length, fds
+    _, status, length, address = _REPLY.unpack(data)
+    return Reply(Status(status), length, address, fds)
 
 
 def send_landed(sock: socket.socket, immediate: int) -> None:

@@ -1,5 +1,7 @@
 """A process that owns a region and says where: `python -m tests.support.kv_owner tcp 4096`.
 
+With `registered` behind it, the backend is given memory instead of asked for it.
+
 Byte i of the region is i % 251. It prints the descriptor as one line of JSON and lives
 until its standard input ends. `Owned` runs it.
 """
@@ -25,9 +27,10 @@ def pattern(length: int, start: int = 0) -> bytes:
 class Owned:
     """The process, from the outside."""
 
-    def __init__(self, backend: str, length: int) -> None:
+    def __init__(self, backend: str, length: int, *, registered: bool = False) -> None:
+        words = [backend, str(length), *(["registered"] if registered else [])]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.kv_owner", backend, str(length)],
+            [sys.executable, "-m", "tests.support.kv_owner", *words],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -62,7 +65,11 @@ class Owned:
 
 def main() -> None:
     backend = registry.load(sys.argv[1])
-    region = backend.allocate(int(sys.argv[2]))
+    length = int(sys.argv[2])
+    if sys.argv[3:] == ["registered"]:
+        region = backend.register(memoryview(bytearray(length)))
+    else:
+        region = backend.allocate(length)
     region.memory[:] = pattern(len(region.memory))
     print(json.dumps(descriptors.as_data(region.descriptor)), flush=True)
     sys.stdin.read()

@@ -7,11 +7,11 @@ from contextlib import closing
 import pytest
 
 from pdgate.transfer import registry
-from pdgate.transfer.base import Backend, Range, StaleDescriptor
+from pdgate.transfer.base import Backend, PeerLost, Range, StaleDescriptor
 from pdgate.transfer.memory import Memory
-from tests.support.kv_owner import pattern
+from tests.support.kv_owner import Owned, pattern
 
-BACKENDS = ["tcp"]
+BACKENDS = ["shm", "tcp"]
 SECONDS = 10.0
 PAGE = 4096
 
@@ -92,3 +92,24 @@ def test_what_cannot_be_written_is_refused(backends: tuple[Backend, Backend]) ->
     for bad in (memoryview(b"constant"), memoryview(bytearray(8))[::2], (0, 8), (4096, -1)):
         with pytest.raises(ValueError, match="memory"):
             ours.register(bad)
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_it_is_reached_in_another_process_until_that_one_dies(name: str) -> None:
+    length = 2 * PAGE
+    with (
+        closing(registry.load(name)) as ours,
+        Owned(name, length, registered=True) as owner,
+    ):
+        local = ours.allocate(length)
+        ours.read(local, owner.descriptor, [Range(0, 0, length)], SECONDS).wait(SECONDS)
+        assert bytes(local.memory) == pattern(length)
+        local.memory[:8] = b"written!"
+        ours.write(local, owner.descriptor, [Range(0, PAGE, 8)], SECONDS).wait(SECONDS)
+        ours.read(local, owner.descriptor, [Range(100, PAGE, 9)], SECONDS).wait(SECONDS)
+        assert bytes(local.memory[100:109]) == b"written!" + pattern(1, PAGE + 8)
+
+        owner.kill()
+
+        with pytest.raises(PeerLost):
+            ours.read(local, owner.descriptor, [Range(0, 0, 1)], SECONDS).wait(SECONDS)
