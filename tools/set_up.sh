@@ -21,7 +21,7 @@ apt_install() {
     [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null || return 1
     echo "set-up: installing $1"
     apt-get update -qq
-    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "$1" >/dev/null
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$1" >/dev/null
 }
 
 left_out() {

@@ -89,7 +89,7 @@ class Agent(Library):
     def close(self) -> None:
         """Its destructor disconnects, and joins the progress thread."""
         with self._lock:
-            del self._agent
+            nixl_library.destroy(self._agent)
 
     def _transfer(self, move: Move, peer: str) -> None:
         agent, notice = self._agent, move.notice or b""
@@ -111,9 +111,11 @@ class Agent(Library):
                 look_seconds = min(2 * look_seconds, LONGEST_LOOK_SECONDS)
                 state = agent.check_xfer_state(handle)
         finally:
-            # One that cannot be cancelled now goes when the peer is forgotten.
+            # One that cannot be cancelled now goes when the peer is forgotten. A handle in the
+            # frames of an error would keep the agent alive beyond its end.
             with contextlib.suppress(*self._errors):
                 agent.release_xfer_handle(handle)
+            del handle
         if state != "DONE":
             raise TransferError(f"nixl's {move.op} failed: {state}")
 

@@ -9,7 +9,9 @@ transfer stands still until both sides look, so doing without it is no cure.
 import importlib
 import os
 import threading
+import traceback
 from collections.abc import Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
@@ -18,6 +20,8 @@ from pdgate.transfer.library import missing
 
 PROGRESS_MICROSECONDS: Final = 1000
 """Between two looks of the progress thread: 0.03 of a core when idle (measured)."""
+
+RDMA_DEVICES: Final = Path("/sys/class/infiniband")
 
 # `nixl` picks the flavour that fits the CUDA it finds; the others stand alone.
 _NAMES: Final = ("nixl", "nixl_cu13", "nixl_cu12")
@@ -29,8 +33,13 @@ def load() -> Any:
     """NIXL's `_api`. Raises LookupError."""
     # Its INFO lines go to standard output, which is the engine's.
     os.environ.setdefault("NIXL_LOG_LEVEL", "WARN")
+    if not any(RDMA_DEVICES.glob("*")):
+        # The wheel brings RDMA libraries of its own, which load the system's drivers
+        # (Debian: ibverbs-providers) and crash with them when the process ends.
+        os.environ.setdefault("UCX_MODULES", "^ib,rdmacm")
     for name in _NAMES:
         try:
+            importlib.import_module(name)
             return importlib.import_module(f"{name}._api")
         except ModuleNotFoundError as error:
             if error.name != name:
@@ -64,6 +73,14 @@ def agent(api: Any, name: str, ucx: Mapping[str, str]) -> Any:
     return made
 
 
+def destroy(made: Any) -> None:
+    """Now, and not when the last error that has seen it is forgotten.
+
+    An agent that lives until the interpreter ends is destroyed after what it needs.
+    """
+    del made.agent
+
+
 def errors(api: Any) -> tuple[type[Exception], ...]:
     """They have no common base."""
     found = vars(api.nixlBind).values()
@@ -93,6 +110,8 @@ class Translated:
         at: TracebackType | None,
     ) -> None:
         if isinstance(error, self._known):
+            # NIXL's own frames hold the handle, and by it the agent.
+            traceback.clear_frames(at)
             ours = (
                 PeerLost if type(error).__name__ == "nixlRemoteDisconnectError" else TransferError
             )
