@@ -86,11 +86,18 @@ def test_it_dies_at_the_request_it_was_told_to() -> None:
         assert process.wait_for_end() == 1
 
 
-def test_wrong_settings_are_said_at_the_start() -> None:
-    command = [sys.executable, "-m", "pdgate.engine.cli", "--model", "/nowhere/at/all"]
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--model", "/nowhere/at/all"), "could not start"),
+        (("--tp", "3"), "4 heads cannot be split evenly over tp 3"),
+    ],
+)
+def test_wrong_settings_are_said_at_the_start(options: tuple[str, ...], said: str) -> None:
+    command = [sys.executable, "-m", "pdgate.engine.cli", *options]
     with child(command) as process:
         assert process.wait_for_end() == 1
-        assert "could not start" in process.tail()
+        assert said in process.tail()
 
 
 @pytest.mark.parametrize("transfer", ["tcp", "shm"])

@@ -9,6 +9,7 @@ from pdgate.engine.settings import Settings
     "wrong",
     [
         {"blocks": 0},
+        {"tp": 0},
         {"max_seqs": 9, "max_step_tokens": 8},
         {"role": "cook"},
         {"role": "prefill"},

@@ -28,6 +28,9 @@ from pdgate.transfer.plan.pair import Pair
 REMEMBERED = 256
 """Pairs of shapes whose meeting is kept."""
 
+MAX_TP = 1024
+"""No engine has more; a peer that says so must not cost us a plan of that size."""
+
 Blocks = Sequence[tuple[int, int]]
 """(source's, destination's): the same tokens."""
 
@@ -124,6 +127,8 @@ def _meeting(source: Shape, destination: Shape) -> Meeting:
 
 
 def _end(shape: Shape) -> End:
+    if shape.tp > MAX_TP:
+        raise ValueError(f"tp {shape.tp} is more than {MAX_TP}")
     layout = KvLayout(
         model=shape.model,
         kv_heads=shape.kv_heads,

@@ -1,0 +1,161 @@
+"""Who exchanges what when both sides are split, and what of it a peer may not say."""
+
+import socket
+from contextlib import closing
+
+import pytest
+
+from pdgate.transfer import descriptors
+from pdgate.transfer.base import Descriptor, PeerLost, TransferError
+from pdgate.transfer.messenger import messages, shards
+from pdgate.transfer.messenger.errors import HandOverError, Why
+from pdgate.transfer.messenger.mover import Destination, Done, Mover
+from pdgate.transfer.messenger.shape import Shape
+from pdgate.transfer.messenger.sharded import Sharded
+from tests.support.engine_pair import D_BLOCKS, arrival
+from tests.support.fake_core import SECONDS, FakeCore
+
+
+def shape(tp: int, kv_heads: int = 4) -> Shape:
+    return Shape("tiny", 3, 16, kv_heads, 4, 8, "float32", 4, tp)
+
+
+def region(tp: int, length: int | None = None, backend: str = "shm") -> dict[str, object]:
+    bytes_needed = shape(tp).total_bytes if length is None else length
+    return descriptors.as_data(Descriptor(backend, "ab" * 16, bytes_needed, {}))
+
+
+def refused(data: list[dict[str, object]], tp: int = 2) -> HandOverError:
+    with pytest.raises(HandOverError) as caught:
+        shards.remotes(data, shape(tp), "shm")
+    return caught.value
+
+
+def test_a_peer_has_as_many_regions_as_shards() -> None:
+    assert len(shards.remotes([region(2), region(2)], shape(2), "shm")) == 2
+    assert refused([region(2)]).message == "1 regions for tp 2"
+    assert refused([]).why is Why.WRONG_SHAPE
+
+
+def test_every_region_is_looked_at() -> None:
+    assert refused([region(2), {"backend": 1}]).why is Why.BROKEN
+    assert refused([region(2), region(2, backend="tcp")]).why is Why.UNSUPPORTED
+    assert refused([region(2), region(2, length=100)]).why is Why.WRONG_SHAPE
+
+
+@pytest.mark.parametrize("tp", [3, 0, -1, 6, 1 << 40])
+def test_shards_that_cannot_be_are_refused(tp: int) -> None:
+    with pytest.raises(HandOverError, match="wrong layout") as caught:
+        shards.pairs(shape(1), shape(tp), "k")
+    assert str(tp) in caught.value.message
+
+
+@pytest.mark.parametrize(("source", "to", "writers"), [(1, 1, 1), (4, 2, 2), (2, 4, 1), (8, 2, 2)])
+def test_a_shard_waits_for_each_source_that_has_some_of_its_heads(
+    source: int, to: int, writers: int
+) -> None:
+    assert [shards.senders(shape(source), shape(to), shard) for shard in range(to)] == (
+        [writers] * to
+    )
+
+
+def test_pages_of_equal_shards_go_whole() -> None:
+    """One range per layer, as blocks in a row are adjacent."""
+    (cut,) = shards.reads(shape(1), shape(1), "k", [(4, 8), (5, 9)])
+
+    page = shape(1).page_bytes
+    assert [one.length for one in cut.ranges] == [2 * page] * 3
+    assert cut.total_bytes == 6 * page
+
+
+class Ways(Mover):
+    """Movers that remember what they were told, and end nothing by themselves."""
+
+    def __init__(self, opens: int = 99) -> None:
+        self.opens = opens
+        self.open_now = 0
+        self.done: list[Done] = []
+
+    def open(self, remote: Descriptor, line: int) -> Destination:
+        if not self.opens:
+            raise OSError("no more of them")
+        self.opens -= 1
+        self.open_now += 1
+        return Way(self)
+
+    def close(self) -> None:
+        return
+
+
+class Way(Destination):
+    def __init__(self, ways: Ways) -> None:
+        self.ways = ways
+
+    def write(self, ranges: object, until: float, immediate: int, done: Done) -> None:
+        self.ways.done.append(done)
+
+    def close(self) -> None:
+        self.ways.open_now -= 1
+
+
+def sharded(movers: list[Ways]) -> Sharded:
+    remotes = [Descriptor("shm", "ab" * 16, 0, {})]
+    return Sharded(movers, remotes, 0, shape(4), shape(1), "k")
+
+
+def test_a_tile_has_landed_when_all_its_parts_have() -> None:
+    movers = [Ways() for _ in range(4)]
+    ended: list[TransferError | None] = []
+
+    sharded(movers).write(0, [(4, 8)], 0.0, 1, ended.append)
+    for mover in movers:
+        assert ended == []
+        (done,) = mover.done
+        done(None)
+
+    assert ended == [None]
+
+
+def test_a_part_that_fails_is_told_when_the_others_move_nothing_any_more() -> None:
+    movers = [Ways() for _ in range(4)]
+    ended: list[TransferError | None] = []
+    lost = PeerLost("gone")
+
+    sharded(movers).write(0, [(4, 8)], 0.0, 1, ended.append)
+    for mover, error in zip(movers, [None, lost, None, TransferError("later")], strict=True):
+        assert ended == []
+        mover.done[0](error)
+
+    assert ended == [lost]
+
+
+def test_movers_that_were_opened_in_vain_are_closed() -> None:
+    movers = [Ways(), Ways(), Ways(opens=0), Ways()]
+
+    with pytest.raises(OSError, match="no more"):
+        sharded(movers)
+
+    assert [mover.open_now for mover in movers] == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("tp", [3, -1, 1 << 40])
+def test_a_prefill_with_impossible_shards_is_told_to_stop(tp: int) -> None:
+    with (
+        closing(FakeCore("shm", "vllm-kvt", "decode")) as core,
+        socket.create_server(("127.0.0.1", 0)) as server,
+    ):
+        port = server.getsockname()[1]
+        params = {"remote_host": "127.0.0.1", "remote_port": port, "do_remote_prefill": True}
+        core.load(arrival("d1", "k", params=params), D_BLOCKS)
+        server.settimeout(SECONDS)
+        with server.accept()[0] as sock:
+            sock.settimeout(SECONDS)
+            assert isinstance(messages.receive(sock), messages.Push)
+            messages.send(sock, messages.Accepted(tp))
+            assert isinstance(messages.receive(sock), messages.Cancel)
+            messages.send(sock, messages.Stopped())
+
+        error = core.result()
+
+    assert error is not None
+    assert "wrong layout" in error
