@@ -55,7 +55,7 @@ class Mooncake(Visiting):
         self._protocol, self._device = protocol, device
         super().__init__(host, advertise, port=port)
 
-    def _open(self, host: str, advertise: str) -> Library:
+    def open_library(self, host: str, advertise: str) -> Library:
         return Engines(maker(advertise, self._protocol, self._device))
 
 

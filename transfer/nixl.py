@@ -33,7 +33,7 @@ MEMORY = "DRAM"
 class Nixl(Visiting):
     name: ClassVar = "nixl"
 
-    def _open(self, host: str, advertise: str) -> Library:
+    def open_library(self, host: str, advertise: str) -> Library:
         return Agent("NET_DEVICES=lo" if _is_loopback(host) else "")
 
 

@@ -50,12 +50,12 @@ from pdgate.transfer.visit_regions import VisitedMemory, VisitedRegion
 
 class Visiting(Backend):
     @abstractmethod
-    def _open(self, host: str, advertise: str) -> Library:
+    def open_library(self, host: str, advertise: str) -> Library:
         """Raises LookupError (not installed), OSError."""
 
     def __init__(self, host: str = "127.0.0.1", advertise: str = "", *, port: int = 0) -> None:
         """Visits are received on host:port (0: any); peers dial `advertise`, or `host`."""
-        self._library = self._open(host, advertise or host)
+        self._library = self.open_library(host, advertise or host)
         try:
             self._owner = Owner(self.name, host, port, self._library)
         except BaseException:

@@ -56,6 +56,6 @@ class InProcessBackend(Visiting):
     name: ClassVar = "in-process"
     library: InProcess
 
-    def _open(self, host: str, advertise: str) -> Library:
+    def open_library(self, host: str, advertise: str) -> Library:
         self.library = InProcess()
         return self.library

@@ -13,12 +13,15 @@ from pdgate.transfer import mooncake_engine, nixl_library
 
 # Slow, because destroying an engine of Mooncake's takes a second, and because the quick tests
 # run also where neither is installed.
-BACKENDS: Final = [
+OURS: Final = [
     "shm",
     "tcp",
     pytest.param("mooncake", marks=pytest.mark.slow),
     pytest.param("nixl", marks=pytest.mark.slow),
 ]
+
+BACKENDS: Final = os.environ.get("PDGATE_TEST_BACKENDS", "").split() or OURS
+"""PDGATE_TEST_BACKENDS names others, of packages that are not ours."""
 
 
 def require(name: str) -> None:
