@@ -9,15 +9,16 @@ import pytest
 from pdgate.transfer import registry
 from pdgate.transfer.base import Backend, PeerLost, Range, StaleDescriptor
 from pdgate.transfer.memory import Memory
+from tests.support.kv_backends import BACKENDS, require
 from tests.support.kv_owner import Owned, pattern
 
-BACKENDS = ["shm", "tcp"]
 SECONDS = 10.0
 PAGE = 4096
 
 
 @pytest.fixture(params=BACKENDS)
 def backends(request: pytest.FixtureRequest) -> Iterator[tuple[Backend, Backend]]:
+    require(request.param)
     with (
         closing(registry.load(request.param)) as ours,
         closing(registry.load(request.param)) as theirs,
@@ -96,6 +97,7 @@ def test_what_cannot_be_written_is_refused(backends: tuple[Backend, Backend]) ->
 
 @pytest.mark.parametrize("name", BACKENDS)
 def test_it_is_reached_in_another_process_until_that_one_dies(name: str) -> None:
+    require(name)
     length = 2 * PAGE
     with (
         closing(registry.load(name)) as ours,

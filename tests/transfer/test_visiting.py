@@ -201,6 +201,22 @@ def test_a_write_that_did_not_show_up_is_not_believed(
     assert not counted(theirs, remote)
 
 
+def test_memory_that_another_process_shared_is_written_from(
+    ours: InProcessBackend, theirs: InProcessBackend
+) -> None:
+    """A mover adopts the engine's pages, and peers are not let into them by it."""
+    remote, fd = theirs.allocate(PAGE), filled(theirs).share()
+    assert fd is not None
+    adopted = ours.adopt(fd, PAGE)
+
+    ours.write(adopted, remote.descriptor, ALL, SECONDS, immediate=1).wait(SECONDS)
+
+    assert bytes(remote.memory) == pattern(PAGE)
+    assert counted(theirs, remote)
+    with pytest.raises(TypeError, match="cannot reach"):
+        ours.expect(adopted, 1, 1, SECONDS)
+
+
 def test_a_visitor_that_vanishes_spoils_the_memory(theirs: InProcessBackend) -> None:
     """It may have been writing when it was killed."""
     remote = theirs.allocate(PAGE)
