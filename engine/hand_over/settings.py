@@ -1,9 +1,10 @@
 """What a connector has to know of the engine it serves."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from pdgate.protocols.instance import Role
+from pdgate.transfer.messenger.receiving import Patience
 
 _WILDCARDS = ("", "0.0.0.0", "::")
 
@@ -22,6 +23,7 @@ class ConnectorSettings:
         model: Compared with the peer's.
         mover: Who writes pages into peers: a process of its own, or threads of this one,
             which take turns at the interpreter with the model.
+        patience: With peers that say nothing.
         peer: "host:port" of the other engine's API, for ids that name none (neuron, static
             1P1D); empty if there is none.
     """
@@ -35,6 +37,7 @@ class ConnectorSettings:
     model: str
     peer: str = ""
     mover: Literal["process", "threads"] = "process"
+    patience: Patience = field(default_factory=Patience)
 
     @property
     def advertised_host(self) -> str:

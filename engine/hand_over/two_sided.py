@@ -64,7 +64,14 @@ class TwoSided(Connector):
         self._pushes = Pushes(core, shape, self._offers, self.movers)
         self._loads = Loads(
             Reading(
-                core, backend, regions, shape, self.counters, settings.lease_seconds, self.locate
+                core,
+                backend,
+                regions,
+                shape,
+                self.counters,
+                settings.lease_seconds,
+                self.locate,
+                settings.patience,
             )
         )
         offering = Offering(core, self._offers, self._pushes, regions, shape, self.engine_id)

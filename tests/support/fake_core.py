@@ -13,9 +13,12 @@ from typing import Any, Literal
 from pdgate.engine.connector import Arrival, Connector, Keep, Load, Pages
 from pdgate.engine.hand_over.registry import connect
 from pdgate.engine.hand_over.settings import ConnectorSettings
+from pdgate.engine.hand_over.two_sided import TwoSided
 from pdgate.engine.layout import Layout
 from pdgate.transfer import registry
 from pdgate.transfer.base import Region
+from pdgate.transfer.messenger.process_mover import ProcessMover
+from pdgate.transfer.messenger.receiving import Patience
 from tests.support.ports import free_port
 
 SECONDS = 10.0
@@ -41,6 +44,7 @@ class FakeCore:
     model: str = "tiny"
     peer: str = ""
     mover: Literal["process", "threads"] = "threads"
+    patience: Patience = field(default_factory=Patience)
     kv_port: int = 0
     results: "queue.Queue[tuple[str, str | None]]" = field(default_factory=queue.Queue)
     given_up: "queue.Queue[tuple[str, str]]" = field(default_factory=queue.Queue)
@@ -65,6 +69,7 @@ class FakeCore:
             model=self.model,
             peer=self.peer,
             mover=self.mover,
+            patience=self.patience,
         )
         try:
             self.connector: Connector = connect(
@@ -82,6 +87,13 @@ class FakeCore:
     def close(self) -> None:
         self.connector.close()
         self.backend.close()
+
+    @property
+    def mover_pid(self) -> int:
+        assert isinstance(self.connector, TwoSided)
+        (mover,) = self.connector.movers
+        assert isinstance(mover, ProcessMover)
+        return mover.pid
 
     @property
     def region(self) -> Region:

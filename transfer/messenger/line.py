@@ -1,15 +1,24 @@
 """P's end of a connection, for threads that must not wait for D to read."""
 
+import select
 import socket
 import threading
 
 from pdgate.transfer.messenger import messages
 
+MAX_UNREAD_BYTES = 64 << 10
+"""Of ours, which a peer may let pile up; about, as the kernel rounds it."""
+ANSWER_SECONDS = 10.0
+
 
 class Line:
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MAX_UNREAD_BYTES)
+        self._room = select.poll()
+        self._room.register(sock, select.POLLOUT)
         self._lock = threading.Lock()
+        self._lost = False
 
     def fileno(self) -> int:
         return self._sock.fileno()
@@ -17,21 +26,37 @@ class Line:
     def receive(self, seconds: float | None) -> messages.Message | None:
         """None when the peer hung up or `say` gave it up. Raises BadMessage, OSError."""
         self._sock.settimeout(seconds)
-        return messages.receive(self._sock)
+        return None if self._lost else messages.receive(self._sock)
+
+    def answer(self, message: messages.Message) -> None:
+        """May wait for the peer to read, so only where no other thread says anything.
+
+        Raises OSError.
+        """
+        with self._lock:
+            self._sock.settimeout(ANSWER_SECONDS)
+            messages.send(self._sock, message)
 
     def say(self, message: messages.Message) -> None:
         """Never blocks: a peer that lets its answers pile up has lost its connection."""
         data = messages.frame(message)
         with self._lock:
-            try:
-                sent = self._sock.send(data, socket.MSG_DONTWAIT)
-            except OSError:
-                sent = 0
-            if sent < len(data):
+            if self._send(data) < len(data):
                 self._give_up()
+
+    def _send(self, data: bytes) -> int:
+        """How much of it the kernel took at once."""
+        # Python waits for room before it sends, whatever the flags, if there is a timeout.
+        if not self._room.poll(0):
+            return 0
+        try:
+            return self._sock.send(data, socket.MSG_DONTWAIT)
+        except OSError:
+            return 0
 
     def _give_up(self) -> None:
         """Ends our reading only: the peer may see the end when nothing can land any more."""
+        self._lost = True
         try:
             self._sock.shutdown(socket.SHUT_RD)
         except OSError:

@@ -11,12 +11,12 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from pdgate.transfer.base import Backend, Region, TransferError
 from pdgate.transfer.messenger.core import Core
 from pdgate.transfer.messenger.counters import Counters
-from pdgate.transfer.messenger.errors import HandOverError
+from pdgate.transfer.messenger.errors import HandOverError, Why
 from pdgate.transfer.messenger.interrupt import Interrupt
 from pdgate.transfer.messenger.peer import Peer
 from pdgate.transfer.messenger.pull import pull
@@ -27,6 +27,9 @@ from pdgate.transfer.messenger.source import Source, Target
 
 CLOSE_SECONDS = 10.0
 FAREWELL_SECONDS = 2.0
+
+NOT_OURS = (Why.UNKNOWN, Why.TAKEN, Why.EXPIRED, Why.WRONG_ENGINE)
+"""What the key stands for is not ours to abandon: another's, or the next request's."""
 
 Locate = Callable[[Source, float], tuple[str, int]]
 """The peer's KV service; the float is the time.monotonic() to be done by."""
@@ -45,7 +48,7 @@ class Reading:
     counters: Counters
     lease_seconds: float
     locate: Locate
-    patience: Patience = field(default_factory=Patience)
+    patience: Patience
 
 
 class Loads:
@@ -125,10 +128,12 @@ class Loads:
             self._reading.core.gave_up(request_id, str(failure))
 
         error = None
+        ours = True
         try:
             moved = self._fill(source, target, interrupt, adrift)
         except (HandOverError, TransferError) as failure:
             error = "cancelled" if interrupt.fired else str(failure)
+            ours = not (isinstance(failure, HandOverError) and failure.why in NOT_OURS)
         # A bug fails this request; without `loaded` its pages would be lost for good.
         except Exception as failure:
             log.exception("load of %s broke", request_id)
@@ -144,7 +149,7 @@ class Loads:
             counters.failed += 1
             log.info("load of %s failed: %s", request_id, error)
         self._reading.core.loaded(request_id, error)
-        if error is not None:
+        if error is not None and ours:
             self._abandon(source)
 
     def _fill(

@@ -9,7 +9,10 @@ from typing import Any, Final
 
 import msgspec
 
-MAX_BYTES: Final = 64 << 10
+MAX_BYTES: Final = 128 << 10
+"""Of a packet; below what a socket takes at once by default."""
+MAX_RANGES: Final = (MAX_BYTES - 64) // 28
+"""Of an order: three numbers of at most nine bytes, and the head of their list."""
 
 
 class Open(msgspec.Struct, frozen=True, tag=True, array_like=True):

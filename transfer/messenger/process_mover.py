@@ -60,6 +60,9 @@ class _There(Destination):
 
     def write(self, ranges: Sequence[Range], until: float, immediate: int, done: Done) -> None:
         merged = [(one.local, one.remote, one.length) for one in lists.merge(ranges)]
+        if len(merged) > wire.MAX_RANGES:
+            done(TransferError(f"{len(merged)} ranges in one write are more than a mover takes"))
+            return
         self._process.write(self._number, merged, until, immediate, done)
 
     def close(self) -> None:

@@ -81,7 +81,7 @@ class _Conversation:
             while (message := self._line.receive(self._silence)) is not None:
                 answer = self._answer(message)
                 if answer is not None:
-                    self._line.say(answer)
+                    self._send(answer)
         except messages.BadMessage as error:
             log.warning("a peer on the KV port spoke something else: %s", error)
             gone = HandOverError(Why.BROKEN, f"the decode engine spoke something else: {error}")
@@ -92,6 +92,15 @@ class _Conversation:
                 self._free(request_id)
             if self._push is not None:
                 self._offering.pushes.leave(self._push, gone)
+
+    def _send(self, answer: messages.Message) -> None:
+        """An offer may be large, so it may take its time; a push's answers come in between
+        the model's layers.
+        """
+        if self._push is None:
+            self._line.answer(answer)
+        else:
+            self._line.say(answer)
 
     def _answer(self, message: messages.Message) -> messages.Message | None:
         try:

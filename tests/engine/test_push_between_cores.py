@@ -1,0 +1,249 @@
+"""KV that a real model computes and pushes, layer by layer, into another core's pages."""
+
+import os
+import queue
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from pdgate.engine.core import EngineCore
+from pdgate.engine.hand_over.registry import connect
+from pdgate.engine.hand_over.settings import ConnectorSettings
+from pdgate.engine.hand_over.two_sided import TwoSided
+from pdgate.engine.request import Finish, Request
+from pdgate.engine.scheduler import Limits
+from pdgate.engine.work import Options
+from pdgate.transfer import registry
+from pdgate.transfer.messenger.process_mover import ProcessMover
+from pdgate.transfer.messenger.receiving import Patience
+from tests.support.engine_cores import (
+    GREEDY,
+    PATIENCE_SECONDS,
+    Engine,
+    ask,
+    engine,
+    layout,
+    tiny,
+    tokens_of,
+)
+from tests.support.ports import free_port
+
+TEXT = "The quick brown fox jumps over the lazy dog, and then over another one, and so on."
+IMPATIENT = Patience(ping=0.05, silence=0.4, stop=0.2)
+
+
+class Watched(EngineCore):
+    """Says what its connector tells it."""
+
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
+        self.told: queue.Queue[str] = queue.Queue()
+
+    def loaded(self, request_id: str, error: str | None = None) -> None:
+        super().loaded(request_id, error)
+        self.told.put("loaded")
+
+    def gave_up(self, request_id: str, error: str) -> None:
+        super().gave_up(request_id, error)
+        self.told.put("gave up")
+
+    def release(self, request_id: str) -> None:
+        super().release(request_id)
+        self.told.put("release")
+
+    def abort(self, request_id: str) -> None:
+        super().abort(request_id)
+        self.told.put("abort")
+
+
+@dataclass
+class Side:
+    engine: Engine
+    core: Watched
+    connector: TwoSided
+    asked: "queue.Queue[str]" = field(default_factory=queue.Queue)
+    """Which hooks the core has called."""
+
+    def __post_init__(self) -> None:
+        kept, dropped = self.connector.kept, self.connector.dropped
+
+        def watch_kept(*words: Any) -> Any:
+            self.asked.put("kept")
+            return kept(*words)
+
+        def watch_dropped(*words: Any) -> Any:
+            in_use = dropped(*words)
+            self.asked.put("dropped in use" if in_use else "dropped")
+            return in_use
+
+        self.connector.kept = watch_kept  # type: ignore[method-assign, assignment]
+        self.connector.dropped = watch_dropped  # type: ignore[method-assign, assignment]
+
+    @property
+    def port(self) -> int:
+        return self.connector.kv_address[1]
+
+    def used(self) -> int:
+        """Pages, when the core has done all that it was told."""
+        self.engine.answer(ask("look", "x", replace(GREEDY, max_tokens=1)))
+        return self.core.gauges.blocks_used
+
+    def mover(self, number: int) -> None:
+        """Sends the mover a signal."""
+        (mover,) = self.connector.movers
+        assert isinstance(mover, ProcessMover)
+        os.kill(mover.pid, number)
+
+
+def until(events: "queue.Queue[str]", wanted: str) -> None:
+    while events.get(timeout=PATIENCE_SECONDS) != wanted:
+        pass
+
+
+class Scene:
+    def __init__(self, backend: str, stack: ExitStack, lease_seconds: float) -> None:
+        self._backend = backend
+        self._lease_seconds = lease_seconds
+        self._stack = stack
+        # Chunks of 20 tokens end inside a block of 16.
+        chunked = Options(Limits(max_seqs=8, max_tokens=20))
+        self.prefill = self._side("prefill", chunked)
+        self.decode = self._side("decode", Options())
+
+    def _side(self, role: str, options: Options) -> Side:
+        where = layout()
+        backend = registry.load(self._backend)
+        self._stack.callback(backend.close)
+        region = backend.allocate(where.total_bytes)
+        made = Engine(region.memory)
+        made.core = core = Watched(tiny(), where, [region.memory], made.deliver, options)
+        settings = ConnectorSettings(
+            role=role,
+            host="127.0.0.1",
+            api_port=free_port(),
+            kv_host="127.0.0.1",
+            kv_port=0,
+            lease_seconds=self._lease_seconds,
+            model="tiny",
+            patience=IMPATIENT,
+        )
+        connector = connect(
+            "vllm-kvt",
+            core=core,
+            layout=where,
+            regions=[region],
+            backend=backend,
+            settings=settings,
+        )
+        assert isinstance(connector, TwoSided)
+        self._stack.callback(connector.close)
+        made.core.connect(connector)
+        made.core.start()
+        self._stack.callback(made.core.stop)
+        return Side(made, core, connector)
+
+    def request(self, request_id: str = "d", text: str = TEXT) -> Request:
+        address: dict[str, Any] = {"remote_host": "127.0.0.1", "remote_port": self.prefill.port}
+        return ask(request_id, text, params=address)
+
+    def none_is_taken(self) -> bool:
+        """Once D's load has ended and P was told to let go."""
+        until(self.decode.core.told, "loaded")
+        until(self.prefill.core.told, "release")
+        return self.decode.used() == 0 and self.prefill.used() == 0
+
+    def stuck(self) -> None:
+        """All of "d" is computed, and none of it has come."""
+        self.prefill.mover(signal.SIGSTOP)
+        self.decode.engine.core.submit(self.request())
+        until(self.prefill.asked, "kept")
+
+
+@pytest.fixture(params=["shm", "tcp"])
+def scene(request: pytest.FixtureRequest) -> Iterator[Scene]:
+    with ExitStack() as stack:
+        yield Scene(str(request.param), stack, lease_seconds=30.0)
+
+
+@pytest.fixture
+def hasty() -> Iterator[Scene]:
+    """Its leases end while the test looks."""
+    with ExitStack() as stack:
+        yield Scene("shm", stack, lease_seconds=0.3)
+
+
+@pytest.fixture(scope="module")
+def expected() -> list[int]:
+    alone = engine()
+    alone.core.start()
+    tokens = alone.tokens(ask("single", TEXT))
+    alone.core.stop()
+    return tokens
+
+
+def test_decode_goes_on_where_prefill_pushed(scene: Scene, expected: list[int]) -> None:
+    answer = scene.decode.engine.answer(scene.request())
+
+    assert tokens_of(answer) == expected
+    assert scene.decode.core.stats.prompts_computed == 1
+    assert scene.prefill.core.stats.generated == 0
+    assert scene.none_is_taken()
+
+
+def test_many_at_once(scene: Scene) -> None:
+    texts = {f"d{n}": f"{n} {TEXT[n:]}" for n in range(6)}
+    alone = engine()
+    alone.core.start()
+    right = {name: alone.tokens(ask(name, text)) for name, text in texts.items()}
+    alone.core.stop()
+
+    for name, text in texts.items():
+        scene.decode.core.submit(scene.request(name, text))
+    answers = scene.decode.engine.answers(*texts)
+
+    assert {name: tokens_of(outputs) for name, outputs in answers.items()} == right
+
+
+def test_an_abort_while_the_mover_hangs_frees_pages_when_it_cannot_write_any_more(
+    scene: Scene,
+) -> None:
+    """On both sides: P's are read by the hanging write, D's are written."""
+    scene.stuck()
+
+    scene.decode.core.abort("d")
+
+    assert scene.decode.engine.answers("d")["d"][-1].finish is Finish.ABORT
+    until(scene.decode.core.told, "gave up")
+    assert scene.decode.used() > 0
+    assert scene.prefill.used() > 0
+    scene.prefill.mover(signal.SIGCONT)
+    assert scene.none_is_taken()
+
+
+def test_a_mover_that_dies_fails_what_it_wrote_and_nothing_else(
+    scene: Scene, expected: list[int]
+) -> None:
+    scene.stuck()
+    scene.prefill.mover(signal.SIGKILL)
+
+    assert scene.decode.engine.answers("d")["d"][-1].finish is Finish.ABORT
+    assert scene.none_is_taken()
+    assert tokens_of(scene.decode.engine.answer(scene.request("d2"))) == expected
+    assert scene.none_is_taken()
+
+
+def test_a_lease_that_ends_while_pages_are_read_keeps_them(hasty: Scene) -> None:
+    hasty.stuck()
+
+    until(hasty.prefill.asked, "dropped in use")
+
+    assert hasty.prefill.core.gauges.blocks_kept == 0
+    assert hasty.prefill.used() > 0
+    hasty.prefill.mover(signal.SIGCONT)
+    # In time or not: all that it was to write was under way when the lease ended.
+    hasty.decode.engine.answers("d")
+    assert hasty.none_is_taken()

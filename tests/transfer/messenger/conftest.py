@@ -1,0 +1,65 @@
+"""A decode engine without a model, on each backend."""
+
+import queue
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from pdgate.transfer.messenger.receiving import Patience
+from pdgate.transfer.shm_owner import ShmRegion
+from pdgate.transfer.tcp_owner import TcpRegion
+from tests.support.engine_pair import D_BLOCKS, arrival
+from tests.support.fake_core import SECONDS, FakeCore
+
+IMPATIENT = Patience(ping=0.05, silence=0.4, stop=0.2)
+"""For tests in which a peer says nothing: they wait this long."""
+
+
+@pytest.fixture(params=["shm", "tcp"])
+def backend(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def decode(backend: str) -> Iterator[FakeCore]:
+    with closing(FakeCore(backend, "vllm-kvt", "decode")) as core:
+        yield core
+
+
+@pytest.fixture
+def impatient(backend: str) -> Iterator[FakeCore]:
+    with closing(FakeCore(backend, "vllm-kvt", "decode", patience=IMPATIENT)) as core:
+        yield core
+
+
+def staged(port: int, **more: Any) -> dict[str, Any]:
+    address = {"remote_host": "127.0.0.1", "remote_port": port}
+    return {**address, "do_remote_prefill": True, **more}
+
+
+def load(core: FakeCore, port: int, key: str = "k", request_id: str = "d1") -> None:
+    core.load(arrival(request_id, key, params=staged(port)), D_BLOCKS)
+
+
+def tiles(core: FakeCore) -> "queue.Queue[int]":
+    """Gets an item for each tile that has landed, from now on."""
+    landed: queue.Queue[int] = queue.Queue()
+    (region,) = core.regions
+    assert isinstance(region, ShmRegion | TcpRegion)
+    arrivals = region.arrivals
+    count = arrivals.count
+
+    def counted(immediate: int) -> None:
+        count(immediate)
+        landed.put(immediate)
+
+    arrivals.count = counted  # type: ignore[method-assign]
+    return landed
+
+
+def error_of(core: FakeCore) -> str:
+    request_id, error = core.results.get(timeout=SECONDS)
+    assert error is not None, request_id
+    return error

@@ -1,0 +1,231 @@
+"""What D may ask P to write, and what P does when D misbehaves."""
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import msgspec
+import pytest
+
+from pdgate.engine.connector import Keep
+from pdgate.transfer import descriptors
+from pdgate.transfer.messenger import messages, service
+from pdgate.transfer.messenger.errors import Why
+from pdgate.transfer.messenger.shape import Shape
+from tests.support.engine_pair import D_BLOCKS, P_BLOCKS, PROMPT, arrival
+from tests.support.fake_core import LAYOUT, SECONDS, FakeCore
+from tests.transfer.messenger.conftest import error_of, load, tiles
+
+NEEDED = len(PROMPT) - 1
+
+
+@pytest.fixture
+def prefill(backend: str) -> Iterator[FakeCore]:
+    """It keeps two blocks under the key "k"."""
+    with closing(FakeCore(backend, "vllm-kvt", "prefill")) as core:
+        core.prefill(arrival("p1", "k", params={"do_remote_decode": True}), P_BLOCKS)
+        yield core
+
+
+def push(to: FakeCore, **wrong: Any) -> messages.Push:
+    """Into pages of `to`."""
+    right = messages.Push(
+        key="k",
+        engine_id="",
+        wait=False,
+        seconds=SECONDS,
+        shape=Shape.of(to.layout, to.model),
+        descriptors=[descriptors.as_data(region.descriptor) for region in to.regions],
+        block_ids=list(D_BLOCKS),
+        skip=0,
+        tokens=NEEDED,
+        immediate=7,
+        tile_blocks=1,
+    )
+    return msgspec.structs.replace(right, **wrong)
+
+
+def dial(core: FakeCore) -> socket.socket:
+    return socket.create_connection(core.connector.kv_address, timeout=SECONDS)
+
+
+def answer(core: FakeCore, *said: messages.Message) -> messages.Message | None:
+    """To the last of them, of which only that one is answered."""
+    with dial(core) as sock:
+        for message in said:
+            messages.send(sock, message)
+        return messages.receive(sock)
+
+
+def untouched(core: FakeCore) -> bool:
+    return not any(
+        any(core.page(layer, block))
+        for layer in range(LAYOUT.layers)
+        for block in range(LAYOUT.blocks)
+    )
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ({"block_ids": [4, 16]}, Why.BAD_BLOCKS),
+        ({"block_ids": [4, -1]}, Why.BAD_BLOCKS),
+        ({"block_ids": [4, 4]}, Why.BAD_BLOCKS),
+        ({"block_ids": [4]}, Why.BAD_BLOCKS),
+        ({"block_ids": [4, 5, 6]}, Why.BAD_BLOCKS),
+        ({"tile_blocks": 0}, Why.UNSUPPORTED),
+        ({"tile_blocks": 10**6}, Why.UNSUPPORTED),
+        ({"immediate": 2**32}, Why.BROKEN),
+        ({"seconds": float("nan")}, Why.BROKEN),
+        ({"seconds": -1.0}, Why.BROKEN),
+        ({"skip": -1}, Why.BROKEN),
+        ({"skip": 2}, Why.BROKEN),
+        ({"tokens": 0}, Why.BROKEN),
+        ({"key": "another"}, Why.UNKNOWN),
+        ({"engine_id": "another life"}, Why.WRONG_ENGINE),
+        ({"shape": msgspec.structs.replace(Shape.of(LAYOUT, "tiny"), layers=4)}, Why.WRONG_SHAPE),
+        ({"shape": msgspec.structs.replace(Shape.of(LAYOUT, "other"))}, Why.WRONG_SHAPE),
+    ],
+)
+def test_what_cannot_be_right_is_refused_by_name(
+    prefill: FakeCore, decode: FakeCore, wrong: dict[str, Any], why: Why
+) -> None:
+    refused = answer(prefill, push(decode, **wrong))
+
+    assert isinstance(refused, messages.Refused)
+    assert refused.why == why
+    assert untouched(decode)
+    assert isinstance(answer(prefill, push(decode)), messages.Accepted)
+
+
+@pytest.mark.parametrize("field", ["length", "backend", "epoch", "address"])
+def test_a_descriptor_of_other_memory_is_refused_or_fails(
+    prefill: FakeCore, decode: FakeCore, field: str
+) -> None:
+    """A stale epoch is found when the first write comes; the pages go back all the same."""
+    right = descriptors.as_data(decode.regions[0].descriptor)
+    wrong = {"length": 16, "backend": "other", "epoch": "00" * 16, "address": {}}[field]
+    with dial(prefill) as sock:
+        messages.send(sock, push(decode, descriptors=[{**right, field: wrong}]))
+        said = messages.receive(sock)
+        while isinstance(said, messages.Accepted):
+            said = messages.receive(sock)
+
+    assert isinstance(said, messages.Refused | messages.Failed)
+    assert untouched(decode)
+    if isinstance(said, messages.Failed):
+        assert said.why == Why.BROKEN
+        assert prefill.freed.get(timeout=SECONDS) == "p1"
+
+
+def test_a_second_push_of_one_key_is_refused(backend: str, decode: FakeCore) -> None:
+    """Also from another connection: pages go to one decode engine only."""
+    with closing(FakeCore(backend, "vllm-kvt", "prefill")) as prefill:
+        prefill.connector.plan(arrival("p1", "k", params={"do_remote_decode": True}))
+        with dial(prefill) as first:
+            messages.send(first, push(decode))
+            assert isinstance(messages.receive(first), messages.Accepted)
+
+            refused = answer(prefill, push(decode))
+            reader = answer(prefill, messages.Prefill("k", list(PROMPT)))
+
+            assert isinstance(refused, messages.Refused)
+            assert refused.why == Why.TAKEN
+            assert isinstance(reader, messages.Refused)
+            assert "another live request" in reader.message
+
+
+@pytest.mark.parametrize("silent", [False, True])
+def test_a_decode_engine_that_leaves_has_its_prefill_aborted(
+    backend: str, decode: FakeCore, monkeypatch: pytest.MonkeyPatch, silent: bool
+) -> None:
+    """It hung up, or says nothing any more: its host may be dead."""
+    monkeypatch.setattr(service, "SILENCE_SECONDS", 0.1 if silent else SECONDS)
+    with closing(FakeCore(backend, "vllm-kvt", "prefill")) as prefill:
+        prefill.connector.plan(arrival("p1", "k", params={"do_remote_decode": True}))
+        with dial(prefill) as sock:
+            messages.send(sock, push(decode))
+            assert isinstance(messages.receive(sock), messages.Accepted)
+            if not silent:
+                sock.close()
+
+            assert prefill.aborted.get(timeout=SECONDS) == "p1"
+
+
+def test_a_cancel_is_confirmed_and_nothing_comes_later(backend: str, decode: FakeCore) -> None:
+    with closing(FakeCore(backend, "vllm-kvt", "prefill")) as prefill:
+        prefill.connector.plan(arrival("p1", "k", params={"do_remote_decode": True}))
+        with dial(prefill) as sock:
+            messages.send(sock, push(decode))
+            assert isinstance(messages.receive(sock), messages.Accepted)
+
+            messages.send(sock, messages.Cancel())
+            said = [messages.receive(sock), messages.receive(sock)]
+
+        assert any(isinstance(one, messages.Stopped) for one in said)
+        prefill.write(P_BLOCKS, seed=1)
+        for layer in range(LAYOUT.layers):
+            prefill.connector.layer_computed("p1", layer, P_BLOCKS, NEEDED)
+    assert untouched(decode)
+
+
+def test_a_peer_that_never_reads_its_answers_loses_its_push(backend: str, decode: FakeCore) -> None:
+    """Compute must not wait for it."""
+    with closing(FakeCore(backend, "vllm-kvt", "prefill")) as prefill:
+        prefill.connector.plan(arrival("p1", "k", params={"do_remote_decode": True}))
+        with dial(prefill) as sock:
+            messages.send(sock, push(decode))
+            pings = messages.frame(messages.Ping()) * 4096
+
+            def flood() -> None:
+                try:
+                    while True:
+                        sock.sendall(pings)
+                except OSError:
+                    return
+
+            flooding = threading.Thread(target=flood)
+            flooding.start()
+            assert prefill.aborted.get(timeout=SECONDS) == "p1"
+            sock.close()
+            flooding.join(SECONDS)
+
+
+def test_pages_that_do_not_come_end_in_too_late(backend: str) -> None:
+    with (
+        closing(FakeCore(backend, "vllm-kvt", "prefill")) as prefill,
+        closing(FakeCore(backend, "vllm-kvt", "decode", lease_seconds=0.2)) as decode,
+    ):
+        keep = prefill.connector.plan(arrival("p1", "k", params={"do_remote_decode": True}))
+        assert isinstance(keep, Keep)
+
+        load(decode, prefill.connector.kv_address[1])
+
+        assert error_of(decode).startswith("too late")
+        assert prefill.aborted.get(timeout=SECONDS) == "p1"
+    assert untouched(decode)
+
+
+def test_a_lease_that_ends_before_the_push_is_a_named_error(
+    prefill: FakeCore, decode: FakeCore
+) -> None:
+    assert not prefill.connector.dropped("p1", "the lease of 30 s is over")
+
+    load(decode, prefill.connector.kv_address[1])
+
+    assert error_of(decode).startswith("expired: the lease of 30 s is over")
+    assert untouched(decode)
+
+
+def test_what_decode_has_already_is_not_written(prefill: FakeCore, decode: FakeCore) -> None:
+    landed = tiles(decode)
+    skipped = push(decode, skip=1, block_ids=[D_BLOCKS[1]])
+    with dial(prefill) as sock:
+        messages.send(sock, skipped)
+        for _ in range(LAYOUT.layers):
+            landed.get(timeout=SECONDS)
+
+    assert decode.holds([D_BLOCKS[1]], seed=1, first=1)
+    assert not any(decode.page(0, D_BLOCKS[0]))

@@ -1,0 +1,179 @@
+"""Who writes: threads of the engine, or a process of its own that can die or hang."""
+
+import os
+import queue
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+
+import pytest
+
+from pdgate.transfer import registry
+from pdgate.transfer.base import Backend, PeerLost, Range, Region, TransferError
+from pdgate.transfer.messenger.mover import Destination, Mover, ThreadMover
+from pdgate.transfer.messenger.process_mover import ProcessMover
+from tests.support.kv_owner import pattern
+
+SECONDS = 10.0
+LENGTH = 4096
+IMMEDIATE = 7
+
+
+@dataclass
+class Scene:
+    """Our memory and its mover, and memory of a peer with the connection that it asked on."""
+
+    mover: Mover
+    ours: Region
+    theirs: Region
+    theirs_backend: Backend
+    line: socket.socket
+    peer: socket.socket
+
+    def open(self) -> Destination:
+        return self.mover.open(self.theirs.descriptor, self.line.fileno())
+
+    def write(self, to: Destination) -> "queue.Queue[TransferError | None]":
+        ended: queue.Queue[TransferError | None] = queue.Queue()
+        to.write([Range(0, 8, 16)], time.monotonic() + SECONDS, IMMEDIATE, ended.put)
+        return ended
+
+    @property
+    def process(self) -> ProcessMover:
+        assert isinstance(self.mover, ProcessMover)
+        return self.mover
+
+    def freeze(self) -> None:
+        os.kill(self.process.pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        os.kill(self.process.pid, signal.SIGCONT)
+
+    def kill(self) -> None:
+        os.kill(self.process.pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def memory(backend: str) -> Iterator[tuple[Backend, Region, Backend, Region]]:
+    with closing(registry.load(backend)) as ours, closing(registry.load(backend)) as theirs:
+        region = ours.allocate(LENGTH)
+        region.memory[:] = pattern(LENGTH)
+        yield ours, region, theirs, theirs.allocate(LENGTH)
+
+
+@pytest.fixture
+def scene(
+    request: pytest.FixtureRequest, memory: tuple[Backend, Region, Backend, Region]
+) -> Iterator[Scene]:
+    kind = getattr(request, "param", "process")
+    backend, ours, theirs_backend, theirs = memory
+    with ExitStack() as stack:
+        mover: Mover
+        if kind == "process":
+            mover = ProcessMover(backend.name, ours)
+        else:
+            mover = ThreadMover(backend, ours)
+        stack.callback(mover.close)
+        line, peer = socket.socketpair()
+        stack.enter_context(line)
+        stack.enter_context(peer)
+        peer.settimeout(SECONDS)
+        yield Scene(mover, ours, theirs, theirs_backend, line, peer)
+
+
+@pytest.mark.parametrize("scene", ["process", "threads"], indirect=True)
+def test_a_write_lands_and_is_counted(scene: Scene) -> None:
+    counted = scene.theirs_backend.expect(scene.theirs, IMMEDIATE, 2, SECONDS)
+    to = scene.open()
+
+    ends = [scene.write(to), scene.write(to)]
+
+    assert [ended.get(timeout=SECONDS) for ended in ends] == [None, None]
+    counted.wait(SECONDS)
+    assert scene.theirs.memory[8:24] == pattern(16)
+    assert not any(scene.theirs.memory[24:])
+
+
+@pytest.mark.parametrize("scene", ["process", "threads"], indirect=True)
+def test_a_write_that_cannot_be_is_an_error_once(scene: Scene) -> None:
+    scene.theirs.close()
+
+    ended = scene.write(scene.open())
+
+    assert isinstance(ended.get(timeout=SECONDS), TransferError)
+    assert ended.empty()
+
+
+def test_the_peers_connection_ends_only_when_the_mover_lets_go(scene: Scene) -> None:
+    """So that its end says that nobody is left who could write."""
+    to = scene.open()
+    assert scene.write(to).get(timeout=SECONDS) is None
+    scene.line.close()
+    scene.peer.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        scene.peer.recv(1)
+
+    to.close()
+
+    scene.peer.settimeout(SECONDS)
+    assert scene.peer.recv(1) == b""
+
+
+def test_a_mover_that_dies_fails_what_it_had_and_is_replaced(scene: Scene) -> None:
+    to = scene.open()
+    assert scene.write(to).get(timeout=SECONDS) is None
+    first = scene.process.pid
+    scene.freeze()
+    ended = scene.write(to)
+
+    scene.kill()
+
+    assert isinstance(ended.get(timeout=SECONDS), PeerLost)
+    assert isinstance(scene.write(to).get(timeout=SECONDS), PeerLost)
+    again = scene.open()
+    assert scene.write(again).get(timeout=SECONDS) is None
+    assert scene.process.pid != first
+
+
+def test_posting_never_waits_for_a_mover_that_hangs(scene: Scene) -> None:
+    """More than its socket holds; they are written when it goes on."""
+    to = scene.open()
+    scene.freeze()
+    many = 5000
+    counted = scene.theirs_backend.expect(scene.theirs, IMMEDIATE, many, SECONDS * 3)
+
+    ends = [scene.write(to) for _ in range(many)]
+
+    assert all(ended.empty() for ended in ends)
+    scene.thaw()
+    counted.wait(SECONDS * 3)
+    assert all(ended.get(timeout=SECONDS) is None for ended in ends)
+
+
+def test_closing_ends_a_mover_that_hangs(scene: Scene) -> None:
+    to = scene.open()
+    scene.freeze()
+    ended = scene.write(to)
+
+    scene.mover.close()
+
+    assert isinstance(ended.get(timeout=SECONDS), PeerLost)
+    assert not any(scene.theirs.memory)
+
+
+def test_memory_that_cannot_be_shared_is_refused(backend: str) -> None:
+    class Private(Region):
+        def __init__(self, like: Region) -> None:
+            self.memory, self.descriptor = like.memory, like.descriptor
+
+        def close(self) -> None:
+            return
+
+    with (
+        closing(registry.load(backend)) as ours,
+        pytest.raises(TransferError, match="cannot be moved by another process"),
+    ):
+        ProcessMover(backend, Private(ours.allocate(LENGTH)))
