@@ -60,3 +60,8 @@ def endpoint(text: str) -> str:
     if parts.scheme not in ("http", "https") or text != f"{parts.scheme}://{parts.netloc}":
         raise ValueError(f"{text!r} is not a URL like http://host:port")
     return f"{parts.scheme}://{host_and_port(parts.netloc)}"
+
+
+def endpoints(text: str) -> tuple[str, ...]:
+    """Several, between commas; a slash at the end is forgiven. Raises ValueError."""
+    return tuple(endpoint(part.strip().removesuffix("/")) for part in text.split(","))

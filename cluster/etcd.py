@@ -1,6 +1,6 @@
 """A directory on etcd 3.4 or newer, over its HTTP gateway.
 
-    directory = Etcd(endpoints("http://10.0.0.1:2379,http://10.0.0.2:2379"))
+    directory = Etcd(address.endpoints("http://10.0.0.1:2379,http://10.0.0.2:2379"))
 
 The layout of AWS Neuron's disaggregated inference, /workers/{prefill|decode}/{ip}/{port}, so
 that both can share an etcd; `both` and `plain` are ours. Why not one of the packages for
@@ -10,7 +10,6 @@ etcd: docs/decisions/0006-etcd-over-http.md.
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 
-from pdgate.cluster import address
 from pdgate.cluster.directory import Directory, Tell
 from pdgate.cluster.etcd_announce import Announcement
 from pdgate.cluster.etcd_follow import Follower
@@ -18,11 +17,6 @@ from pdgate.cluster.member import Member
 
 LEASE_SECONDS = 10
 BEAT_SECONDS = 2.0
-
-
-def endpoints(text: str) -> tuple[str, ...]:
-    """URLs of members, between commas. Raises ValueError."""
-    return tuple(address.endpoint(part.strip().removesuffix("/")) for part in text.split(","))
 
 
 class Etcd(Directory):

@@ -15,6 +15,7 @@ from pdgate.cluster import etcd_wire as wire
 from pdgate.cluster.etcd_wire import Body, EtcdError
 
 REQUEST_SECONDS = 2.0
+GATEWAY_OFF = "is etcd's HTTP gateway off (enable-grpc-gateway)?"
 
 
 class EtcdHttp:
@@ -102,6 +103,8 @@ class EtcdHttp:
             said: Any = answer.json()
         except ValueError:
             said = None
+        if answer.status_code == 404 and not isinstance(said, dict):
+            raise EtcdError(f"{self.endpoint} has no {path}: {GATEWAY_OFF}")
         if not isinstance(said, dict):
             raise EtcdError(f"{self.endpoint} answered {answer.status_code} and no JSON object")
         if answer.status_code != 200:

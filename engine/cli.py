@@ -53,6 +53,12 @@ def engine(
     die_after: Annotated[
         int | None, typer.Option(help="Take in so many requests, then die at the next.")
     ] = None,
+    etcd: Annotated[
+        str, typer.Option(help="URL of the etcd to be listed in; several between commas.")
+    ] = "",
+    advertise_host: Annotated[
+        str, typer.Option(help="What others dial, if --host is a wildcard.")
+    ] = "",
     shutdown_timeout: Annotated[
         float, typer.Option(help="Seconds that answers under way get at the end.")
     ] = 5.0,
@@ -86,6 +92,8 @@ def engine(
             min_token_ms=min_itl_ms,
             fail_rate=fail_rate,
             die_after=die_after,
+            etcd=etcd,
+            advertise_host=advertise_host,
             goodbye_seconds=shutdown_timeout,
             log_level=log_level,
             threads=threads,

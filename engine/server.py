@@ -1,8 +1,8 @@
 """An engine process: model, KV memory, core, connector and HTTP, put together and ended.
 
-Stopping goes backwards: no new calls, and a moment for the answers under way; then the
-core, which ends what is left as aborted, so that no client is left with half an answer and
-nobody touches the pages; then the connector, then the memory.
+Stopping goes backwards: off the directory, then no new calls, and a moment for the answers
+under way; then the core, which ends what is left as aborted, so that no client is left with
+half an answer and nobody touches the pages; then the connector, then the memory.
 """
 
 import asyncio
@@ -13,11 +13,13 @@ import signal
 import socket
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
 from types import FrameType
 
 import uvicorn
 import uvloop
 
+from pdgate.engine.announcing import announcement
 from pdgate.engine.api import app
 from pdgate.engine.api.service import Service
 from pdgate.engine.connector import Connector
@@ -29,7 +31,7 @@ from pdgate.engine.metrics import EngineMetrics
 from pdgate.engine.model.load import LoadedModel, load
 from pdgate.engine.pace import Faults, Pace
 from pdgate.engine.scheduler import Limits
-from pdgate.engine.settings import NO_PROTOCOL, Settings
+from pdgate.engine.settings import NO_PROTOCOL, WILDCARDS, Settings
 from pdgate.engine.work import Options
 from pdgate.protocols.instance import Role
 from pdgate.transfer.base import Backend, Region
@@ -37,7 +39,6 @@ from pdgate.transfer.base import Backend, Region
 # The core's thread and the event loop take turns at the interpreter; five milliseconds,
 # the default, is several tokens of a small model.
 SWITCH_SECONDS = 0.0005
-WILDCARDS = ("", "0.0.0.0", "::")
 # What aborted answers get to be written; only a client that does not read needs it.
 LAST_WRITE_SECONDS = 5
 
@@ -45,6 +46,9 @@ LAST_WRITE_SECONDS = 5
 def run(settings: Settings) -> None:
     """Serves until SIGTERM or SIGINT. Raises OSError, ValueError, LookupError at the start."""
     logging.basicConfig(level=settings.log_level.upper())
+    # One line for each renewal of a lease is noise.
+    if settings.log_level != "debug":
+        logging.getLogger("httpx2").setLevel(logging.WARNING)
     sys.setswitchinterval(SWITCH_SECONDS)
     model = load(settings.model, settings.most_tokens)
     with listen(settings) as listening, _calm_signals():
@@ -64,25 +68,36 @@ async def _serve(settings: Settings, model: LoadedModel, listening: socket.socke
             timeout_graceful_shutdown=math.ceil(settings.goodbye_seconds + LAST_WRITE_SECONDS),
         )
         ready = _ready_line(settings, listening, connector)
-        await _Server(config, ready, core, settings.goodbye_seconds).serve([listening])
+        listed = announcement(settings, listening.getsockname()[1], connector, names)
+        await _Server(config, ready, core, settings.goodbye_seconds, listed).serve([listening])
 
 
 class _Server(uvicorn.Server):
     """Says when it answers, and ends answers in order when it is asked to stop."""
 
     def __init__(
-        self, config: uvicorn.Config, ready_line: str, core: EngineCore, goodbye_seconds: float
+        self,
+        config: uvicorn.Config,
+        ready_line: str,
+        core: EngineCore,
+        goodbye_seconds: float,
+        listed: AbstractAsyncContextManager[None],
     ) -> None:
         super().__init__(config)
         self._ready_line = ready_line
         self._core = core
         self._goodbye_seconds = goodbye_seconds
+        self._listed = listed
+        self._listing = contextlib.AsyncExitStack()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         print(self._ready_line, flush=True)
+        await self._listing.enter_async_context(self._listed)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        # Before anything is refused, so that nobody is sent here any more.
+        await self._listing.aclose()
         ending = asyncio.ensure_future(self._end_answers())
         try:
             await super().shutdown(sockets)

@@ -3,10 +3,13 @@
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from pdgate.cluster import address
+
 EngineRole = Literal["prefill", "decode", "both", "plain"]
 OnFailedLoad = Literal["fail", "recompute"]
 
 NO_PROTOCOL = "plain"
+WILDCARDS = ("", "0.0.0.0", "::")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +35,8 @@ class Settings:
             decodes: for tests that need a slower engine.
         fail_rate: Share of requests refused with a 500.
         die_after: Requests to take in before the process dies at the next one.
+        etcd: URLs of the etcd to be listed in, between commas; empty for none.
+        advertise_host: What others dial, where `host` is a wildcard or a name of ours only.
         goodbye_seconds: What answers under way get when the process is asked to end.
         threads: Of the linear algebra library.
     """
@@ -60,6 +65,8 @@ class Settings:
     min_token_ms: float = 0.0
     fail_rate: float = 0.0
     die_after: int | None = None
+    etcd: str = ""
+    advertise_host: str = ""
     goodbye_seconds: float = 5.0
     log_level: str = "info"
     threads: int = 1
@@ -82,6 +89,15 @@ class Settings:
                 f"role {self.role} and protocol {self.protocol} do not go together: "
                 "an engine is plain in both or in neither"
             )
+
+        if self.advertise_host:
+            address.host(self.advertise_host)
+        if self.etcd:
+            address.endpoints(self.etcd)
+            if self.host in WILDCARDS and not self.advertise_host:
+                raise ValueError(
+                    f"nobody can dial {self.host!r}: name the address to announce (advertise host)"
+                )
 
     @property
     def most_tokens(self) -> int:

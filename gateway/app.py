@@ -17,6 +17,7 @@ from starlette.exceptions import HTTPException
 from pdgate import __version__
 from pdgate.gateway import errors
 from pdgate.gateway.debug import RecentCalls
+from pdgate.gateway.discovery.status import Status
 from pdgate.gateway.probe import Prober
 from pdgate.protocols.call import CHAT, COMPLETIONS, Headers
 from pdgate.protocols.errors import GatewayError, NotFound
@@ -32,10 +33,12 @@ def create_app(
     running: Running,
     recent: RecentCalls | None,
     call_id: Callable[[Headers], str],
+    directory: Status | None = None,
 ) -> FastAPI:
     """
     `running` is the block in which the gateway has its connections and probes; `call_id`
-    names what is refused, as intake names calls.
+    names what is refused, as intake names calls; `directory` is where engines announce
+    themselves, if anywhere.
     """
 
     @asynccontextmanager
@@ -70,7 +73,10 @@ def create_app(
             for protocol, role in found
         ]
         is_ready = not missing and any(candidate.up for candidate in instances)
-        return JSONResponse({"ready": is_ready, "missing": missing}, 200 if is_ready else 503)
+        said: dict[str, Any] = {"ready": is_ready, "missing": missing}
+        if directory is not None:
+            said["directory"] = directory.as_json()
+        return JSONResponse(said, 200 if is_ready else 503)
 
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:

@@ -9,7 +9,7 @@ from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -205,6 +205,17 @@ def _handover(record: Record) -> str:
     if record.handed_over:
         return "done"
     return "unknown" if record.outcome in ("client_gone", "engine_rejected") else "failed"
+
+
+class Together(Collector):
+    """Several collectors as one."""
+
+    def __init__(self, *parts: Collector) -> None:
+        self._parts = parts
+
+    def collect(self) -> Iterator[Metric]:
+        for part in self._parts:
+            yield from part.collect()
 
 
 def registry_of(counted: Collector) -> CollectorRegistry:

@@ -63,6 +63,10 @@ def serve(
     prefill: Annotated[Urls, _option(ENGINES, "URL of a prefill engine; repeat it.")] = None,
     decode: Annotated[Urls, _option(ENGINES, "URL of a decode engine; repeat it.")] = None,
     plain: Annotated[Urls, _option(ENGINES, "URL of an engine that does both.")] = None,
+    etcd: Annotated[
+        str | None,
+        _option(ENGINES, "URL of the etcd that engines announce themselves in."),
+    ] = None,
     pdd_protocol: Annotated[
         str | None,
         _option(ENGINES, "For engines that name none; see pdgate protocols.", "vllm-nixl"),

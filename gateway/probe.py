@@ -15,6 +15,7 @@ speaks, if nobody said, follows from what answers at the bootstrap address:
 import asyncio
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -62,6 +63,8 @@ class Prober:
         self._timeout_seconds = timeout_seconds
         self._complaints: dict[str, str] = {}
         self._announced = {c.instance.id: c.instance for c in instances}
+        self._new: set[str] = set()
+        self._somebody_is_new = asyncio.Event()
         self.first_round = asyncio.Event()
         """Set when every instance has been looked at once."""
 
@@ -71,37 +74,63 @@ class Prober:
         limits = httpx2.Limits(max_keepalive_connections=0)
         async with httpx2.AsyncClient(timeout=None, limits=limits, trust_env=False) as client:
             while True:
-                async with asyncio.TaskGroup() as round_:
-                    for candidate in self._instances:
-                        round_.create_task(self._look(client, candidate.instance.id))
+                await self._round(client, list(self._announced))
                 self.first_round.set()
-                await asyncio.sleep(self._interval_seconds)
+                # Newcomers are not kept waiting, and do not keep the next round waiting.
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._interval_seconds):
+                        while True:
+                            await self._somebody_is_new.wait()
+                            await self._round(client, list(self._new))
 
-    async def _look(self, client: httpx2.AsyncClient, instance_id: str) -> None:
-        announced = self._announced[instance_id]
-        try:
-            # For the whole look: byte by byte, an engine could hold up everybody's probes.
-            async with asyncio.timeout(self._timeout_seconds):
-                seen = await look(client, announced)
-        except TimeoutError:
-            self._found_down(instance_id, f"no answer within {self._timeout_seconds:g} s")
+    def add(self, announced: Instance) -> None:
+        """One more to look at, soon; or another record of one that is known."""
+        self._announced[announced.id] = announced
+        self._new.add(announced.id)
+        self._somebody_is_new.set()
+
+    def forget(self, instance_id: str) -> None:
+        self._announced.pop(instance_id, None)
+        self.cards.pop(instance_id, None)
+        self._complaints.pop(instance_id, None)
+
+    async def _round(self, client: httpx2.AsyncClient, instance_ids: Sequence[str]) -> None:
+        self._new.clear()
+        self._somebody_is_new.clear()
+        async with asyncio.TaskGroup() as round_:
+            for instance_id in instance_ids:
+                if announced := self._announced.get(instance_id):
+                    round_.create_task(self._look(client, announced))
+
+    async def _look(self, client: httpx2.AsyncClient, announced: Instance) -> None:
+        found = await self._seen(client, announced)
+        instance_id = announced.id
+        # Forgotten or replaced while we looked: then this says nothing of who is there now.
+        if self._announced.get(instance_id) is not announced:
             return
-        except NotWell as why:
-            self._found_down(instance_id, str(why))
-            return
-        # Whatever one engine's answer trips in us, the others are still to be probed.
-        except Exception as error:  # noqa: BLE001
-            self._found_down(instance_id, f"its answer cannot be read: {error!r}")
+        if isinstance(found, str):
+            self._complain(instance_id, found)
+            self._instances.mark_down(instance_id)
             return
         if self._complaints.pop(instance_id, None) is not None:
             log.info("%s is up", instance_id)
-        self.cards[instance_id] = seen.cards
-        self._instances.put(seen.instance)
-        self._instances.mark_up(instance_id, seen.models)
+        self.cards[instance_id] = found.cards
+        self._instances.put(found.instance)
+        self._instances.mark_up(instance_id, found.models)
 
-    def _found_down(self, instance_id: str, why: str) -> None:
-        self._complain(instance_id, why)
-        self._instances.mark_down(instance_id)
+    async def _seen(self, client: httpx2.AsyncClient, announced: Instance) -> Seen | str:
+        """What was found, or why the engine is not well."""
+        try:
+            # For the whole look: byte by byte, an engine could hold up everybody's probes.
+            async with asyncio.timeout(self._timeout_seconds):
+                return await look(client, announced)
+        except TimeoutError:
+            return f"no answer within {self._timeout_seconds:g} s"
+        except NotWell as why:
+            return str(why)
+        # Whatever one engine's answer trips in us, the others are still to be probed.
+        except Exception as error:  # noqa: BLE001
+            return f"its answer cannot be read: {error!r}"
 
     def _complain(self, instance_id: str, why: str) -> None:
         if self._complaints.get(instance_id) != why:

@@ -8,19 +8,26 @@ settings --> instances, policies --> scheduler --.
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
+from pdgate.cluster import address
+from pdgate.cluster.directory import Directory
+from pdgate.cluster.etcd import Etcd
 from pdgate.forwarders import registry as forwarders
 from pdgate.forwarders.execution import Execution, Way
 from pdgate.gateway.app import create_app
 from pdgate.gateway.asgi import Front
-from pdgate.gateway.books import Books, registry_of
+from pdgate.gateway.books import Books, Together, registry_of
 from pdgate.gateway.config import Settings
 from pdgate.gateway.config.checks import mode_for
 from pdgate.gateway.deadlines import Timeouts
 from pdgate.gateway.debug import RecentCalls, no_headers, path_headers
+from pdgate.gateway.discovery.adopt import adopter
+from pdgate.gateway.discovery.feed import Feed
+from pdgate.gateway.discovery.status import Status
 from pdgate.gateway.intake import Intake
 from pdgate.gateway.probe import Prober
 from pdgate.gateway.service import Service
@@ -34,11 +41,17 @@ from pdgate.scheduling.scheduler import Scheduler
 
 log = logging.getLogger(__name__)
 
+DIRECTORY_SECONDS = 3.0
+"""How long the start waits for a directory; without it, those configured are served."""
 
-def build(settings: Settings, metrics_folder: Path | None = None) -> Front:
+
+def build(
+    settings: Settings, metrics_folder: Path | None = None, directory: Directory | None = None
+) -> Front:
     """The gateway as an ASGI application; it makes no connection before its lifespan begins.
 
-    `metrics_folder` is shared by all workers, where there are several.
+    `metrics_folder` is shared by all workers, where there are several. `directory` is what
+    the settings name unless one is given.
     """
     instances = Instances(settings.fleet)
     scheduler = Scheduler(
@@ -51,15 +64,24 @@ def build(settings: Settings, metrics_folder: Path | None = None) -> Front:
     upstream = HttpUpstream(UpstreamSettings(timeouts=_timeouts(settings)))
     recent = RecentCalls() if settings.debug_routes else None
     books = Books(instances, recent, settings.call_log)
-    shared = WorkerMetrics(books, metrics_folder) if metrics_folder else None
     execution = Execution(scheduler, ways(settings), upstream, max_attempts=settings.max_attempts)
     intake = Intake(settings.max_body_bytes, settings.trust_client_kv_params)
     prober = Prober(instances, settings.health.interval_seconds, settings.health.timeout_seconds)
+    feed = _feed(settings, directory, instances, prober)
+    status = Status(feed) if feed else None
+    counted = Together(books, status) if status else books
+    shared = WorkerMetrics(counted, metrics_folder) if metrics_folder else None
 
     @asynccontextmanager
     async def running() -> AsyncIterator[None]:
         async with upstream, asyncio.TaskGroup() as background:
-            always = [background.create_task(prober.run())]
+            always = []
+            if feed is not None:
+                always.append(background.create_task(feed.run()))
+                # Calls that come first should find those who are announced already.
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(feed.listed.wait(), DIRECTORY_SECONDS)
+            always.append(background.create_task(prober.run()))
             if shared is not None:
                 always.append(background.create_task(shared.run()))
             # Engines that are down are found out within the probe's own timeout.
@@ -71,10 +93,20 @@ def build(settings: Settings, metrics_folder: Path | None = None) -> Front:
             for task in always:
                 task.cancel()
 
-    registry = registry_of(shared or books)
-    app = create_app(instances, prober, registry, running, recent, intake.call_id)
+    registry = registry_of(shared or counted)
+    app = create_app(instances, prober, registry, running, recent, intake.call_id, status)
     headers = path_headers if settings.debug_headers else no_headers
     return Front(Service(intake, execution, books), app, headers)
+
+
+def _feed(
+    settings: Settings, directory: Directory | None, instances: Instances, prober: Prober
+) -> Feed | None:
+    if directory is None and settings.etcd:
+        directory = Etcd(address.endpoints(settings.etcd))
+    if directory is None:
+        return None
+    return Feed(directory, instances, prober, adopter(settings), time.monotonic)
 
 
 def ways(settings: Settings) -> Callable[[Instance], Way]:

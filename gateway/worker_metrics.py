@@ -7,7 +7,7 @@ and every WRITE_SECONDS, and adds up what all have written:
     <folder>/<worker>.alive    locked by the worker for as long as it lives
 
 Counters and histograms of a worker that has died stay, or they would seem to go back;
-its gauges go. `pdgate_instance_up` is no amount: the highest counts, not the sum.
+its gauges go. What is no amount (NO_AMOUNTS) is not added up: the highest counts.
 """
 
 import asyncio
@@ -27,7 +27,14 @@ from prometheus_client.samples import Sample
 log = logging.getLogger(__name__)
 
 WRITE_SECONDS = 0.5
-NO_AMOUNTS = frozenset({"pdgate_instance_up"})
+NO_AMOUNTS = frozenset(
+    {
+        "pdgate_instance_up",
+        "pdgate_directory_degraded",
+        "pdgate_directory_instances",
+        "pdgate_directory_unusable",
+    }
+)
 
 
 class WorkerMetrics(Collector):

@@ -17,11 +17,16 @@ def check(settings: Settings) -> None:
         _check_policy(key, getattr(settings, key))
     _check_protocol("'pdd_protocol'", settings.pdd_protocol, settings.scheduling_mode)
     for instance in settings.fleet:
-        where = f"the instance {instance.id!r}"
-        _check_protocol(where, instance.protocol, settings.scheduling_mode)
-        _check_role(where, instance)
-        if instance.generation:
-            _check_generation(where, settings, instance.protocol, instance.generation)
+        check_instance(settings, instance)
+
+
+def check_instance(settings: Settings, instance: Instance) -> None:
+    """Raises ConfigError for an instance that nothing installed can speak to, or not so."""
+    where = f"the instance {instance.id!r}"
+    _check_protocol(where, instance.protocol, settings.scheduling_mode)
+    _check_role(where, instance)
+    if instance.generation:
+        _check_generation(where, settings, instance.protocol, instance.generation)
 
 
 def mode_for(settings: Settings, protocol: str) -> Mode:

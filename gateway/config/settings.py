@@ -6,8 +6,9 @@ It is frozen, and JSON brings it to the workers and back unchanged:
 
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
+from pdgate.cluster import address
 from pdgate.forwarders.base import Mode
 from pdgate.gateway.config.instances import HIGHEST_PORT, InstanceEntry, records
 from pdgate.protocols.instance import Instance
@@ -16,6 +17,11 @@ Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
 
 DEFAULT_POLICY = "least_loaded"
+
+
+def _etcd(text: str) -> str:
+    """Raises ValueError."""
+    return ",".join(address.endpoints(text)) if text else text
 
 
 class Section(BaseModel):
@@ -71,6 +77,7 @@ class Settings(Section):
     """Everything that the gateway is told.
 
     Attributes:
+        etcd: URLs of etcd's members, between commas; engines announce themselves there.
         pdd_protocol: For instances that name none.
         scheduling_mode: None takes what each protocol prefers: batch if it can.
         mooncake_generation: For vllm-mooncake instances that name none.
@@ -85,6 +92,7 @@ class Settings(Section):
 
     listen: Listen = Listen()
     instances: tuple[InstanceEntry, ...] = ()
+    etcd: Annotated[str, AfterValidator(_etcd)] = ""
     pdd_protocol: str = "vllm-nixl"
     scheduling_mode: Mode | None = None
     mooncake_generation: Literal["auto", "a", "b", "c", "d"] = "auto"
@@ -106,14 +114,14 @@ class Settings(Section):
     @property
     def fleet(self) -> tuple[Instance, ...]:
         """The engines, with ids, protocols and generations filled in."""
-        return records(self.instances, self.pdd_protocol, self._generation)
+        return records(self.instances, self.pdd_protocol, self.generation)
 
     @model_validator(mode="after")
     def _every_instance_is_one_of_a_kind(self) -> Self:
-        records(self.instances, self.pdd_protocol, self._generation)
+        records(self.instances, self.pdd_protocol, self.generation)
         return self
 
-    def _generation(self, protocol: str) -> str:
+    def generation(self, protocol: str) -> str:
         """What an instance that names no generation speaks; empty to find it out."""
         match protocol:
             case "vllm-mooncake" if self.mooncake_generation != "auto":

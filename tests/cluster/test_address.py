@@ -2,7 +2,7 @@
 
 import pytest
 
-from pdgate.cluster.etcd import endpoints
+from pdgate.cluster.address import endpoints
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,20 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from pdgate.cluster.memory import Memory
 from pdgate.engine.metrics import EngineMetrics
 from pdgate.forwarders.record import DISAGGREGATED, Record
-from pdgate.gateway.books import SECONDS, Books, registry_of
+from pdgate.gateway.books import SECONDS, Books, Together, registry_of
+from pdgate.gateway.config import Settings
+from pdgate.gateway.discovery.adopt import adopter
+from pdgate.gateway.discovery.feed import Feed
+from pdgate.gateway.discovery.status import Status
+from pdgate.gateway.probe import Prober
 from pdgate.protocols.call import COMPLETIONS, Call
 from pdgate.protocols.errors import BadRequest
 from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling.instances import Instances
 from tests.docs.pages import DOCS, code, table
 from tests.support.engine_cores import engine, layout
 from tests.support.fake_connector import FakeConnector, Meeting
@@ -25,7 +32,9 @@ Shown = dict[str, tuple[str, frozenset[str]]]
 
 
 def test_the_page_has_every_metric_of_the_gateway() -> None:
-    assert _on_page("`pdgate_", but_not="`pdgate_engine_") == _exposed(registry_of(_busy_books()))
+    counted = Together(_busy_books(), _status())
+
+    assert _on_page("`pdgate_", but_not="`pdgate_engine_") == _exposed(registry_of(counted))
 
 
 def test_the_page_has_every_metric_of_the_engine() -> None:
@@ -39,6 +48,13 @@ def test_the_page_has_every_metric_of_the_engine() -> None:
 
 def test_the_page_gives_the_range_of_the_buckets() -> None:
     assert f"in seconds: {SECONDS[0]:g} to {SECONDS[-1]:g}." in PAGE.read_text(encoding="utf-8")
+
+
+def _status() -> Status:
+    """Of a directory; its metrics have samples from the start."""
+    instances = Instances()
+    prober = Prober(instances, interval_seconds=1, timeout_seconds=1)
+    return Status(Feed(Memory(), instances, prober, adopter(Settings()), lambda: 0.0))
 
 
 def _busy_books() -> Books:

@@ -1,0 +1,70 @@
+"""What an engine tells others of itself, and when.
+
+listening, ready  --> listed: gateways send calls
+asked to end      --> not listed, and still serving for `SETTLE_SECONDS`: calls that were
+                      chosen for us before the news got around arrive as any other
+                  --> no new calls; those under way are finished
+"""
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+
+from pdgate.cluster import address
+from pdgate.cluster.member import Member
+from pdgate.engine.connector import Connector
+from pdgate.engine.settings import WILDCARDS, Settings
+from pdgate.protocols.instance import Role
+
+SETTLE_SECONDS = 0.5
+ANY_NAME = "*"
+
+
+def announcement(
+    settings: Settings, api_port: int, connector: Connector | None, names: tuple[str, ...]
+) -> AbstractAsyncContextManager[None]:
+    """The block in which the engine is listed; nothing where there is no directory."""
+    if not settings.etcd:
+        return nullcontext()
+    # An engine alone needs no HTTP client.
+    from pdgate.cluster.etcd import Etcd
+
+    directory = Etcd(address.endpoints(settings.etcd))
+    return _settling(directory.announce(member(settings, api_port, connector, names)))
+
+
+def member(
+    settings: Settings, api_port: int, connector: Connector | None, names: tuple[str, ...]
+) -> Member:
+    """The entry of this very process."""
+    kv = ""
+    if connector is not None:
+        host, port = connector.kv_address
+        kv = address.joined(_dialled(settings, host), port)
+    return Member(
+        role=Role(settings.role),
+        host=address.host(_dialled(settings, settings.host)),
+        port=api_port,
+        protocol=settings.protocol,
+        # Several names, or any, are for the gateway to ask about: an entry has room for one.
+        model=names[0] if len(names) == 1 and names[0] != ANY_NAME else "",
+        kv=kv,
+        epoch=secrets.token_hex(8),
+        tp=settings.tp,
+        block_tokens=settings.block_tokens,
+    )
+
+
+def _dialled(settings: Settings, host: str) -> str:
+    """What others reach this machine by; a wildcard is nothing to dial."""
+    if settings.advertise_host and host in (*WILDCARDS, settings.host):
+        return settings.advertise_host
+    return settings.host if host in WILDCARDS else host
+
+
+@asynccontextmanager
+async def _settling(listed: AbstractAsyncContextManager[None]) -> AsyncIterator[None]:
+    async with listed:
+        yield
+    await asyncio.sleep(SETTLE_SECONDS)

@@ -1,0 +1,43 @@
+"""What a member of a directory is to this gateway.
+
+An entry is written by whoever can reach the store, so it passes the same checks as one in
+the configuration, and a configured instance is never replaced by an announced one.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from pdgate.cluster.member import Member
+from pdgate.gateway.config import ConfigError, Settings
+from pdgate.gateway.config.checks import check_instance
+from pdgate.protocols.instance import Instance, Role
+
+
+class Unusable(Exception):
+    """The member gets no calls; the message says why, for operators."""
+
+
+Adopt = Callable[[Member], Instance]
+
+
+def adopter(settings: Settings) -> Adopt:
+    """Member -> its record, what it left out filled in; raises Unusable."""
+    fleet = settings.fleet
+    ids = {instance.id for instance in fleet}
+    places = {(instance.role, instance.url) for instance in fleet}
+
+    def adopt(member: Member) -> Instance:
+        said = member.instance()
+        if said.id in ids or (said.role, said.url) in places:
+            raise Unusable("it is configured already")
+        default = Role.PLAIN.value if said.role is Role.PLAIN else settings.pdd_protocol
+        protocol = said.protocol or default
+        generation = said.generation or settings.generation(protocol)
+        instance = replace(said, protocol=protocol, generation=generation)
+        try:
+            check_instance(settings, instance)
+        except ConfigError as error:
+            raise Unusable(str(error)) from None
+        return instance
+
+    return adopt

@@ -1,0 +1,129 @@
+"""Keeps the gateway's instances equal to what a directory tells.
+
+directory --events--> roster (pure) --in use--> adopt --> Instances: who gets calls
+                                                     '--> Prober: who is looked at
+
+Being listed is no proof of health: who joins gets calls after its first good probe, and who
+restarted at the same address (another epoch) starts as somebody new. Calls that are under
+way with who leaves go on.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from pdgate.cluster.directory import Directory, Event, Listed, Lost, Refused, Resumed
+from pdgate.cluster.roster import Roster
+from pdgate.gateway.discovery.adopt import Adopt, Unusable
+from pdgate.gateway.probe import Prober
+from pdgate.protocols.instance import Instance
+from pdgate.scheduling.instances import Instances
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What we last put into use under an id."""
+
+    instance: Instance
+    epoch: str
+
+
+class Feed:
+    """
+    Attributes:
+        roster: What the directory has told so far.
+        unusable: Key -> why a member that is listed gets no calls.
+        listed: Set when the directory has told what there is, once.
+    """
+
+    def __init__(
+        self,
+        directory: Directory,
+        instances: Instances,
+        prober: Prober,
+        adopt: Adopt,
+        clock: Callable[[], float],
+    ) -> None:
+        self.roster = Roster()
+        self.unusable: dict[str, str] = {}
+        self.listed = asyncio.Event()
+        self._directory = directory
+        self._instances = instances
+        self._prober = prober
+        self._adopt = adopt
+        self._clock = clock
+        self._held: dict[str, Held] = {}
+        self._told = asyncio.Event()
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._directory.follow(self.tell))
+            group.create_task(self._expire())
+
+    def tell(self, event: Event) -> None:
+        _log(event, self.roster)
+        self.roster.apply(event, self._clock())
+        self._put_into_use()
+        self._told.set()
+        if isinstance(event, Listed):
+            self.listed.set()
+
+    async def _expire(self) -> None:
+        """Drops the doubted when their time has come."""
+        while True:
+            until = self.roster.next_change
+            wait_seconds = None if until is None else max(0.0, until - self._clock())
+            self._told.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._told.wait(), wait_seconds)
+            self.roster.expire(self._clock())
+            self._put_into_use()
+
+    def _put_into_use(self) -> None:
+        wanted = self._wanted()
+        for instance_id in [name for name in self._held if self._held[name] != wanted.get(name)]:
+            del self._held[instance_id]
+            self._instances.remove(instance_id)
+            self._prober.forget(instance_id)
+            if instance_id not in wanted:
+                log.info("%s has left", instance_id)
+        for instance_id, held in wanted.items():
+            if instance_id not in self._held:
+                self._held[instance_id] = held
+                self._instances.put(held.instance)
+                self._prober.add(held.instance)
+                log.info("%s has joined", instance_id)
+
+    def _wanted(self) -> dict[str, Held]:
+        """Instance id -> what should be in use."""
+        wanted: dict[str, Held] = {}
+        unusable = {}
+        for key, member in self.roster.in_use.items():
+            try:
+                instance = self._adopt(member)
+            except Unusable as why:
+                unusable[key] = str(why)
+                if self.unusable.get(key) != str(why):
+                    log.warning("the directory's %s is not used: %s", key, why)
+            else:
+                wanted[instance.id] = Held(instance, member.epoch)
+        self.unusable = unusable
+        return wanted
+
+
+def _log(event: Event, before: Roster) -> None:
+    match event:
+        case Lost(why=why) if before.degraded is None:
+            log.warning("the directory does not answer; engines last known stay in use: %s", why)
+        case Listed() | Resumed() if before.degraded is not None:
+            log.info("the directory answers again")
+        case Refused(key=key, why=why):
+            log.warning("the directory's %s cannot be used: %s", key, why)
+    if isinstance(event, Listed):
+        for key, why in event.refused.items():
+            if before.refused.get(key) != why:
+                log.warning("the directory's %s cannot be used: %s", key, why)
