@@ -80,6 +80,8 @@ class PdgateConnector(surface.KVConnectorBase_V1, surface.SupportsHMA):  # type:
         transfer, parallel = vllm_config.kv_transfer_config, vllm_config.parallel_config
         if parallel.tensor_parallel_size != 1 or parallel.pipeline_parallel_size != 1:
             raise ValueError("PdgateConnector needs tensor and pipeline parallel sizes of 1")
+        if len(kv_cache_config.kv_cache_groups) > 1:
+            raise ValueError("PdgateConnector knows models with one group of KV blocks only")
         self._settings = settings.read(
             transfer.kv_role,
             # Each data-parallel engine of a host is asked at a port of its own.

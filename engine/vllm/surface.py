@@ -67,12 +67,14 @@ def share_log() -> None:
 
 
 def instruction_set(tensor: Any) -> str:
-    """For which the CPU backend orders K and V inside a block; empty on other devices.
+    """For which the CPU backend orders K and V inside a block.
+
+    Raises ValueError for a KV cache on another device: we could not touch it from here.
 
     Source: vLLM 0.32.0, v1/attention/backends/cpu_attn.py, _get_attn_isa().
     """
     if tensor.device.type != "cpu":
-        return ""
+        raise ValueError(f"PdgateConnector needs its KV cache on a CPU, not {tensor.device}")
     from vllm.v1.attention.backends import cpu_attn  # type: ignore[import-not-found]
 
     block_tokens, head_dim = tensor.shape[2], tensor.shape[3] // 2
