@@ -21,6 +21,7 @@ import httpx2
 import uvicorn
 from prometheus_client.parser import text_string_to_metric_families
 
+from pdgate.cluster.directory import Directory
 from pdgate.gateway.config import Settings
 from pdgate.gateway.config.instances import InstanceEntry
 from pdgate.gateway.config.settings import Health
@@ -225,7 +226,9 @@ def ask(*headers: bytes, **fields: Any) -> bytes:
 
 
 @asynccontextmanager
-async def gateway_of(*engines: Engine, **settings: Any) -> AsyncIterator[Gateway]:
+async def gateway_of(
+    *engines: Engine, directory: Directory | None = None, **settings: Any
+) -> AsyncIterator[Gateway]:
     """Serves until the block ends. `settings` are keys of Settings."""
     async with AsyncExitStack() as stack:
         entries = []
@@ -236,7 +239,7 @@ async def gateway_of(*engines: Engine, **settings: Any) -> AsyncIterator[Gateway
             entry = {"url": server.url, "kv": kv, **engine.entry}
             entries.append(InstanceEntry(role=engine.role, **entry))
         settings.setdefault("health", Health(interval_seconds=PROBE_SECONDS, timeout_seconds=2))
-        front = build(Settings(instances=tuple(entries), **settings))
+        front = build(Settings(instances=tuple(entries), **settings), directory=directory)
         config = uvicorn.Config(
             front,
             port=0,

@@ -65,6 +65,10 @@ class Gateway:
     def openai(self) -> OpenAI:
         return client(self.url)
 
+    def ready(self) -> dict[str, object]:
+        said: dict[str, object] = httpx2.get(f"{self.url}/ready").json()
+        return said
+
     def record(self, call_id: str) -> dict[str, object]:
         found: dict[str, object] = httpx2.get(f"{self.url}/debug/calls/{call_id}").json()
         return found
