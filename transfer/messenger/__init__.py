@@ -7,6 +7,7 @@
                         D                               P
     talk                peer.py                         service.py        messages.py
     decide (pure)       receiving.py                    sending.py, tiles.py
+    what goes where     shards.py, over transfer/plan   the same, sharded.py
     act, on threads     loads.py, pull.py, push_in.py   offers.py, pushes.py
     write                                               mover.py, mover_process.py
 
