@@ -56,7 +56,9 @@ class Mooncake(Visiting):
         super().__init__(host, advertise, port=port)
 
     def open_library(self, host: str, advertise: str) -> Library:
-        return Engines(maker(advertise, self._protocol, self._device))
+        engines = Engines(maker(advertise, self._protocol, self._device))
+        log.warning("mooncake listens on every interface, not only on %s", host)
+        return engines
 
 
 class Engines(Library):
@@ -119,12 +121,19 @@ class Engines(Library):
                 if move.stranded():
                     raise PeerLost("nobody is there any more, or we are closing")
             if self._mover is None:
-                self._mover = Mover(self._make())
-                for address, length in self._registered.items():
-                    self._mover.engine.register(address, length)
+                self._mover = self._another()
             self._mover.calls += 1
             self._queued[move.card] = self._queued.get(move.card, 0) + pieces
             return self._mover
+
+    def _another(self) -> "Mover":
+        try:
+            mover = Mover(self._make())
+        except OSError as error:
+            raise TransferError(str(error)) from None
+        for address, length in self._registered.items():
+            mover.engine.register(address, length)
+        return mover
 
     def _leave(self, mover: "Mover", card: bytes, pieces: int, *, failed: bool) -> None:
         """After a failure it returns when no byte moves any more."""
