@@ -5,6 +5,7 @@ import gzip
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import httpx2
 import pytest
@@ -29,7 +30,7 @@ BODY = json.dumps(question()).encode()
 
 
 @asynccontextmanager
-async def pair(**settings: object) -> AsyncIterator[Gateway]:
+async def pair(**settings: Any) -> AsyncIterator[Gateway]:
     async with gateway_of(Engine(Role.PREFILL), Engine(Role.DECODE), **settings) as gateway:
         yield gateway
 
