@@ -57,3 +57,7 @@ done
 if ! "$venv/bin/python" -c 'import ctypes; ctypes.CDLL("libibverbs.so.1")' 2>/dev/null; then
     apt_install libibverbs1 || left_out "Mooncake needs libibverbs: apt-get install libibverbs1"
 fi
+# The directory of engines is tested with a real one.
+if ! command -v etcd >/dev/null; then
+    apt_install etcd-server || left_out "no etcd is installed: apt-get install etcd-server"
+fi
