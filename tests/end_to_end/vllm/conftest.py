@@ -19,6 +19,7 @@ from tests.end_to_end.vllm.engines import (
     Transfer,
 )
 from tests.end_to_end.vllm.gateway import MODES, Gateway, gateway_over
+from tests.end_to_end.vllm.isolation import isolated
 from tests.support.processes import Child
 
 # The tests of this folder need run.sh's environment and minutes; `make e2e-vllm` is their command.
@@ -68,11 +69,7 @@ def pair(
     request: pytest.FixtureRequest, fleet: Fleet, starting_alone: tuple[Child, int]
 ) -> Iterator[Pair]:
     transfer: Transfer = request.param
-    if transfer is MOONCAKE and "PDGATE_LOOPBACK_ONLY" not in os.environ:
-        reason = "Mooncake listens on every interface: it needs a network namespace of its own"
-        if os.environ.get("CI") == "true":
-            pytest.fail(reason)
-        pytest.skip(reason)
+    isolated(transfer)
     with ExitStack() as stack:
         yield Pair(fleet, transfer, stack)
 

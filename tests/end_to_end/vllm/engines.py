@@ -183,6 +183,8 @@ MOONCAKE: Final = Transfer(
 )
 
 PDGATE_TCP: Final = pdgate_over("tcp")
+PDGATE_SHM: Final = pdgate_over("shm")
+PDGATE_MOONCAKE: Final = pdgate_over("mooncake")
 
 
 class Pair:

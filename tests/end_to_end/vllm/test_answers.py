@@ -2,11 +2,12 @@
 
 import pytest
 
-from tests.end_to_end.vllm.asking import GREEDY, Said, chat, client, complete, prompt
+from tests.end_to_end.vllm.asking import GREEDY, chat, client, complete, prompt
 from tests.end_to_end.vllm.by_hand import decode, prefill
+from tests.end_to_end.vllm.crossing import crossed
 from tests.end_to_end.vllm.engines import BLOCK, Engine, Pair
 from tests.end_to_end.vllm.gateway import Gateway
-from tests.end_to_end.vllm.metrics import Prompts, held_share, settles
+from tests.end_to_end.vllm.metrics import Prompts
 
 streamed_or_not = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 
@@ -50,28 +51,6 @@ def test_a_chat_answer_equals_that_of_one_engine(
 
     assert said.answer == expected.answer
     crossed(said, before, pair, gateway, shared_tokens=BLOCK)
-
-
-def crossed(
-    said: Said, before: Prompts, pair: Pair, gateway: Gateway, *, shared_tokens: int = 0
-) -> None:
-    """The KV of the whole prompt came from P, everyone says so, and P keeps none of it.
-
-    Prompts that begin alike share up to `shared_tokens`, which D may have from an earlier call.
-    """
-    record = gateway.record(said.call_id)
-    assert (record["path"], record["kv"]) == ("disaggregated", "handed_over")
-    assert (record["protocol"], record["mode"]) == (pair.transfer.protocol, gateway.mode)
-
-    def accounted() -> bool:
-        grew = Prompts.of(pair.decode) - before
-        return grew.transferred + grew.cached + grew.computed == said.prompt_tokens
-
-    assert settles(accounted), f"D's prompt tokens: {Prompts.of(pair.decode) - before}"
-    grew = Prompts.of(pair.decode) - before
-    assert grew.computed == pair.transfer.computed_by_decode
-    assert grew.cached <= shared_tokens
-    assert settles(lambda: held_share(pair.prefill) == 0), "P still holds blocks of the call"
 
 
 def test_with_the_kv_of_another_prompt_the_answer_is_another(alone: Engine, pair: Pair) -> None:
