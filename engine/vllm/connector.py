@@ -24,6 +24,7 @@ from pdgate.engine.vllm.reports import NOTHING
 from pdgate.engine.vllm.scheduler_side import SchedulerSide
 from pdgate.engine.vllm.worker_side import WorkerSide
 from pdgate.transfer import registry
+from pdgate.transfer.base import Backend
 
 log = logging.getLogger(__name__)
 
@@ -92,6 +93,7 @@ class PdgateConnector(surface.KVConnectorBase_V1, surface.SupportsHMA):  # type:
         self._model = self._settings.extra.model or str(vllm_config.model_config.model)
         self._scheduler: SchedulerSide | None = None
         self._worker: WorkerSide | None = None
+        self._backend: Backend | None = None
         self._growth = metrics.Growth()
         self._layers: dict[str, int] = {}
         if role == surface.KVConnectorRole.SCHEDULER:
@@ -178,6 +180,7 @@ class PdgateConnector(surface.KVConnectorBase_V1, surface.SupportsHMA):  # type:
             return PrefillCalls(extra.api, served, 2 * extra.lease_seconds, failed)
 
         self._worker = WorkerSide(hand_over, calls)
+        self._backend = backend
         log.info(
             "KV of %s at %s:%d over %s",
             self._model,
@@ -259,6 +262,8 @@ class PdgateConnector(surface.KVConnectorBase_V1, surface.SupportsHMA):  # type:
     def shutdown(self) -> None:
         if self._worker is not None:
             self._worker.close()
+        if self._backend is not None:
+            self._backend.close()
 
     @classmethod
     def requires_piecewise_for_cudagraph(cls, extra_config: dict[str, Any]) -> bool:
