@@ -13,6 +13,8 @@ from pdgate.cluster.etcd_http import EtcdHttp
 from tests.cluster.watching import D, P, following
 from tests.support.etcd import EtcdServer, etcd_server
 
+pytestmark = pytest.mark.slow
+
 LEASE_SECONDS = 2
 BEAT_SECONDS = 0.3
 

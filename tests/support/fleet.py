@@ -226,10 +226,9 @@ def ask(*headers: bytes, **fields: Any) -> bytes:
 
 
 @asynccontextmanager
-async def gateway_of(
-    *engines: Engine, directory: Directory | None = None, **settings: Any
-) -> AsyncIterator[Gateway]:
-    """Serves until the block ends. `settings` are keys of Settings."""
+async def gateway_of(*engines: Engine, **settings: Any) -> AsyncIterator[Gateway]:
+    """Serves until the block ends. `settings` are keys of Settings, and `directory` is one."""
+    directory: Directory | None = settings.pop("directory", None)
     async with AsyncExitStack() as stack:
         entries = []
         for engine in engines:
