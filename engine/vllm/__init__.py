@@ -16,7 +16,7 @@
     names.py       the two names of a prefill that D asked for
     memory.py      vLLM's KV tensors as pages
     prefill_call.py   P asks itself for a prefill that D wants
-    metrics.py     counters, as vLLM collects them
+    metrics, stats counters, and vLLM's classes around them
 
 Start vLLM with `kv_connector_module_path` "pdgate.engine.vllm.connector".
 """

@@ -9,7 +9,7 @@ which hook is called when and where: see the methods.
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ from pdgate.engine.vllm.orders import Order
 from pdgate.engine.vllm.prefill_call import PrefillCalls
 from pdgate.engine.vllm.reports import NOTHING
 from pdgate.engine.vllm.scheduler_side import SchedulerSide
+from pdgate.engine.vllm.stats import PromMetrics, Stats
 from pdgate.engine.vllm.worker_side import WorkerSide
 from pdgate.transfer import registry
 from pdgate.transfer.base import Backend
@@ -32,44 +33,6 @@ log = logging.getLogger(__name__)
 @dataclass
 class Orders(surface.KVConnectorMetadata):  # type: ignore[misc]
     orders: tuple[Order, ...] = ()
-
-
-class Stats(surface.KVConnectorStats):  # type: ignore[misc]
-    data: metrics.Numbers
-
-    def reset(self) -> None:
-        self.data = {}
-
-    def aggregate(self, other: Any) -> "Stats":
-        return Stats(metrics.merged(self.data, other.data))
-
-    def reduce(self) -> Mapping[str, float]:
-        return {name: round(value, 3) for name, value in self.data.items()}
-
-    def is_empty(self) -> bool:
-        return not self.data
-
-
-class PromMetrics(surface.KVConnectorPromMetrics):  # type: ignore[misc]
-    def __init__(
-        self, vllm_config: Any, types: Any, labels: list[str], values: dict[int, list[object]]
-    ) -> None:
-        super().__init__(vllm_config, types, labels, values)
-
-        def per_engine(make: Any, name: str, about: str) -> Any:
-            metric = make(name=metrics.PREFIX + name, documentation=about, labelnames=labels)
-            return surface.create_metric_per_engine(metric, values)
-
-        counters, gauges = metrics.COUNTERS.items(), metrics.GAUGES.items()
-        self._counters = {n: per_engine(self._counter_cls, n, about) for n, about in counters}
-        self._gauges = {n: per_engine(self._gauge_cls, n, about) for n, about in gauges}
-
-    def observe(self, transfer_stats_data: dict[str, Any], engine_idx: int = 0) -> None:
-        for name, counter in self._counters.items():
-            counter[engine_idx].inc(transfer_stats_data.get(name, 0))
-        for name, gauge in self._gauges.items():
-            if name in transfer_stats_data:
-                gauge[engine_idx].set(transfer_stats_data[name])
 
 
 class PdgateConnector(surface.KVConnectorBase_V1, surface.SupportsHMA):  # type: ignore[misc]
