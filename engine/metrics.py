@@ -77,6 +77,11 @@ class EngineMetrics(Collector):
         }
         if self._connector is not None:
             moved = self._connector.counters
+            yield self._gauge(
+                "pdgate_engine_blocks_stranded",
+                "KV blocks in which a silent peer may still write",
+                moved.stranded,
+            )
             counters |= {
                 "kv_transfers": ("Loads that ended well, as the connector saw it", moved.transfers),
                 "kv_moved_bytes": ("KV that the connector moved", moved.bytes_moved),
