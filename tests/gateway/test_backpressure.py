@@ -31,6 +31,7 @@ class Flood:
 
     def __init__(self) -> None:
         self.sent = 0
+        self.began = asyncio.Event()
         self.ended = asyncio.Event()
 
     async def __call__(self, peer: Peer) -> None:
@@ -39,11 +40,13 @@ class Flood:
         for _ in range(PIECES):
             await peer.send(framed)
             self.sent += len(framed)
+            self.began.set()
         await peer.send(LAST_CHUNK)
         self.ended.set()
 
     async def stuck(self) -> int:
         """How far it is when it gets no further."""
+        await self.began.wait()
         before = -1
         while before != self.sent:
             before = self.sent
