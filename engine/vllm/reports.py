@@ -72,12 +72,6 @@ class Reports:
             self._sent.add(request_id)
             return True
 
-    @property
-    def held(self) -> frozenset[str]:
-        """Whose blocks are held for a reader."""
-        with self._lock:
-            return frozenset(self._sending)
-
     def take(self) -> Results:
         with self._lock:
             if not (self._sent or self._received or self._failed):

@@ -36,10 +36,21 @@ def test_what_nobody_waits_for_is_not_reported() -> None:
 def test_held_blocks_are_reported_sent_once() -> None:
     reports = Reports()
     reports.sending("a")
-    assert reports.held == {"a"}
 
     assert reports.sent("a")
     assert not reports.sent("a")
 
     assert reports.take().sent == {"a"}
-    assert reports.held == frozenset()
+
+
+def test_a_load_that_will_fail_is_said_so_before_it_has_ended() -> None:
+    """vLLM can answer the client then, and keeps the blocks until the end."""
+    reports = Reports()
+    reports.receiving("a")
+
+    reports.failing("a")
+    reports.failing("unknown")
+
+    assert reports.take() == Results(frozenset(), frozenset(), frozenset({"a"}))
+    assert reports.received("a", failed=True)
+    assert reports.take().received == {"a"}
