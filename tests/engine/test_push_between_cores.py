@@ -1,107 +1,24 @@
 """KV that a real model computes and pushes, layer by layer, into another core's pages."""
 
 import os
-import queue
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 
-from pdgate.engine.core import EngineCore
-from pdgate.engine.hand_over.registry import connect
-from pdgate.engine.hand_over.settings import ConnectorSettings
-from pdgate.engine.hand_over.two_sided import TwoSided
 from pdgate.engine.request import Finish, Request
 from pdgate.engine.scheduler import Limits
 from pdgate.engine.work import Options
 from pdgate.transfer import registry
 from pdgate.transfer.messenger.process_mover import ProcessMover
 from pdgate.transfer.messenger.receiving import Patience
-from tests.support.engine_cores import (
-    GREEDY,
-    PATIENCE_SECONDS,
-    Engine,
-    ask,
-    engine,
-    layout,
-    tiny,
-    tokens_of,
-)
-from tests.support.ports import free_port
+from tests.support.core_pairs import Side, side, until
+from tests.support.engine_cores import ask, engine, layout, tokens_of
 
 TEXT = "The quick brown fox jumps over the lazy dog, and then over another one, and so on."
 IMPATIENT = Patience(ping=0.05, silence=0.4, stop=0.2)
-
-
-class Watched(EngineCore):
-    """Says what its connector tells it."""
-
-    def __init__(self, *parts: Any) -> None:
-        super().__init__(*parts)
-        self.told: queue.Queue[str] = queue.Queue()
-
-    def loaded(self, request_id: str, error: str | None = None) -> None:
-        super().loaded(request_id, error)
-        self.told.put("loaded")
-
-    def gave_up(self, request_id: str, error: str) -> None:
-        super().gave_up(request_id, error)
-        self.told.put("gave up")
-
-    def release(self, request_id: str) -> None:
-        super().release(request_id)
-        self.told.put("release")
-
-    def abort(self, request_id: str) -> None:
-        super().abort(request_id)
-        self.told.put("abort")
-
-
-@dataclass
-class Side:
-    engine: Engine
-    core: Watched
-    connector: TwoSided
-    asked: "queue.Queue[str]" = field(default_factory=queue.Queue)
-    """Which hooks the core has called."""
-
-    def __post_init__(self) -> None:
-        kept, dropped = self.connector.kept, self.connector.dropped
-
-        def watch_kept(*words: Any) -> Any:
-            self.asked.put("kept")
-            return kept(*words)
-
-        def watch_dropped(*words: Any) -> Any:
-            in_use = dropped(*words)
-            self.asked.put("dropped in use" if in_use else "dropped")
-            return in_use
-
-        self.connector.kept = watch_kept  # type: ignore[method-assign, assignment]
-        self.connector.dropped = watch_dropped  # type: ignore[method-assign, assignment]
-
-    @property
-    def port(self) -> int:
-        return self.connector.kv_address[1]
-
-    def used(self) -> int:
-        """Pages, when the core has done all that it was told."""
-        self.engine.answer(ask("look", "x", replace(GREEDY, max_tokens=1)))
-        return self.core.gauges.blocks_used
-
-    def mover(self, number: int) -> None:
-        """Sends the mover a signal."""
-        (mover,) = self.connector.movers
-        assert isinstance(mover, ProcessMover)
-        os.kill(mover.pid, number)
-
-
-def until(events: "queue.Queue[str]", wanted: str) -> None:
-    while events.get(timeout=PATIENCE_SECONDS) != wanted:
-        pass
 
 
 class Scene:
@@ -115,36 +32,24 @@ class Scene:
         self.decode = self._side("decode", Options())
 
     def _side(self, role: str, options: Options) -> Side:
-        where = layout()
         backend = registry.load(self._backend)
         self._stack.callback(backend.close)
-        region = backend.allocate(where.total_bytes)
-        made = Engine(region.memory)
-        made.core = core = Watched(tiny(), where, [region.memory], made.deliver, options)
-        settings = ConnectorSettings(
-            role=role,
-            host="127.0.0.1",
-            api_port=free_port(),
-            kv_host="127.0.0.1",
-            kv_port=0,
+        return side(
+            self._stack,
+            role,
+            "vllm-kvt",
+            backend,
+            layout(),
+            options=options,
             lease_seconds=self._lease_seconds,
-            model="tiny",
             patience=IMPATIENT,
         )
-        connector = connect(
-            "vllm-kvt",
-            core=core,
-            layout=where,
-            regions=[region],
-            backend=backend,
-            settings=settings,
-        )
-        assert isinstance(connector, TwoSided)
-        self._stack.callback(connector.close)
-        made.core.connect(connector)
-        made.core.start()
-        self._stack.callback(made.core.stop)
-        return Side(made, core, connector)
+
+    def mover(self, number: int) -> None:
+        """Sends prefill's mover a signal."""
+        (mover,) = self.prefill.connector.movers
+        assert isinstance(mover, ProcessMover)
+        os.kill(mover.pid, number)
 
     def request(self, request_id: str = "d", text: str = TEXT) -> Request:
         address: dict[str, Any] = {"remote_host": "127.0.0.1", "remote_port": self.prefill.port}
@@ -158,7 +63,7 @@ class Scene:
 
     def stuck(self) -> None:
         """All of "d" is computed, and none of it has come."""
-        self.prefill.mover(signal.SIGSTOP)
+        self.mover(signal.SIGSTOP)
         self.decode.engine.core.submit(self.request())
         until(self.prefill.asked, "kept")
 
@@ -220,7 +125,7 @@ def test_an_abort_while_the_mover_hangs_frees_pages_when_it_cannot_write_any_mor
     until(scene.decode.core.told, "gave up")
     assert scene.decode.used() > 0
     assert scene.prefill.used() > 0
-    scene.prefill.mover(signal.SIGCONT)
+    scene.mover(signal.SIGCONT)
     assert scene.none_is_taken()
 
 
@@ -228,7 +133,7 @@ def test_a_mover_that_dies_fails_what_it_wrote_and_nothing_else(
     scene: Scene, expected: list[int]
 ) -> None:
     scene.stuck()
-    scene.prefill.mover(signal.SIGKILL)
+    scene.mover(signal.SIGKILL)
 
     assert scene.decode.engine.answers("d")["d"][-1].finish is Finish.ABORT
     assert scene.none_is_taken()
@@ -243,7 +148,7 @@ def test_a_lease_that_ends_while_pages_are_read_keeps_them(hasty: Scene) -> None
 
     assert hasty.prefill.core.gauges.blocks_kept == 0
     assert hasty.prefill.used() > 0
-    hasty.prefill.mover(signal.SIGCONT)
+    hasty.mover(signal.SIGCONT)
     # In time or not: all that it was to write was under way when the lease ended.
     hasty.decode.engine.answers("d")
     assert hasty.none_is_taken()

@@ -20,9 +20,9 @@ def tiny() -> LoadedModel:
     return load(None, 2048)
 
 
-def layout(blocks: int = 128, block_tokens: int = 16) -> Layout:
+def layout(blocks: int = 128, block_tokens: int = 16, tp: int = 1) -> Layout:
     config = tiny().config
-    return Layout(config.layers, blocks, config.kv_heads, block_tokens, config.head_dim)
+    return Layout(config.layers, blocks, config.kv_heads, block_tokens, config.head_dim, tp=tp)
 
 
 def ask(request_id: str, prompt: str, sampling: Sampling = GREEDY, **more: object) -> Request:

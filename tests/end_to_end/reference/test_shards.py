@@ -2,6 +2,10 @@
 
 Each shard has a memory of its own, and each shard's queries see that memory only: a head
 that was moved to the wrong shard, or not at all, changes the answer.
+
+Here with processes and HTTP, and shards that each have a mover process: one row for each
+split and backend. Every protocol over every backend with every split is what
+tests/engine/hand_over/test_same_tokens.py goes through, in one process.
 """
 
 import sys
@@ -11,20 +15,15 @@ from contextlib import ExitStack
 import pytest
 
 from tests.end_to_end.reference.fleet import Engine, Fleet, Gateway, Pair, Route, client
+from tests.support.kv_backends import require
 
-ROUTES = [
-    Route("vllm-nixl", "staged"),
-    Route("vllm-kvt", "batch"),
-    Route("vllm-mooncake", "batch", "d"),
-    Route("sglang", "batch"),
-    Route("neuron", "batch"),
+CASES = [
+    (Route("vllm-nixl", "staged"), "tcp", (2, 1)),
+    (Route("vllm-kvt", "batch"), "shm", (4, 2)),
+    (Route("vllm-mooncake", "batch", "d"), "mooncake", (1, 2)),
+    (Route("sglang", "batch"), "nixl", (2, 1)),
 ]
-SPLITS = [(2, 1), (1, 2), (4, 2)]
-"""The built-in model has two KV heads, so four shards have each of them twice."""
-# How a backend carries bytes does not depend on the protocol: one that reads, one that writes.
-CASES = [(route, "shm", split) for route in ROUTES for split in SPLITS] + [
-    (route, "tcp", split) for route in ROUTES[:2] for split in SPLITS
-]
+"""Each split, each backend. The built-in model has two KV heads, so four shards have each twice."""
 PROMPTS = ["Hello", "the quick brown fox jumps over the lazy dog. " * 7]
 BY_SOURCE = "vllm:prompt_tokens_by_source_total"
 
@@ -37,6 +36,7 @@ BY_SOURCE = "vllm:prompt_tokens_by_source_total"
 def crossing(request: pytest.FixtureRequest) -> Iterator[tuple[Pair, Gateway]]:
     """Engines of its own, gone when the case is over: they are too many to keep."""
     route, transfer, split = request.param
+    require(transfer)
     with ExitStack() as running:
         fleet = Fleet(running, sys.executable)
         prefill, decode = (

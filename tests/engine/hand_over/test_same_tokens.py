@@ -1,0 +1,134 @@
+"""Every protocol over every backend, split alike or not, answers as one engine alone would.
+
+    protocol   all, in each spelling that makes the engines do something else
+    backend    shm, tcp, mooncake, nixl: each side has one of its own
+    split      shards of prefill : of decode; each shard has a region of its own, and its
+               queries see that region only, so a head in the wrong shard changes the answer
+
+The cores and connectors are real, and the legs are those that a gateway's forwarder
+writes; only HTTP is left out, because processes are what such a test costs.
+tests/end_to_end/reference has it, with processes, for a part of the rows.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import NamedTuple
+
+import pytest
+
+from pdgate.engine.request import Sampling
+from pdgate.forwarders import registry as forwarders
+from pdgate.forwarders.base import Mode
+from pdgate.transfer import registry
+from pdgate.transfer.base import Region
+from tests.support.core_pairs import Crossing, Side, side, until
+from tests.support.engine_cores import GREEDY, ask, engine, layout, tokens_of
+from tests.support.kv_backends import BACKENDS, require
+
+BLOCKS = 32
+SPLITS = [(1, 1), (2, 1), (1, 2), (4, 2)]
+"""The built-in model has two KV heads, so four shards have each of them twice."""
+ASKED = {
+    "The quick brown fox jumps over the lazy dog, and then over another.": replace(
+        GREEDY, max_tokens=6
+    ),
+    "One whose beginning nobody has cached, and whose tokens are drawn with a seed.": Sampling(
+        max_tokens=6, temperature=1.0, seed=11, ignore_eos=True
+    ),
+}
+"""Prompts of several blocks, the last of them not full, and how to answer."""
+
+
+class Row(NamedTuple):
+    protocol: str
+    mode: Mode
+    generation: str = ""
+
+    def __str__(self) -> str:
+        return "-".join(filter(None, (self.protocol, self.generation, self.mode)))
+
+
+ROWS = [
+    Row("vllm-nixl", Mode.STAGED),
+    Row("vllm-kvt", Mode.BATCH),
+    Row("vllm-kvt", Mode.STAGED),
+    *(Row("vllm-mooncake", Mode.BATCH, generation) for generation in "abcd"),
+    Row("sglang", Mode.BATCH),
+    Row("neuron", Mode.BATCH),
+]
+
+
+class Memories:
+    """A backend for each side, and regions for each number of shards: all rows use the same."""
+
+    def __init__(self, backend: str, stack: ExitStack) -> None:
+        self._stack = stack
+        self.backends = {role: registry.load(backend) for role in ("prefill", "decode")}
+        for made in self.backends.values():
+            stack.callback(made.close)
+        self._regions: dict[tuple[str, int], list[Region]] = {}
+
+    def blank(self, role: str, tp: int) -> list[Region]:
+        """Regions in which nothing is left of another row."""
+        if (role, tp) not in self._regions:
+            total_bytes = layout(BLOCKS, tp=tp).total_bytes
+            allocate = self.backends[role].allocate
+            self._regions[role, tp] = [allocate(total_bytes) for _ in range(tp)]
+        regions = self._regions[role, tp]
+        for region in regions:
+            region.memory[:] = bytes(len(region.memory))
+        return regions
+
+
+@pytest.fixture(scope="module", params=BACKENDS)
+def memories(request: pytest.FixtureRequest) -> Iterator[Memories]:
+    require(request.param)
+    with ExitStack() as stack:
+        yield Memories(request.param, stack)
+
+
+@pytest.fixture(scope="module")
+def expected() -> dict[str, list[int]]:
+    alone = engine()
+    alone.core.start()
+    found = {prompt: alone.tokens(ask(prompt, prompt, how)) for prompt, how in ASKED.items()}
+    alone.core.stop()
+    return found
+
+
+@pytest.mark.parametrize("split", SPLITS, ids=lambda split: f"{split[0]}to{split[1]}")
+@pytest.mark.parametrize("row", ROWS, ids=str)
+def test_the_answer_is_the_single_engines(
+    memories: Memories, expected: dict[str, list[int]], row: Row, split: tuple[int, int]
+) -> None:
+    found = {}
+    with ExitStack() as stack:
+
+        def started(role: str, tp: int) -> Side:
+            return side(
+                stack,
+                role,
+                row.protocol,
+                memories.backends[role],
+                layout(BLOCKS, tp=tp),
+                regions=memories.blank(role, tp),
+                # The pushing process is the end-to-end tests' part: each costs a start.
+                mover="threads",
+            )
+
+        prefill, decode = (
+            started(role, tp) for role, tp in zip(("prefill", "decode"), split, strict=True)
+        )
+        forwarder = forwarders.load(row.protocol, row.mode, row.generation)
+        crossing = Crossing(forwarder, prefill, decode, row.protocol, row.generation)
+        for number, (prompt, sampling) in enumerate(ASKED.items()):
+            found[prompt] = tokens_of(crossing.answer(prompt, sampling, f"c{number}-1"))
+            until(prefill.core.told, "release")
+
+        assert found == expected
+        lengths = [len(ask("", prompt).prompt) for prompt in ASKED]
+        # But the last token of each.
+        assert decode.core.stats.prompts_from_peer == sum(lengths) - len(lengths)
+        assert decode.core.stats.prompts_computed == len(lengths)
+        assert prefill.used() == decode.used() == 0

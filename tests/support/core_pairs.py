@@ -1,0 +1,201 @@
+"""A prefill and a decode core with real connectors, and a gateway's legs sent to them.
+
+Everything is real but HTTP: the forwarder writes the legs, the connectors read them, a
+transfer backend moves the KV between regions of each side's own.
+"""
+
+import json
+import queue
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from pdgate.engine.core import EngineCore
+from pdgate.engine.hand_over.registry import connect
+from pdgate.engine.hand_over.settings import ConnectorSettings
+from pdgate.engine.hand_over.two_sided import TwoSided
+from pdgate.engine.layout import Layout
+from pdgate.engine.request import Output, Request, Sampling
+from pdgate.engine.work import Options
+from pdgate.forwarders.base import Delegation, Forwarder, HandOff, Leg, Rendezvous
+from pdgate.protocols.call import COMPLETIONS, Call, encode, parse_object
+from pdgate.protocols.instance import Instance, Role
+from pdgate.transfer.base import Backend, Region
+from tests.support.engine_cores import GREEDY, PATIENCE_SECONDS, Engine, ask, tiny
+from tests.support.ports import LOOPBACK, free_port
+
+
+class Watched(EngineCore):
+    """Says what its connector tells it."""
+
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
+        self.told: queue.Queue[str] = queue.Queue()
+
+    def loaded(self, request_id: str, error: str | None = None, *more: Any, **named: Any) -> None:
+        super().loaded(request_id, error, *more, **named)
+        self.told.put("loaded")
+
+    def gave_up(self, request_id: str, error: str) -> None:
+        super().gave_up(request_id, error)
+        self.told.put("gave up")
+
+    def release(self, request_id: str) -> None:
+        super().release(request_id)
+        self.told.put("release")
+
+    def abort(self, request_id: str) -> None:
+        super().abort(request_id)
+        self.told.put("abort")
+
+
+@dataclass
+class Side:
+    engine: Engine
+    core: Watched
+    connector: TwoSided
+    api_port: int
+    asked: "queue.Queue[str]" = field(default_factory=queue.Queue)
+    """Which hooks the core has called."""
+
+    def __post_init__(self) -> None:
+        kept, dropped = self.connector.kept, self.connector.dropped
+
+        def watch_kept(*words: Any) -> Any:
+            self.asked.put("kept")
+            return kept(*words)
+
+        def watch_dropped(*words: Any) -> Any:
+            in_use = dropped(*words)
+            self.asked.put("dropped in use" if in_use else "dropped")
+            return in_use
+
+        self.connector.kept = watch_kept  # type: ignore[method-assign, assignment]
+        self.connector.dropped = watch_dropped  # type: ignore[method-assign, assignment]
+
+    @property
+    def port(self) -> int:
+        return self.connector.kv_address[1]
+
+    def used(self) -> int:
+        """Pages, when the core has done all that it was told."""
+        self.engine.answer(ask("look", "x", replace(GREEDY, max_tokens=1)))
+        return self.core.gauges.blocks_used
+
+
+def until(events: "queue.Queue[str]", wanted: str) -> None:
+    while events.get(timeout=PATIENCE_SECONDS) != wanted:
+        pass
+
+
+def side(
+    stack: ExitStack,
+    role: str,
+    protocol: str,
+    backend: Backend,
+    where: Layout,
+    *,
+    regions: Sequence[Region] = (),
+    options: Options | None = None,
+    **settings: Any,
+) -> Side:
+    """A running engine that ends with the stack.
+
+    `regions` are one per shard, new ones if there are none; other `settings` are the connector's.
+    """
+    regions = regions or [backend.allocate(where.total_bytes) for _ in range(where.tp)]
+    shards = [region.memory for region in regions]
+    made = Engine(shards[0])
+    made.core = core = Watched(tiny(), where, shards, made.deliver, options)
+    chosen = ConnectorSettings(
+        role=role,
+        host=LOOPBACK,
+        api_port=free_port(neighbours=1),
+        kv_host=LOOPBACK,
+        kv_port=0,
+        **{"lease_seconds": 30.0, "model": "tiny", **settings},
+    )
+    connector = connect(
+        protocol, core=core, layout=where, regions=regions, backend=backend, settings=chosen
+    )
+    assert isinstance(connector, TwoSided)
+    stack.callback(connector.close)
+    core.connect(connector)
+    core.start()
+    stack.callback(core.stop)
+    return Side(made, core, connector, chosen.api_port)
+
+
+def instances(
+    prefill: Side, decode: Side, protocol: str, generation: str
+) -> tuple[Instance, Instance]:
+    """As a gateway knows them."""
+
+    def instance(role: Role, at: Side) -> Instance:
+        host, port = at.connector.kv_address
+        return Instance(
+            role.value,
+            f"http://{LOOPBACK}:{at.api_port}",
+            role,
+            protocol,
+            generation,
+            kv=f"{host}:{port}",
+            engine_ids=((0, at.connector.engine_id),),
+        )
+
+    return instance(Role.PREFILL, prefill), instance(Role.DECODE, decode)
+
+
+class Crossing:
+    """Sends calls through a pair as the forwarder says."""
+
+    def __init__(
+        self, forwarder: Forwarder, prefill: Side, decode: Side, protocol: str, generation: str = ""
+    ) -> None:
+        self.prefill, self.decode = prefill, decode
+        self._forwarder = forwarder
+        self._p, self._d = instances(prefill, decode, protocol, generation)
+
+    def answer(self, prompt: str, sampling: Sampling, id: str = "c7-1") -> list[Output]:
+        """What decode answers."""
+        call = _call(prompt, sampling, id)
+        match self._forwarder:
+            case HandOff() as forwarder:
+                to_prefill = forwarder.prefill(call, self._p)
+                last = self.prefill.engine.answer(request(to_prefill, call, sampling))[-1]
+                said = {"choices": [{}], "kv_transfer_params": last.kv_transfer_params}
+                reply = parse_object(encode(said))
+                leg = forwarder.decode(call, self._p, self._d, reply)
+                return self.decode.engine.answer(request(leg, call, sampling))
+            case Rendezvous() as forwarder:
+                to_prefill, to_decode = forwarder.legs(call, self._p, self._d)
+                with ThreadPoolExecutor(1) as pool:
+                    asked = request(to_prefill, call, sampling)
+                    first = pool.submit(self.prefill.engine.answer, asked)
+                    answer = self.decode.engine.answer(request(to_decode, call, sampling))
+                    assert first.result()[-1].refusal is None
+                return answer
+            case Delegation() as forwarder:
+                leg = forwarder.leg(call, self._p, self._d)
+                return self.decode.engine.answer(request(leg, call, sampling))
+        raise AssertionError(self._forwarder)
+
+
+def _call(prompt: str, sampling: Sampling, id: str) -> Call:
+    body = {"model": "tiny", "prompt": prompt, "max_tokens": sampling.max_tokens}
+    return Call(id, id, COMPLETIONS, parse_object(encode(body)), model="tiny")
+
+
+def request(leg: Leg, call: Call, sampling: Sampling) -> Request:
+    """What an engine makes of a leg; `max_tokens` is the leg's."""
+    body = json.loads(encode(leg.body))
+    return ask(
+        f"{leg.to.id}-{call.attempt_id}",
+        body["prompt"],
+        replace(sampling, max_tokens=body["max_tokens"]),
+        wire_id=leg.request_id or call.attempt_id,
+        params=body.get("kv_transfer_params"),
+        body=body,
+    )
