@@ -7,6 +7,7 @@ import typer
 
 from pdgate.engine.settings import NO_PROTOCOL, Settings
 
+LIST_TRANSFERS = "help"
 # Read once, when NumPy is imported; so before it is.
 THREAD_VARIABLES = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -27,7 +28,13 @@ def engine(
     kv_host: str = "127.0.0.1",
     kv_port: Annotated[int, typer.Option(help="0 takes a free one.")] = 0,
     peer: Annotated[str, typer.Option(help="host:port of the other engine (neuron).")] = "",
-    transfer: Annotated[str, typer.Option(help="KV transfer backend: shm, tcp, ...")] = "tcp",
+    transfer: Annotated[
+        str,
+        typer.Option(help="KV transfer backend: shm, tcp, ...; help lists all and their options."),
+    ] = "tcp",
+    transfer_option: Annotated[
+        list[str] | None, typer.Option(help="name=value for the transfer backend; repeatable.")
+    ] = None,
     tp: Annotated[
         int,
         typer.Option(
@@ -66,6 +73,11 @@ def engine(
     threads: Annotated[int, typer.Option(help="Of the linear algebra library.")] = 1,
 ) -> None:
     """Serve a Llama model on the CPU, alone or as one half of a prefill/decode pair."""
+    if transfer == LIST_TRANSFERS:
+        from pdgate.engine import transfer_options
+
+        typer.echo(transfer_options.catalogue())
+        return
     try:
         settings = Settings(
             model=model,
@@ -78,6 +90,7 @@ def engine(
             kv_port=kv_port,
             peer=peer,
             transfer=transfer,
+            transfer_options=tuple(transfer_option or ()),
             tp=tp,
             block_tokens=block_tokens,
             blocks=blocks,

@@ -160,11 +160,15 @@ def _memory(
     if settings.protocol == NO_PROTOCOL:
         return None, []
     # Only an engine with a protocol needs a transfer backend and what it brings along.
+    from pdgate.engine import transfer_options
     from pdgate.transfer import registry
 
     # Peers dial what is advertised, which a wildcard is not.
     advertise = settings.host if settings.kv_host in WILDCARDS else settings.kv_host
-    backend = registry.load(settings.transfer, host=settings.kv_host, advertise=advertise)
+    options = transfer_options.read(settings.transfer, settings.transfer_options)
+    backend = registry.load(
+        settings.transfer, host=settings.kv_host, advertise=advertise, **options
+    )
     closing.callback(backend.close)
     return backend, [backend.allocate(layout.total_bytes) for _ in range(layout.tp)]
 

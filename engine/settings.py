@@ -24,6 +24,7 @@ class Settings:
         protocol: Which connector hands KV over; "plain" for none.
         peer: "host:port" of the other engine's API, where request ids name none (neuron).
         transfer: Which backend moves the KV.
+        transfer_options: "name=value" for that backend's constructor.
         tp: Shards of the KV cache, with a memory each, as tensor parallelism splits it.
         block_tokens, blocks: Size of a KV block, and how many there are.
         max_seqs, max_step_tokens: Limits of one step.
@@ -51,6 +52,7 @@ class Settings:
     kv_port: int = 0
     peer: str = ""
     transfer: str = "tcp"
+    transfer_options: tuple[str, ...] = ()
     tp: int = 1
     block_tokens: int = 16
     blocks: int = 512
@@ -89,7 +91,8 @@ class Settings:
                 f"role {self.role} and protocol {self.protocol} do not go together: "
                 "an engine is plain in both or in neither"
             )
-
+        if self.transfer_options and self.protocol == NO_PROTOCOL:
+            raise ValueError("a plain engine transfers nothing, so it takes no transfer options")
         if self.advertise_host:
             address.host(self.advertise_host)
         if self.etcd:

@@ -20,7 +20,7 @@ from pdgate.engine.layout import Layout
 from pdgate.engine.request import Output, Request, Sampling
 from pdgate.engine.work import Options
 from pdgate.forwarders.base import Delegation, Forwarder, HandOff, Leg, Rendezvous
-from pdgate.protocols.call import COMPLETIONS, Call, encode, parse_object
+from pdgate.protocols.call import COMPLETIONS, Call, Json, encode, parse_object
 from pdgate.protocols.instance import Instance, Role
 from pdgate.transfer.base import Backend, Region
 from tests.support.engine_cores import GREEDY, PATIENCE_SECONDS, Engine, ask, tiny
@@ -165,7 +165,7 @@ class Crossing:
             case HandOff() as forwarder:
                 to_prefill = forwarder.prefill(call, self._p)
                 last = self.prefill.engine.answer(request(to_prefill, call, sampling))[-1]
-                said = {"choices": [{}], "kv_transfer_params": last.kv_transfer_params}
+                said: Json = {"choices": [{}], "kv_transfer_params": last.kv_transfer_params}
                 reply = parse_object(encode(said))
                 leg = forwarder.decode(call, self._p, self._d, reply)
                 return self.decode.engine.answer(request(leg, call, sampling))
