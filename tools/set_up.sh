@@ -61,3 +61,7 @@ fi
 if ! command -v etcd >/dev/null; then
     apt_install etcd-server || left_out "no etcd is installed: apt-get install etcd-server"
 fi
+# And the prefill queue with a real Redis.
+if ! command -v redis-server >/dev/null; then
+    apt_install redis-server || left_out "no Redis is installed: apt-get install redis-server"
+fi

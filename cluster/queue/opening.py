@@ -1,0 +1,22 @@
+"""A queue by its settings."""
+
+from pdgate.cluster.queue.contract import Queue
+from pdgate.cluster.queue.memory import shared
+from pdgate.cluster.queue.settings import MEMORY, QueueSettings
+
+
+def open_queue(settings: QueueSettings, model: str) -> Queue:
+    """Of one model, as its prompts are of use to no other. Does not connect yet.
+
+    Raises LookupError if the client library is missing.
+    """
+    if settings.scheme == MEMORY:
+        return shared(settings, model)
+    try:
+        # Only those who use it need the extra.
+        from pdgate.cluster.queue.redis_streams import RedisQueue
+    except ModuleNotFoundError as error:
+        if error.name != "redis":
+            raise
+        raise LookupError("a queue on Redis needs more: pip install 'pdgate[redis]'") from None
+    return RedisQueue(settings, model)
