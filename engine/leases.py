@@ -27,8 +27,8 @@ class Leases:
     def next_end(self) -> float | None:
         return min((lease.until for lease in self._leases.values()), default=None)
 
-    def __contains__(self, request_id: str) -> bool:
-        return request_id in self._leases
+    def __len__(self) -> int:
+        return len(self._leases)
 
     def hold(self, lease: Lease) -> None:
         self._leases[lease.request_id] = lease

@@ -5,7 +5,12 @@ prompts, cut into chunks where they do not fit. When pages run out, the youngest
 job gives its pages up and starts again later (its prefix often survives in the cache).
 
 KV that comes from a peer needs pages but no budget: such a job waits in `loading`, out
-of the way of every step, until `loaded` says that its pages are filled.
+of the way of every step, until `loaded` says that its pages are filled. New loads start
+while there is room for one batch of them.
+
+KV that a peer will read is computed one prompt after the other, as its first reader is
+served earliest so; and none begins while the running jobs and those whose pages are still
+to be read fill a batch: a decode side that falls behind is not buried. Others pass.
 """
 
 from collections import deque
@@ -42,12 +47,13 @@ class Scheduler:
     def add(self, job: Job) -> None:
         (self.waiting if job.load is None else self.arriving).append(job)
 
-    def step(self) -> Step:
+    def step(self, handing_over: int = 0) -> Step:
+        """`handing_over`: jobs that are over, and whose pages are still to be read by a peer."""
         chunks = self._continue_running()
         loads = self._start_loads()
         if len(chunks) == len(self.running):
             # Whoever is running has its chunk; so there may be budget for others.
-            self._admit(chunks)
+            self._admit(chunks, handing_over)
         return Step(list(chunks.values()), loads)
 
     def advance(self, chunk: Chunk) -> None:
@@ -67,6 +73,22 @@ class Scheduler:
         job.load = None
         job.state = State.WAITING
         self._wait_with_pages(job)
+
+    def strand(self, job: Job) -> list[int]:
+        """The load of a job in `loading` failed, but more may land in its pages.
+
+        They are the caller's now, to `drop` when nothing can; the job needs others.
+        """
+        del self.loading[job.id]
+        blocks, job.blocks = job.blocks, []
+        if job.state is State.DOOMED:
+            self._retire(job)
+            return blocks
+        self._release(job)
+        job.load = None
+        job.state = State.WAITING
+        self._wait_with_pages(job)
+        return blocks
 
     def take_pages(self, job: Job) -> list[int]:
         """Of a job about to be aborted: the caller's now, to `drop` in the end."""
@@ -144,20 +166,28 @@ class Scheduler:
         ready = sum(1 for job in self.waiting if job.blocks)
         return len(self.loading) + ready < self._limits.max_seqs
 
-    def _admit(self, chunks: dict[str, Chunk]) -> None:
+    def _admit(self, chunks: dict[str, Chunk], handing_over: int) -> None:
         budget = self._limits.max_tokens - sum(chunk.count for chunk in chunks.values())
-        while self.waiting and budget and len(self.running) < self._limits.max_seqs:
-            job = self.waiting[0]
+        while budget and len(self.running) < self._limits.max_seqs:
+            job = next((job for job in self.waiting if self._has_turn(job, handing_over)), None)
+            if job is None:
+                return
             if not self._begin(job):
                 if self.running or not self._take_from_waiting(job):
                     return
                 continue
-            self.waiting.popleft()
+            self.waiting.remove(job)
             job.state = State.RUNNING
             self.running.append(job)
             chunk = Chunk(job, job.computed, min(job.missing, budget))
             chunks[job.id] = chunk
             budget -= chunk.count
+
+    def _has_turn(self, job: Job, handing_over: int) -> bool:
+        if not job.pinned:
+            return True
+        alone = not any(other.pinned for other in self.running)
+        return alone and len(self.running) + handing_over < self._limits.max_seqs
 
     def _begin(self, job: Job) -> bool:
         """Pages for all of a job's tokens, so that it does not run into its own preemption."""

@@ -19,10 +19,11 @@ from pdgate.engine.connector import Keep
 from pdgate.engine.hooks import HookFailed, Hooks
 from pdgate.engine.job import Chunk, Job, State
 from pdgate.engine.layout import Layout
-from pdgate.engine.leases import Lease, Leases
+from pdgate.engine.leases import Lease
 from pdgate.engine.live import Live, begin, pages_to_fill, pages_to_keep, span
 from pdgate.engine.model.load import LoadedModel
 from pdgate.engine.model.weights import Floats
+from pdgate.engine.outliving import Outliving
 from pdgate.engine.pace import Faults
 from pdgate.engine.request import Finish, Output, Refusal, Request
 from pdgate.engine.scheduler import Limits, Scheduler
@@ -66,9 +67,7 @@ class Work:
         self._pool = BlockPool(layout.blocks, layout.block_tokens, options.reuse_prefixes)
         self._scheduler = Scheduler(options.limits, self._pool)
         self._live: dict[str, Live] = {}
-        self._leases = Leases()
-        self._in_use: dict[str, list[int]] = {}
-        """Pages that nobody holds any more, but that a peer's reader is in the middle of."""
+        self._outliving = Outliving()
         self._outputs: list[Output] = []
         self.hooks = Hooks()
         self.stats = Stats()
@@ -82,13 +81,13 @@ class Work:
             loading=len(scheduler.loading),
             blocks_total=self._layout.blocks,
             blocks_used=self._pool.allocator.used,
-            blocks_kept=self._leases.blocks,
+            blocks_kept=self._outliving.leases.blocks,
             preemptions=scheduler.preemptions,
         )
 
     @property
     def next_lease_end(self) -> float | None:
-        return self._leases.next_end
+        return self._outliving.leases.next_end
 
     def take_outputs(self) -> list[Output]:
         outputs, self._outputs = self._outputs, []
@@ -119,7 +118,7 @@ class Work:
         """Ends a request in any state; one that is over but kept gives its pages up."""
         live = self._live.get(request_id)
         if live is None:
-            if lease := self._leases.release(request_id):
+            if lease := self._outliving.leases.release(request_id):
                 self._drop(lease.request_id, lease.blocks, "aborted")
             return
         if live.job.state is State.DOOMED:
@@ -128,6 +127,9 @@ class Work:
         self._end_early(live, Output(request_id, finish=Finish.ABORT), "aborted")
 
     def loaded(self, request_id: str, error: str | None) -> None:
+        if (settled := self._outliving.settled(request_id)) is not None:
+            self._scheduler.drop(settled)
+            return
         live = self._live.get(request_id)
         if live is None or request_id not in self._scheduler.loading:
             log.warning("a load of %s ended that nobody waits for", request_id)
@@ -144,31 +146,29 @@ class Work:
             self._load_failed(live, error)
 
     def gave_up(self, request_id: str, error: str) -> None:
-        """The load failed, and its pages stay taken until `loaded`.
-
-        So it cannot be computed in them instead: this fails whatever the policy is.
+        """The load failed, and its pages stay taken until `loaded`: others must not use them,
+        this request included.
         """
         live = self._live.get(request_id)
-        if live is None or live.job.state is not State.LOADING:
+        if live is None or request_id not in self._scheduler.loading:
             return
-        log.warning("KV of %s did not arrive, and may still: %s", request_id, error)
-        self.stats.loads_failed += 1
-        self._scheduler.abort(live.job)
-        self._fail_load(live, error)
+        doomed = live.job.state is State.DOOMED
+        self._outliving.strand(request_id, self._scheduler.strand(live.job))
+        if doomed:
+            del self._live[request_id]
+        else:
+            self._load_failed(live, error)
 
     def release(self, request_id: str) -> None:
-        if (blocks := self._in_use.pop(request_id, None)) is not None:
-            self._scheduler.drop(blocks)
-        elif lease := self._leases.release(request_id):
-            self._scheduler.drop(lease.blocks)
+        self._scheduler.drop(self._outliving.read(request_id))
 
     def end_leases(self) -> None:
-        for lease in self._leases.take_ended(self._now()):
+        for lease in self._outliving.leases.take_ended(self._now()):
             self.stats.leases_ended += 1
             self._drop(lease.request_id, lease.blocks, "the lease is over")
 
     def step(self) -> Done:
-        step = self._scheduler.step()
+        step = self._scheduler.step(self._outliving.handing_over)
         self._give_up_evicted()
         for job in step.loads:
             self._start(self._live[job.id])
@@ -193,7 +193,7 @@ class Work:
             refusal = Refusal(why) if failed else None
             finish = None if failed else Finish.ABORT
             self._end_early(live, Output(request_id, finish=finish, refusal=refusal), why)
-        for lease in self._leases.take_all():
+        for lease in self._outliving.leases.take_all():
             self._drop(lease.request_id, lease.blocks, why)
 
     def _start(self, live: Live) -> None:
@@ -291,7 +291,7 @@ class Work:
     ) -> Mapping[str, Any] | None:
         """The pages wait for a reader from now on. Raises HookFailed."""
         job = live.job
-        self._leases.hold(Lease(job.id, blocks, self._now() + keep.lease_seconds))
+        self._outliving.keep(Lease(job.id, blocks, self._now() + keep.lease_seconds))
         first = live.generation.first_token if live.generation else None
         pages = pages_to_keep(job, blocks, self._layout)
         return self.hooks.kept(job.id, keep, pages, first, str(output.finish))
@@ -321,7 +321,7 @@ class Work:
     def _drop(self, request_id: str, blocks: list[int], why: str) -> None:
         """The connector hears of it first, so that no reader comes for pages used anew."""
         if self.hooks.dropped(request_id, why):
-            self._in_use[request_id] = blocks
+            self._outliving.linger(request_id, blocks)
         else:
             self._scheduler.drop(blocks)
 

@@ -170,6 +170,48 @@ def test_a_failed_load_can_be_computed_instead(ended: list[Pair], expected: list
     assert made.decode.core.stats.prompts_from_peer == 0
 
 
+@pytest.mark.parametrize("known", [False, True])
+def test_what_a_silent_peer_may_still_write_is_computed_in_other_pages(
+    ended: list[Pair], expected: list[int], known: bool
+) -> None:
+    """Also where some of the pages are the prefix cache's. The late write brings rubbish."""
+    ended.append(made := pair(options=Options(on_failed_load="recompute"), hold=True, spoil=True))
+    kept = made.keep()
+    if known:
+        made.decode.answer(ask("before", TEXT[:40]))
+    made.decode.core.submit(made.reading(kept.kv_transfer_params))
+    assert made.reader.started.wait(10)
+
+    made.decode.core.gave_up("d", "the peer is silent")
+    first = made.decode.next()
+    taken = made.decode.core.gauges.blocks_used
+    made.reader.go()
+
+    rest = made.decode.answers("d")["d"]
+    assert tokens_of([first, *rest]) == expected
+    assert made.decode.core.stats.loads_failed == 1
+    # Twice: what was stranded, and what was computed.
+    assert taken > 2 * len(TEXT) // 16 - 4
+    made.decode.answer(ask("next", "x"))
+    assert made.decode.core.gauges.blocks_used == 0
+
+
+def test_stranded_pages_outlive_a_request_that_was_aborted(ended: list[Pair]) -> None:
+    ended.append(made := pair(options=Options(on_failed_load="recompute"), hold=True))
+    made.decode.core.submit(made.reading(made.keep().kv_transfer_params))
+    assert made.reader.started.wait(10)
+
+    made.decode.core.gave_up("d", "the peer is silent")
+    made.decode.core.abort("d")
+
+    made.decode.answers("d")
+    made.decode.answer(ask("next", "x"))
+    assert made.decode.core.gauges.blocks_used == 5
+    made.reader.go()
+    made.decode.answer(ask("last", "x"))
+    assert made.decode.core.gauges.blocks_used == 0
+
+
 @pytest.mark.parametrize("tokens", ["many", 10_000, -1])
 def test_bad_params_are_the_clients_fault(ended: list[Pair], tokens: Any) -> None:
     ended.append(made := pair())
