@@ -31,6 +31,7 @@ import msgspec
 from pdgate.protocols.call import COMPLETIONS, Call, Headers, Json
 from pdgate.protocols.errors import GatewayError
 from pdgate.protocols.instance import Instance, Role
+from pdgate.scheduling.disaggregation import Decision
 
 
 class Mode(StrEnum):
@@ -82,6 +83,8 @@ class Forwarder(ABC):
     """Mode -> "" if it can be done, else the reason why not."""
     decode_can_prefill: ClassVar[bool] = True
     """Whether a decode engine may be sent a whole call."""
+    prefill_can_answer: ClassVar[bool] = False
+    """Whether a prefill engine may be sent a whole call, and then keeps no KV of it."""
 
     def why_local(self, call: Call) -> str | None:
         """Why this call must not be split over two engines; None if it may.
@@ -171,6 +174,12 @@ class Reserved(Protocol):
 
     instance: Instance
 
+    def has_read(self, seconds: float) -> None:
+        """It took so long to read the prompt, and what it had to read before."""
+
+    def has_loaded(self, seconds: float) -> None:
+        """It took so long to take over the KV that prefill had computed."""
+
     def end(self) -> None: ...
 
     def __enter__(self) -> Self: ...
@@ -190,15 +199,22 @@ class Engines(Protocol):
         """Whether prefill and decode engines serve the call's model; else plain ones do."""
 
     def reserve(
-        self, role: Role, call: Call, *, avoid: Collection[str] = (), peer: Instance | None = None
+        self,
+        role: Role,
+        call: Call,
+        *,
+        avoid: Collection[str] = (),
+        peer: Instance | None = None,
+        reads: bool | None = None,
     ) -> Reserved:
         """An instance of the role that is not in `avoid` and speaks the peer's protocol.
 
+        `reads`: whether it computes the prompt; None for what the role says.
         Raises NoInstance, UnknownModel, BadRequest.
         """
 
-    def why_local(self, call: Call, prefill: Instance) -> str | None:
-        """Why a call, for which `prefill` is reserved, is not worth splitting; None if it is."""
+    def decide(self, call: Call, prefill: Instance, *, prefill_can_answer: bool) -> Decision:
+        """Whether a call, for which `prefill` is reserved, is worth splitting now."""
 
     def report(self, instance: Instance, error: GatewayError | None) -> None:
         """How a leg to the instance ended; a cancelled one is not reported."""

@@ -9,10 +9,10 @@ A failed prefill must end decode's leg: Mooncake's decode, for one, would wait m
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Final
 
 from pdgate.forwarders.base import (
     Answer,
@@ -26,19 +26,29 @@ from pdgate.forwarders.base import (
     Reserved,
     Upstream,
 )
+from pdgate.forwarders.good_start import good_start
 from pdgate.forwarders.merged import Merging
-from pdgate.forwarders.record import DISAGGREGATED, LOCAL, PLAIN, Record
+from pdgate.forwarders.record import DISAGGREGATED, LOCAL, PLAIN, PREFILL_ONLY, Record
+from pdgate.forwarders.splitting import decide
 from pdgate.forwarders.tried import Tried
+from pdgate.forwarders.ungrouped import ungrouped
 from pdgate.protocols import openai, request_id
-from pdgate.protocols.call import CHAT, Call, Json
+from pdgate.protocols.call import Call, Json
 from pdgate.protocols.errors import EngineFailed, EngineRefused, GatewayError, NoInstance
 from pdgate.protocols.instance import Instance, Role
+from pdgate.scheduling.disaggregation import Taken
 
 SHARE_OF_LEASE = 0.8
 """Of the time that prefill keeps blocks; nobody is sent to fetch them later."""
 
-HELD_BYTES = 128 << 10
-"""Of an answer that is not a stream, or of its first event, before it is relayed as it comes."""
+_PATHS: Final = {
+    Taken.SPLIT: DISAGGREGATED,
+    Taken.LOCAL: LOCAL,
+    Taken.PREFILL_ONLY: PREFILL_ONLY,
+}
+
+Begun = Callable[[float], None]
+"""Told when a stream begins, and how many seconds after its leg."""
 
 Deliver = Callable[[Answer, Record], Awaitable[None]]
 """Relays the answer to the client; notes in the record when the first byte is committed."""
@@ -100,30 +110,37 @@ class Execution:
             with self._reserve(Role.PLAIN, call, tried) as plain:
                 _note_path(record, PLAIN, plain.instance, "")
                 leg = self._way_of(plain.instance).forwarder.local(call, plain.instance)
-                await self._answer(leg, Role.PLAIN, record, deliver)
+                await self._answer(leg, Role.PLAIN, record, deliver, plain.has_read)
             return
         with self._reserve(Role.PREFILL, call, tried) as prefill:
             way = self._way_of(prefill.instance)
-            _note_path(record, DISAGGREGATED, prefill.instance, way.mode)
-            record.why_local = self._why_local(way.forwarder, call, prefill.instance)
-            if way.mode is Mode.STAGED and not record.why_local:
+            decision = decide(self._engines, way.forwarder, call, prefill.instance)
+            record.decisions[record.attempts] = decision
+            _note_path(record, _PATHS[decision.taken], prefill.instance, way.mode)
+            if decision.taken is Taken.PREFILL_ONLY:
+                leg = Leg(prefill.instance, call.path, call.body)
+                await self._answer(leg, Role.PREFILL, record, deliver, prefill.has_read)
+            elif decision.taken is Taken.LOCAL:
+                prefill.end()
+                await self._local(way.forwarder, call, record, deliver, tried, prefill.instance)
+            elif way.mode is Mode.STAGED:
                 await self._staged(way.forwarder, call, record, deliver, tried, prefill)
-                return
-            with self._reserve(Role.DECODE, call, tried, prefill.instance) as decode:
-                if record.why_local:
-                    prefill.end()
-                    _note_path(record, LOCAL, decode.instance, way.mode)
-                    leg = way.forwarder.local(call, decode.instance)
-                    await self._answer(leg, Role.DECODE, record, deliver)
-                else:
+            else:
+                with self._reserve(Role.DECODE, call, tried, prefill.instance) as decode:
                     await way.cross(self, way.forwarder, call, record, deliver, prefill, decode)
 
-    def _why_local(self, forwarder: Forwarder, call: Call, prefill: Instance) -> str:
-        """The reason for a decode engine to do it all; empty to split the call."""
-        why = forwarder.why_local(call)
-        if why is None and forwarder.decode_can_prefill:
-            why = self._engines.why_local(call, prefill)
-        return why or ""
+    async def _local(
+        self,
+        forwarder: Forwarder,
+        call: Call,
+        record: Record,
+        deliver: Deliver,
+        tried: Tried,
+        peer: Instance,
+    ) -> None:
+        with self._reserve(Role.DECODE, call, tried, peer, reads=True) as decode:
+            leg = forwarder.local(call, decode.instance)
+            await self._answer(leg, Role.DECODE, record, deliver, decode.has_read)
 
     async def _hand_off(
         self,
@@ -134,10 +151,9 @@ class Execution:
         prefill: Reserved,
         decode: Reserved,
     ) -> None:
-        reply = await self._ask_prefill(forwarder.prefill(call, prefill.instance), record)
-        prefill.end()
+        reply = await self._ask_prefill(forwarder.prefill(call, prefill.instance), record, prefill)
         leg = _decode_leg(forwarder, call, prefill.instance, decode.instance, reply)
-        await self._answer(leg, Role.DECODE, record, deliver)
+        await self._answer(leg, Role.DECODE, record, deliver, _loaded(record, decode))
 
     async def _delegate(
         self,
@@ -148,8 +164,14 @@ class Execution:
         prefill: Reserved,
         decode: Reserved,
     ) -> None:
+        def begun(seconds: float) -> None:
+            # Nobody here can tell prefill's part of that time from decode's.
+            prefill.has_read(seconds)
+            decode.has_loaded(0.0)
+            prefill.end()
+
         leg = forwarder.leg(call, prefill.instance, decode.instance)
-        await self._answer(leg, Role.DECODE, record, deliver)
+        await self._answer(leg, Role.DECODE, record, deliver, begun)
 
     async def _staged(
         self,
@@ -162,14 +184,13 @@ class Execution:
     ) -> None:
         if not isinstance(forwarder, HandOff):
             raise TypeError(f"{forwarder.name} cannot choose decode after prefill")
-        reply = await self._ask_prefill(forwarder.prefill(call, prefill.instance), record)
-        prefill.end()
+        reply = await self._ask_prefill(forwarder.prefill(call, prefill.instance), record, prefill)
         answered = record.clock()
         while True:
             with self._reserve(Role.DECODE, call, tried, prefill.instance) as decode:
                 leg = _decode_leg(forwarder, call, prefill.instance, decode.instance, reply)
                 try:
-                    await self._answer(leg, Role.DECODE, record, deliver)
+                    await self._answer(leg, Role.DECODE, record, deliver, _loaded(record, decode))
                     return
                 except EngineRefused as error:
                     # Nothing was sent, so the KV is still there for another decode engine.
@@ -188,19 +209,20 @@ class Execution:
         decode: Reserved,
     ) -> None:
         to_prefill, to_decode = forwarder.legs(call, prefill.instance, decode.instance)
-        with _ungrouped():
+        with ungrouped():
             async with asyncio.TaskGroup() as together:
                 prefilling = together.create_task(self._watch_prefill(to_prefill, record, prefill))
                 merge = forwarder.merge(call, to_prefill, to_decode)
                 merging = None if merge is None else Merging(merge, prefilling)
-                await self._answer(to_decode, Role.DECODE, record, deliver, merging)
+                begun = _loaded(record, decode)
+                await self._answer(to_decode, Role.DECODE, record, deliver, begun, merging)
                 # Decode has all it needed; what prefill still says is of no use.
                 prefilling.cancel()
 
     async def _watch_prefill(self, leg: Leg, record: Record, reserved: Reserved) -> Json:
         """Prefill's reply. Its failure ends decode's leg, unless decode answers already."""
         try:
-            return await self._ask_prefill(leg, record)
+            return await self._ask_prefill(leg, record, reserved)
         except GatewayError:
             if record.committed is None:
                 raise
@@ -208,11 +230,13 @@ class Execution:
         finally:
             reserved.end()
 
-    async def _ask_prefill(self, leg: Leg, record: Record) -> Json:
-        with record.leg(Role.PREFILL, leg.to, self._engines.report):
+    async def _ask_prefill(self, leg: Leg, record: Record, prefill: Reserved) -> Json:
+        with record.leg(Role.PREFILL, leg.to, self._engines.report) as noted:
             reply = await self._upstream.ask(leg, record.call)
             if openai.gave_up(reply):
                 raise EngineFailed("the prefill engine gave the call up", at=leg.to.id)
+            prefill.has_read(record.clock() - noted.started)
+        prefill.end()
         return reply
 
     async def _answer(
@@ -221,26 +245,36 @@ class Execution:
         role: Role,
         record: Record,
         deliver: Deliver,
+        begun: Begun,
         merging: Merging | None = None,
     ) -> None:
         with record.leg(role, leg.to, self._engines.report) as noted:
             async with self._upstream.open(leg, record.call) as opened:
                 answer = opened if merging is None else merging.of(opened)
-                await _good_start(answer, leg, record.call)
+                await good_start(answer, leg, record.call)
                 noted.first_byte = record.clock()
                 record.handed_over = record.path == DISAGGREGATED
+                # Any other answer begins when it is whole, which says nothing of the prompt.
+                if record.call.streams:
+                    begun(noted.first_byte - noted.started)
                 await deliver(answer, record)
 
     def _reserve(
-        self, role: Role, call: Call, tried: Tried, peer: Instance | None = None
+        self,
+        role: Role,
+        call: Call,
+        tried: Tried,
+        peer: Instance | None = None,
+        reads: bool | None = None,
     ) -> Reserved:
         """One that has not failed this call yet; else one that may be tried again."""
+        reserve = self._engines.reserve
         if not tried:
-            return self._engines.reserve(role, call, peer=peer)
+            return reserve(role, call, peer=peer, reads=reads)
         try:
-            return self._engines.reserve(role, call, avoid=tried.failed, peer=peer)
+            return reserve(role, call, avoid=tried.failed, peer=peer, reads=reads)
         except NoInstance:
-            return self._engines.reserve(role, call, avoid=tried.given_up, peer=peer)
+            return reserve(role, call, avoid=tried.given_up, peer=peer, reads=reads)
 
 
 def _decode_leg(
@@ -254,39 +288,9 @@ def _decode_leg(
         raise
 
 
+def _loaded(record: Record, decode: Reserved) -> Begun:
+    return lambda _: decode.has_loaded(record.since_prefill())
+
+
 def _note_path(record: Record, path: str, at: Instance, mode: str) -> None:
     record.path, record.protocol, record.mode = path, at.protocol, mode
-
-
-async def _good_start(answer: Answer, leg: Leg, call: Call) -> None:
-    """Waits for the first bytes that say something. Raises EngineFailed if they are bad.
-
-    Half a JSON answer is of no use to a client, so one that is not a stream is held until
-    it is whole (or long), and can be had from another engine until then.
-    """
-    first = await answer.ready(0 if call.streams else HELD_BYTES)
-    if not first:
-        raise EngineFailed("the engine's answer was empty", at=leg.to.id)
-    while call.streams and openai.says_nothing_yet(first, chat=call.path == CHAT):
-        more = await answer.ready(beyond=len(first))
-        if len(more) == len(first) or len(more) > HELD_BYTES:
-            break
-        first = more
-    if openai.aborted(first):
-        raise EngineFailed("the engine gave the call up", at=leg.to.id)
-    if call.streams:
-        openai.raise_stream_error(first, at=leg.to.id)
-
-
-@contextmanager
-def _ungrouped() -> Iterator[None]:
-    """A task group wraps what went wrong; callers want the error itself."""
-    try:
-        yield
-    except BaseExceptionGroup as group:
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
-            # The client left in the moment of the failure, and before Python 3.13 the
-            # group forgets that.
-            raise asyncio.CancelledError from None
-        raise group.exceptions[0] from None

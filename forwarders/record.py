@@ -15,10 +15,11 @@ import msgspec
 from pdgate.protocols.call import Call
 from pdgate.protocols.errors import GatewayError
 from pdgate.protocols.instance import Instance, Role
+from pdgate.scheduling.disaggregation import Decision, Taken
 
 Report = Callable[[Instance, GatewayError | None], None]
 
-DISAGGREGATED, LOCAL, PLAIN = "disaggregated", "local", "plain"
+DISAGGREGATED, LOCAL, PREFILL_ONLY, PLAIN = "disaggregated", "local", "prefill_only", "plain"
 
 
 class LegRecord(msgspec.Struct):
@@ -65,8 +66,9 @@ class Record(msgspec.Struct):
     """The life of one call.
 
     Attributes:
-        path: DISAGGREGATED, LOCAL (a decode engine did it all), PLAIN; "" before it is known.
-        why_local: The reason for LOCAL.
+        path: DISAGGREGATED, LOCAL (a decode engine did it all), PREFILL_ONLY, PLAIN; "" before
+            it is known.
+        decisions: Attempt -> whether to split; none where only plain engines are.
         handed_over: Decode answered well with the KV that prefill was asked to leave for it.
         committed: The first byte is on its way to the client: no retry any more.
         outcome: "ok", "client_gone", or the code of the error that the client got.
@@ -79,7 +81,7 @@ class Record(msgspec.Struct):
     protocol: str = ""
     mode: str = ""
     path: str = ""
-    why_local: str = ""
+    decisions: dict[int, Decision] = {}
     handed_over: bool = False
     committed: float | None = None
     status: int = 0
@@ -94,6 +96,17 @@ class Record(msgspec.Struct):
         leg = LegRecord(role, instance, self.attempts, self.clock, report, self.clock())
         self.legs.append(leg)
         return leg
+
+    @property
+    def why_local(self) -> str:
+        """The reason for LOCAL."""
+        decision = self.decisions.get(self.attempts)
+        return decision.reason if decision and decision.taken is Taken.LOCAL else ""
+
+    def since_prefill(self) -> float:
+        """Seconds since prefill's leg of this attempt ended; 0 while it runs."""
+        ended = [leg.ended for leg in self.legs if leg.role is Role.PREFILL]
+        return self.clock() - ended[-1] if ended and ended[-1] is not None else 0.0
 
     def end(self, outcome: str, status: int) -> None:
         if self.ended is None:
@@ -111,10 +124,7 @@ class Record(msgspec.Struct):
             "kv": "handed_over" if self.handed_over else "none",
             "status": self.status,
             "outcome": self.outcome,
-            "attempts": [
-                {"legs": [self._leg_json(leg) for leg in self.legs if leg.attempt == number]}
-                for number in range(1, self.attempts + 1)
-            ],
+            "attempts": [self._attempt_json(number) for number in range(1, self.attempts + 1)],
             "stages_ms": self.stages_ms(),
         }
 
@@ -141,6 +151,11 @@ class Record(msgspec.Struct):
             stages["total"] = _ms(self.ended - self.started)
         return stages
 
+    def _attempt_json(self, number: int) -> dict[str, Any]:
+        legs = [self._leg_json(leg) for leg in self.legs if leg.attempt == number]
+        decision = self.decisions.get(number)
+        return {"decision": _decision_json(decision) if decision else None, "legs": legs}
+
     def _leg_json(self, leg: LegRecord) -> dict[str, Any]:
         return {
             "role": leg.role.value,
@@ -149,6 +164,15 @@ class Record(msgspec.Struct):
             "ended_ms": None if leg.ended is None else _ms(leg.ended - self.started),
             "outcome": leg.outcome,
         }
+
+
+def _decision_json(decision: Decision) -> dict[str, Any]:
+    expected = {"split": decision.split_seconds, "local": decision.local_seconds}
+    return {
+        "taken": decision.taken.value,
+        "reason": decision.reason,
+        "expected_ms": {way: _ms(time) for way, time in expected.items() if time is not None},
+    }
 
 
 def _ms(seconds: float) -> float:

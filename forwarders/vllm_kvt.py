@@ -40,6 +40,7 @@ class KvtBatch(_LocalPrefill, Delegation):
 
 class KvtStaged(_LocalPrefill, HandOff):
     name: ClassVar = "vllm-kvt"
+    prefill_can_answer: ClassVar = True
     lease_seconds: ClassVar = kvt.LEASE_SECONDS
 
     def prefill(self, call: Call, at: Instance) -> Leg:

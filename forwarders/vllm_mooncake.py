@@ -78,6 +78,7 @@ D = Spelling(
 
 class MooncakeA(HandOff):
     name: ClassVar = "vllm-mooncake"
+    prefill_can_answer: ClassVar = True
 
     def prefill(self, call: Call, at: Instance) -> Leg:
         return _read_prompt(call, at, mooncake.ASK_A)
@@ -88,6 +89,7 @@ class MooncakeA(HandOff):
 
 class MooncakeBatch(Rendezvous):
     name: ClassVar = "vllm-mooncake"
+    prefill_can_answer: ClassVar = True
 
     def __init__(self, spelling: Spelling) -> None:
         self._spelling = spelling
@@ -101,6 +103,7 @@ class MooncakeBatch(Rendezvous):
 
 class MooncakeStaged(HandOff):
     name: ClassVar = "vllm-mooncake"
+    prefill_can_answer: ClassVar = True
 
     def __init__(self, spelling: Spelling) -> None:
         self._spelling = spelling

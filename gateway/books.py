@@ -94,6 +94,7 @@ class Books(Collector):
         self._tallies: defaultdict[str, Tally] = defaultdict(Tally)
         self._refused: Counter[str] = Counter()
         self._retries: Counter[tuple[str, str]] = Counter()
+        self._decisions: Counter[tuple[str, str]] = Counter()
 
     def refused(self, error: GatewayError) -> None:
         """A request that never became a call."""
@@ -119,6 +120,8 @@ class Books(Collector):
             elif leg.outcome == "ok" and leg.ended is not None:
                 stage = tally.prefill if leg.role is Role.PREFILL else tally.decode
                 stage.observe(leg.ended - leg.started)
+        for decision in record.decisions.values():
+            self._decisions[decision.taken.value, decision.reason] += 1
         if record.path == DISAGGREGATED:
             tally.handovers[_handover(record)] += 1
         if self._logs_calls:
@@ -161,6 +164,12 @@ class Books(Collector):
                 for protocol, tally in self._tallies.items()
                 for result, count in tally.handovers.items()
             ],
+        )
+        yield _counter(
+            "pdgate_disaggregation_decisions",
+            "Attempts that could have been split, by what was decided and why.",
+            ("decision", "reason"),
+            self._decisions.items(),
         )
         yield _histogram(
             "pdgate_call_seconds",

@@ -83,7 +83,7 @@ def serve(
         _option(SCHEDULING, "batch chooses both engines at once.", "batch if it can"),
     ] = None,
     disaggregate: Annotated[
-        Literal["always", "never", "uncached_tokens_above"] | None,
+        Literal["always", "never", "uncached_tokens_above", "auto"] | None,
         _option(SCHEDULING, "Which calls are split over two engines.", "always"),
     ] = None,
     uncached_tokens: Annotated[

@@ -23,6 +23,7 @@ from pdgate.gateway.asgi import Front
 from pdgate.gateway.books import Books, Together, registry_of
 from pdgate.gateway.config import Settings
 from pdgate.gateway.config.checks import mode_for
+from pdgate.gateway.config.rules import rule_of
 from pdgate.gateway.deadlines import Timeouts
 from pdgate.gateway.debug import RecentCalls, no_headers, path_headers
 from pdgate.gateway.discovery.adopt import adopter
@@ -35,7 +36,7 @@ from pdgate.gateway.upstream.client import HttpUpstream
 from pdgate.gateway.upstream.settings import UpstreamSettings
 from pdgate.gateway.worker_metrics import WorkerMetrics
 from pdgate.protocols.instance import Instance
-from pdgate.scheduling import disaggregation, policy
+from pdgate.scheduling import policy
 from pdgate.scheduling.instances import Instances
 from pdgate.scheduling.scheduler import Scheduler
 
@@ -59,7 +60,7 @@ def build(
         prefill=policy.load(settings.prefill_policy),
         decode=policy.load(settings.decode_policy),
         plain=policy.load(settings.plain_policy),
-        rule=_rule(settings),
+        rule=rule_of(settings.disaggregation),
     )
     upstream = HttpUpstream(UpstreamSettings(timeouts=_timeouts(settings)))
     recent = RecentCalls() if settings.debug_routes else None
@@ -124,19 +125,6 @@ def ways(settings: Settings) -> Callable[[Instance], Way]:
         return way
 
     return way_of
-
-
-def _rule(settings: Settings) -> disaggregation.Rule:
-    given = settings.disaggregation
-    match given.rule:
-        case "always":
-            return disaggregation.Always()
-        case "never":
-            return disaggregation.Never()
-        case "uncached_tokens_above":
-            return disaggregation.UncachedTokensAbove(
-                given.uncached_tokens, given.max_prefill_calls
-            )
 
 
 def _timeouts(settings: Settings) -> Timeouts:

@@ -1,8 +1,9 @@
 """An instance as a policy sees it: the record, and what is in flight there."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pdgate.protocols.instance import Instance
+from pdgate.scheduling.speed import Speed
 
 
 @dataclass(slots=True, eq=False)
@@ -14,6 +15,9 @@ class Candidate:
         models: Names that it serves; kept while it is down.
         calls: Reserved and not yet ended.
         tokens: Prompt tokens of those calls, estimated.
+        unread_tokens: Of these, what it has still to compute itself.
+        reading: How long it takes to read what was unread when a call came.
+        loading: How long it takes, as decode, from the end of prefill to the first token.
     """
 
     instance: Instance
@@ -21,3 +25,6 @@ class Candidate:
     models: frozenset[str] = frozenset()
     calls: int = 0
     tokens: int = 0
+    unread_tokens: int = 0
+    reading: Speed = field(default_factory=Speed)
+    loading: Speed = field(default_factory=Speed)

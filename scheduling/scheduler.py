@@ -2,6 +2,7 @@
 
     with scheduler.reserve(Role.PREFILL, call) as prefill:
         ...                          # prefill.instance
+        prefill.has_read(seconds)    # optional: how long that took, to learn from
         prefill.end()                # optional: over before the block is
 
 The account falls with the block, whatever ends it, so it cannot drift.
@@ -9,35 +10,56 @@ The account falls with the block, whatever ends it, so it cannot drift.
 
 from collections.abc import Collection, Sequence
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from pdgate.protocols.call import Call
 from pdgate.protocols.errors import EngineRefused, GatewayError, NoInstance
 from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.candidate import Candidate
-from pdgate.scheduling.disaggregation import Always, Rule
+from pdgate.scheduling.disaggregation import Always, Decision, Rule, Taken
+from pdgate.scheduling.disaggregation.decision import ONE_TOKEN
 from pdgate.scheduling.instances import RETRY_AFTER_SECONDS, Instances, Lineup
 from pdgate.scheduling.policy import Policy
+
+_PREFILL_ONLY: Final = Decision(Taken.PREFILL_ONLY, ONE_TOKEN)
 
 
 class Reservation:
     """An instance that counts as busy until the block, or `end`, is over."""
 
-    __slots__ = ("_candidate", "_ended", "_tokens", "instance")
+    __slots__ = ("_candidate", "_ended", "_to_read", "_tokens", "_unread", "instance")
 
-    def __init__(self, candidate: Candidate, tokens: int) -> None:
+    def __init__(self, candidate: Candidate, tokens: int, *, reads: bool) -> None:
+        """`reads`: it computes the prompt itself."""
         self.instance = candidate.instance
         self._candidate = candidate
         self._tokens = tokens
+        self._unread = tokens if reads else 0
         self._ended = False
         candidate.calls += 1
         candidate.tokens += tokens
+        candidate.unread_tokens += self._unread
+        self._to_read = candidate.unread_tokens
+
+    def has_read(self, seconds: float) -> None:
+        """It took so long to read the prompt, and what came before it."""
+        self._candidate.reading.learn(self._to_read, seconds)
+        self._read()
+
+    def has_loaded(self, seconds: float) -> None:
+        """It took so long to take over the KV that prefill had computed."""
+        self._candidate.loading.learn(self._tokens, seconds)
 
     def end(self) -> None:
         if not self._ended:
             self._ended = True
             self._candidate.calls -= 1
             self._candidate.tokens -= self._tokens
+            self._read()
+
+    def _read(self) -> None:
+        self._candidate.unread_tokens -= self._unread
+        self._unread = 0
 
     def __enter__(self) -> Self:
         return self
@@ -52,6 +74,11 @@ class Reservation:
 
 
 class Scheduler:
+    """
+    Attributes:
+        rule: Which calls are split; another one may be put here at any time.
+    """
+
     def __init__(
         self,
         instances: Instances,
@@ -61,7 +88,7 @@ class Scheduler:
         rule: Rule | None = None,
     ) -> None:
         self._instances = instances
-        self._rule = rule or Always()
+        self.rule = rule or Always()
         self._policies = {Role.PREFILL: prefill, Role.DECODE: decode, Role.PLAIN: plain}
 
     def disaggregates(self, call: Call) -> bool:
@@ -69,11 +96,16 @@ class Scheduler:
         lineup = self._instances.lineup(call.model)
         return lineup.disaggregated or not lineup.up[Role.PLAIN]
 
-    def why_local(self, call: Call, prefill: Instance) -> str | None:
-        """Why the call, for which this engine is reserved, is not worth splitting now."""
-        reserved = self._instances.get(prefill.id)
-        others = reserved.calls - 1 if reserved else 0
-        return self._rule.why_not(call.prompt_tokens, others)
+    def decide(
+        self, call: Call, prefill: Instance, *, prefill_can_answer: bool = False
+    ) -> Decision:
+        """Whether the call, for which this engine is reserved, is worth splitting now."""
+        if prefill_can_answer and self.rule.prefill_may_answer:
+            return _PREFILL_ONLY
+        lineup = self._instances.lineup(call.model)
+        decodes = _partners(lineup.up[Role.DECODE], lineup, prefill)
+        reserved = self._instances.get(prefill.id) or Candidate(prefill)
+        return self.rule.decide(call, reserved, decodes)
 
     def reserve(
         self,
@@ -82,8 +114,11 @@ class Scheduler:
         *,
         avoid: Collection[str] = (),
         peer: Instance | None = None,
+        reads: bool | None = None,
     ) -> Reservation:
         """An instance of the role, not in `avoid`, that can pair with the peer.
+
+        `reads`: whether it computes the prompt; None for what the role says.
 
         Raises UnknownModel, BadRequest, NoInstance.
         """
@@ -96,13 +131,16 @@ class Scheduler:
             candidates = [c for c in candidates if c.instance.id not in avoid]
             if role is Role.PREFILL:
                 candidates = _with_partners(candidates, lineup, avoid) or candidates
-        if peer is not None and (lineup.mixed or peer.role is Role.BOTH):
-            candidates = [c for c in candidates if _pairs(c.instance, peer)]
+        if peer is not None:
+            candidates = _partners(candidates, lineup, peer)
         if not candidates:
             raise _nobody(f"no {role.value} engine is")
-        if len(candidates) == 1:
-            return Reservation(candidates[0], call.prompt_tokens)
-        return Reservation(self._policies[role].choose(call, candidates), call.prompt_tokens)
+        one = candidates[0]
+        if len(candidates) > 1:
+            one = self._policies[role].choose(call, candidates)
+        if reads is None:
+            reads = role is not Role.DECODE
+        return Reservation(one, call.prompt_tokens, reads=reads)
 
     def report(self, instance: Instance, error: GatewayError | None) -> None:
         """An engine that refuses connections gets no more calls until it is seen up again."""
@@ -127,6 +165,15 @@ def _with_partners(
     """Those that leave a choice of decode instances other than the avoided ones."""
     decode = [c.instance for c in lineup.up[Role.DECODE] if c.instance.id not in avoid]
     return [c for c in prefill if any(_pairs(c.instance, other) for other in decode)]
+
+
+def _partners(
+    candidates: Sequence[Candidate], lineup: Lineup, peer: Instance
+) -> Sequence[Candidate]:
+    """Those that can pair with the peer: all of them, unless there is something to match."""
+    if lineup.mixed or peer.role is Role.BOTH:
+        return [c for c in candidates if _pairs(c.instance, peer)]
+    return candidates
 
 
 def _pairs(one: Instance, other: Instance) -> bool:

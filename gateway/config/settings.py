@@ -63,12 +63,13 @@ class Disaggregation(Section):
     """Which calls are split over a prefill and a decode engine.
 
     Attributes:
-        rule: uncached_tokens_above splits calls with long prompts while prefill is free.
+        rule: uncached_tokens_above splits calls with long prompts while prefill is free; auto
+            takes the way that gives the first token sooner.
         uncached_tokens: Longer prompts are split (estimated from the body's size).
         max_prefill_calls: Only while fewer calls are at the prefill engine.
     """
 
-    rule: Literal["always", "never", "uncached_tokens_above"] = "always"
+    rule: Literal["always", "never", "uncached_tokens_above", "auto"] = "always"
     uncached_tokens: Annotated[int, Field(ge=0)] = 1000
     max_prefill_calls: Count = 2
 

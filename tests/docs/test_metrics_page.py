@@ -17,6 +17,8 @@ from pdgate.protocols.call import COMPLETIONS, Call
 from pdgate.protocols.errors import BadRequest
 from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling.disaggregation import Decision, Taken
+from pdgate.scheduling.disaggregation.decision import ALWAYS
 from pdgate.scheduling.instances import Instances
 from tests.docs.pages import DOCS, code, table
 from tests.support.engine_cores import engine, layout
@@ -67,6 +69,7 @@ def _busy_books() -> Books:
         for role, instance in ((Role.PREFILL, P), (Role.DECODE, D)):
             leg = record.leg(role, instance, lambda *_: None)
             leg.ended, leg.outcome = record.clock(), outcome
+    record.decisions[1] = Decision(Taken.SPLIT, ALWAYS)
     record.protocol, record.path, record.handed_over = "vllm-nixl", DISAGGREGATED, True
     record.committed = record.clock()
     record.end("ok", 200)

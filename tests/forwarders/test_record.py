@@ -89,6 +89,7 @@ async def test_a_record_is_json_with_every_leg() -> None:
         "outcome": "ok",
         "attempts": [
             {
+                "decision": {"taken": "split", "reason": "always asked for", "expected_ms": {}},
                 "legs": [
                     {
                         "role": "prefill",
@@ -104,7 +105,7 @@ async def test_a_record_is_json_with_every_leg() -> None:
                         "ended_ms": 6500.0,
                         "outcome": "ok",
                     },
-                ]
+                ],
             }
         ],
     }

@@ -9,7 +9,8 @@ from pdgate.forwarders.base import one_token
 from pdgate.forwarders.sglang import Sglang
 from pdgate.forwarders.vllm_nixl import VllmNixl
 from pdgate.protocols.call import COMPLETIONS, Call, encode, parse_object
-from pdgate.scheduling.disaggregation import NEVER, Never
+from pdgate.scheduling.disaggregation import Never
+from pdgate.scheduling.disaggregation.decision import NEVER
 from tests.support.answers import whole
 from tests.support.scripted import D0, P0, Crossing, Scripted, call_of, chat
 

@@ -1,0 +1,29 @@
+"""Has an answer begun well? Until that is known, another engine can still be asked."""
+
+from pdgate.forwarders.base import Answer, Leg
+from pdgate.protocols import openai
+from pdgate.protocols.call import CHAT, Call
+from pdgate.protocols.errors import EngineFailed
+
+HELD_BYTES = 128 << 10
+"""Of an answer that is not a stream, or of its first event, before it is relayed as it comes."""
+
+
+async def good_start(answer: Answer, leg: Leg, call: Call) -> None:
+    """Waits for the first bytes that say something. Raises EngineFailed if they are bad.
+
+    Half a JSON answer is of no use to a client, so one that is not a stream is held until
+    it is whole (or long), and can be had from another engine until then.
+    """
+    first = await answer.ready(0 if call.streams else HELD_BYTES)
+    if not first:
+        raise EngineFailed("the engine's answer was empty", at=leg.to.id)
+    while call.streams and openai.says_nothing_yet(first, chat=call.path == CHAT):
+        more = await answer.ready(beyond=len(first))
+        if len(more) == len(first) or len(more) > HELD_BYTES:
+            break
+        first = more
+    if openai.aborted(first):
+        raise EngineFailed("the engine gave the call up", at=leg.to.id)
+    if call.streams:
+        openai.raise_stream_error(first, at=leg.to.id)

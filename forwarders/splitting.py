@@ -1,0 +1,35 @@
+"""Whether a call is split: first what must be, then what the engines' rule says.
+
+A call for one token is over when its prompt has been read, so prefill may answer it; it is
+asked without a word of hand-over, and so keeps nothing for anybody.
+"""
+
+from typing import Final
+
+from pdgate.forwarders.base import Engines, Forwarder
+from pdgate.protocols.call import CHAT, Call
+from pdgate.protocols.instance import Instance
+from pdgate.scheduling.disaggregation import Decision, Taken
+from pdgate.scheduling.disaggregation.decision import DECODE_CANNOT_PREFILL
+
+_MUST_SPLIT: Final = Decision(Taken.SPLIT, DECODE_CANNOT_PREFILL)
+
+
+def decide(engines: Engines, forwarder: Forwarder, call: Call, prefill: Instance) -> Decision:
+    """For a call for which this prefill engine is reserved."""
+    alone = forwarder.prefill_can_answer and wants_one_token(call)
+    if not alone:
+        why_local = forwarder.why_local(call)
+        if why_local is not None:
+            return Decision(Taken.LOCAL, why_local)
+        if not forwarder.decode_can_prefill:
+            return _MUST_SPLIT
+    return engines.decide(call, prefill, prefill_can_answer=alone)
+
+
+def wants_one_token(call: Call) -> bool:
+    """Whether the answer can have no second token, so that nobody needs the KV afterwards."""
+    limit = call.value("max_tokens")
+    if call.path == CHAT:
+        limit = call.value("max_completion_tokens", limit)
+    return type(limit) is int and limit == 1

@@ -1,0 +1,15 @@
+"""Is a call worth splitting over a prefill and a decode engine? Asked for every call that could be.
+
+decision   what was decided, why, and what was expected
+rules      always, never, uncached_tokens_above
+auto       whatever is expected to give the first token sooner
+
+Reading a short prompt on decode disturbs its streams less than a hand-over costs, and a
+prefill engine with a queue is no help.
+"""
+
+from pdgate.scheduling.disaggregation.auto import Auto
+from pdgate.scheduling.disaggregation.decision import Decision, Taken
+from pdgate.scheduling.disaggregation.rules import Always, Never, Rule, UncachedTokensAbove
+
+__all__ = ["Always", "Auto", "Decision", "Never", "Rule", "Taken", "UncachedTokensAbove"]

@@ -1,0 +1,44 @@
+"""What was decided for one call, and why: counted, and shown in the call's record.
+
+Reasons are few and fixed, because each is a label in the metrics.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+
+class Taken(StrEnum):
+    """
+    SPLIT: prefill reads the prompt, decode goes on.
+    LOCAL: decode does it all.
+    PREFILL_ONLY: prefill's one token is the whole answer.
+    """
+
+    SPLIT = "split"
+    LOCAL = "local"
+    PREFILL_ONLY = "prefill_only"
+
+
+ALWAYS: Final = "always asked for"
+NEVER: Final = "never asked for"
+SHORT_PROMPT: Final = "short prompt"
+LONG_PROMPT: Final = "long prompt"
+PREFILL_IS_BUSY: Final = "prefill is busy"
+SOONER: Final = "sooner"
+MEASURING: Final = "measuring"
+ONE_TOKEN: Final = "one token"
+DECODE_CANNOT_PREFILL: Final = "decode cannot prefill"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """
+    Attributes:
+        split_seconds, local_seconds: Until the first token, as expected; None if nothing was.
+    """
+
+    taken: Taken
+    reason: str
+    split_seconds: float | None = None
+    local_seconds: float | None = None

@@ -1,0 +1,77 @@
+"""Rules that ask how long a prompt is, or nothing at all.
+
+    always                   split
+    never                    decode engines read the prompts themselves
+    uncached_tokens_above    split if the prompt is long, and prefill would not keep it waiting
+
+Source of the third and its numbers: NVIDIA Dynamo, "Conditional disaggregation"
+(max_local_prefill_length, max_prefill_queue_size).
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+from pdgate.protocols.call import Call
+from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling.disaggregation.decision import (
+    ALWAYS,
+    LONG_PROMPT,
+    NEVER,
+    PREFILL_IS_BUSY,
+    SHORT_PROMPT,
+    Decision,
+    Taken,
+)
+
+
+class Rule(ABC):
+    prefill_may_answer: ClassVar[bool] = True
+    """Whether a call for a single token may stay on prefill."""
+
+    @abstractmethod
+    def decide(self, call: Call, prefill: Candidate, decodes: Sequence[Candidate]) -> Decision:
+        """SPLIT or LOCAL.
+
+        prefill: The engine that would be taken; the call is in its account already.
+        decodes: Those that could follow it, one at least.
+        """
+
+
+_ALWAYS: Final = Decision(Taken.SPLIT, ALWAYS)
+_NEVER: Final = Decision(Taken.LOCAL, NEVER)
+_SHORT: Final = Decision(Taken.LOCAL, SHORT_PROMPT)
+_BUSY: Final = Decision(Taken.LOCAL, PREFILL_IS_BUSY)
+_LONG: Final = Decision(Taken.SPLIT, LONG_PROMPT)
+
+
+class Always(Rule):
+    def decide(self, call: Call, prefill: Candidate, decodes: Sequence[Candidate]) -> Decision:
+        return _ALWAYS
+
+
+class Never(Rule):
+    prefill_may_answer: ClassVar = False
+
+    def decide(self, call: Call, prefill: Candidate, decodes: Sequence[Candidate]) -> Decision:
+        return _NEVER
+
+
+@dataclass(frozen=True, slots=True)
+class UncachedTokensAbove(Rule):
+    """
+    Attributes:
+        tokens: Split only what is longer (an estimate: nobody here knows the tokenizers).
+        max_prefill_calls: Split only while fewer other calls are at the prefill engine.
+    """
+
+    tokens: int = 1000
+    max_prefill_calls: int = 2
+
+    def decide(self, call: Call, prefill: Candidate, decodes: Sequence[Candidate]) -> Decision:
+        if call.prompt_tokens <= self.tokens:
+            return _SHORT
+        if prefill.calls - 1 >= self.max_prefill_calls:
+            return _BUSY
+        return _LONG

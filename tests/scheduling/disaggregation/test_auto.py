@@ -1,0 +1,210 @@
+"""Auto takes the way that gives the first token sooner, as far as it has seen."""
+
+import msgspec
+import pytest
+
+from pdgate.protocols.call import Call
+from pdgate.protocols.instance import Role
+from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling.disaggregation import Auto, Decision, Taken, UncachedTokensAbove
+from pdgate.scheduling.disaggregation.auto import LOOK_EVERY
+from pdgate.scheduling.disaggregation.decision import (
+    LONG_PROMPT,
+    MEASURING,
+    PREFILL_IS_BUSY,
+    SHORT_PROMPT,
+    SOONER,
+)
+from pdgate.scheduling.policies.round_robin import RoundRobin
+from pdgate.scheduling.scheduler import Scheduler
+from pdgate.scheduling.speed import ENOUGH, Speed
+from tests.support.scripted import D0, D1, P0, chat, fleet
+
+THRESHOLDS = UncachedTokensAbove(tokens=1000, max_prefill_calls=2)
+
+
+def call_of(tokens: int, *, stream: bool = True) -> Call:
+    return msgspec.structs.replace(chat(stream=stream), prompt_tokens=tokens)
+
+
+def learnt(fixed: float, per_token: float) -> Speed:
+    """What many calls of several sizes have shown."""
+    speed = Speed()
+    for turn in range(200):
+        tokens = 100 * (turn % 20)
+        speed.learn(tokens, fixed + per_token * tokens)
+    return speed
+
+
+class Engines:
+    """P computes at 1 ms a token, D at `local` seconds; taking KV over costs 100 ms."""
+
+    def __init__(self, local: float = 0.002, loading: float = 0.1) -> None:
+        self.p = Candidate(P0, calls=1, reading=learnt(0.0, 0.001))
+        self.d = Candidate(D0, reading=learnt(0.0, local), loading=learnt(loading, 0.0))
+
+    def decide(self, rule: Auto, tokens: int, *, stream: bool = True) -> Decision:
+        """As the scheduler asks: the call waits at P already."""
+        self.p.unread_tokens += tokens
+        try:
+            return rule.decide(call_of(tokens, stream=stream), self.p, [self.d])
+        finally:
+            self.p.unread_tokens -= tokens
+
+
+def auto() -> Auto:
+    return Auto(THRESHOLDS)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "taken"), [(20, Taken.LOCAL), (80, Taken.LOCAL), (120, Taken.SPLIT)]
+)
+def test_a_hand_over_pays_from_the_length_on_that_makes_up_for_it(
+    tokens: int, taken: Taken
+) -> None:
+    """Decode needs 1 ms a token more, and a hand-over 100 ms."""
+    decided = Engines().decide(auto(), tokens)
+
+    assert (decided.taken, decided.reason) == (taken, SOONER)
+
+
+def test_a_queue_at_prefill_counts_as_what_it_takes_to_read() -> None:
+    engines = Engines()
+    assert engines.decide(auto(), 500).taken is Taken.SPLIT
+
+    engines.p.unread_tokens = 2000
+
+    assert engines.decide(auto(), 500).taken is Taken.LOCAL
+
+
+def test_prompts_that_wait_at_decode_count_too() -> None:
+    engines = Engines()
+    assert engines.decide(auto(), 50).taken is Taken.LOCAL
+
+    engines.d.unread_tokens = 500
+
+    assert engines.decide(auto(), 50).taken is Taken.SPLIT
+
+
+def test_a_slow_transfer_keeps_calls_local() -> None:
+    assert Engines(loading=5.0).decide(auto(), 2000).taken is Taken.LOCAL
+
+
+def test_the_decode_engine_that_is_soonest_counts() -> None:
+    engines = Engines(local=0.1)
+    other = Candidate(D1, reading=learnt(0.0, 0.0001), loading=learnt(0.1, 0.0))
+    engines.p.unread_tokens = 100
+
+    decided = auto().decide(call_of(100), engines.p, [engines.d, other])
+
+    assert decided.taken is Taken.LOCAL
+    assert decided.local_seconds == pytest.approx(0.01, rel=0.2)
+
+
+def test_what_was_expected_is_told() -> None:
+    decided = Engines().decide(auto(), 1000)
+
+    assert decided.split_seconds == pytest.approx(1.1, rel=0.1)
+    assert decided.local_seconds == pytest.approx(2.0, rel=0.1)
+
+
+def test_first_of_all_both_ways_are_measured() -> None:
+    p, d = Candidate(P0, calls=1), Candidate(D0)
+    assert auto().decide(call_of(500), p, [d]) == Decision(Taken.SPLIT, MEASURING)
+
+    p.reading, d.loading = learnt(0.0, 0.001), learnt(0.1, 0.0)
+
+    decided = auto().decide(call_of(500), p, [d])
+    assert (decided.taken, decided.reason) == (Taken.LOCAL, MEASURING)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "stream", "other_calls", "reason"),
+    [
+        (500, False, 0, SHORT_PROMPT),
+        (500, True, 1, SHORT_PROMPT),
+        (5000, False, 0, LONG_PROMPT),
+        (5000, True, 2, PREFILL_IS_BUSY),
+    ],
+)
+def test_thresholds_decide_where_nothing_is_known_and_nothing_would_be_learnt(
+    tokens: int, stream: bool, other_calls: int, reason: str
+) -> None:
+    """Of an answer that is no stream nobody sees the first token, and a queue says little."""
+    p, d = Candidate(P0, calls=1 + other_calls), Candidate(D0, unread_tokens=1)
+
+    assert auto().decide(call_of(tokens, stream=stream), p, [d]).reason == reason
+
+
+def test_no_long_prompt_goes_to_decode_to_be_measured() -> None:
+    """It would hold up the streams there."""
+    p = Candidate(P0, calls=1, reading=learnt(0.0, 0.001))
+    d = Candidate(D0, loading=learnt(0.1, 0.0))
+
+    assert auto().decide(call_of(1001), p, [d]).reason == LONG_PROMPT
+
+
+def test_the_way_not_taken_is_measured_now_and_then() -> None:
+    engines, rule = Engines(), auto()
+
+    decided = [engines.decide(rule, 500) for _ in range(3 * LOOK_EVERY)]
+
+    looks = [one for one in decided if one.reason == MEASURING]
+    assert len(looks) == 3
+    assert {one.taken for one in looks} == {Taken.LOCAL}
+    assert {one.taken for one in decided if one.reason == SOONER} == {Taken.SPLIT}
+
+
+def test_a_prefill_that_was_slow_once_is_found_to_be_well_again() -> None:
+    """Else it would get no calls for ever, and nothing new would be learnt of it."""
+    engines, rule = Engines(), auto()
+    engines.p.reading = learnt(0.0, 0.01)
+    assert engines.decide(rule, 500).taken is Taken.LOCAL
+
+    for _ in range(30 * LOOK_EVERY):
+        if engines.decide(rule, 500).taken is Taken.SPLIT:
+            engines.p.reading.learn(500, 0.5)
+
+    assert engines.decide(rule, 500).taken is Taken.SPLIT
+
+
+def test_the_scheduler_learns_from_what_reservations_say() -> None:
+    rule = auto()
+    scheduler = Scheduler(fleet(P0, D0), RoundRobin(), RoundRobin(), RoundRobin(), rule)
+    call = call_of(500)
+    for _ in range(ENOUGH):
+        with scheduler.reserve(Role.PREFILL, call) as prefill:
+            prefill.has_read(0.5)
+        with scheduler.reserve(Role.DECODE, call) as decode:
+            decode.has_loaded(0.1)
+        with scheduler.reserve(Role.DECODE, call, reads=True) as decode:
+            decode.has_read(1.0)
+
+    with scheduler.reserve(Role.PREFILL, call):
+        decided = scheduler.decide(call, P0)
+
+    assert decided.taken is Taken.SPLIT
+    assert decided.reason == SOONER
+    assert decided.split_seconds == pytest.approx(0.6)
+    assert decided.local_seconds == pytest.approx(1.0)
+
+
+def test_what_is_read_waits_for_nobody() -> None:
+    instances = fleet(P0, D0)
+    scheduler = Scheduler(instances, RoundRobin(), RoundRobin(), RoundRobin(), auto())
+    call = call_of(500)
+
+    def unread() -> dict[str, int]:
+        return {c.instance.id: c.unread_tokens for c in instances}
+
+    with (
+        scheduler.reserve(Role.PREFILL, call) as prefill,
+        scheduler.reserve(Role.DECODE, call),
+        scheduler.reserve(Role.DECODE, call, reads=True) as local,
+    ):
+        assert unread() == {"p0": 500, "d0": 500}
+        local.has_read(1.0)
+        assert unread() == {"p0": 500, "d0": 0}
+        prefill.end()
+        assert unread() == {"p0": 0, "d0": 0}
+    assert unread() == {"p0": 0, "d0": 0}

@@ -1,0 +1,77 @@
+"""Which calls are worth splitting, by rules that measure nothing."""
+
+import msgspec
+import pytest
+
+from pdgate.protocols.call import Call
+from pdgate.protocols.instance import Role
+from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling.disaggregation import Always, Never, Rule, Taken, UncachedTokensAbove
+from pdgate.scheduling.disaggregation.decision import (
+    LONG_PROMPT,
+    NEVER,
+    ONE_TOKEN,
+    PREFILL_IS_BUSY,
+    SHORT_PROMPT,
+)
+from pdgate.scheduling.policies.round_robin import RoundRobin
+from pdgate.scheduling.scheduler import Scheduler
+from tests.support.scripted import D0, P0, chat, fleet
+
+
+def prompt_of(tokens: int) -> Call:
+    return msgspec.structs.replace(chat(), prompt_tokens=tokens)
+
+
+def engines(rule: Rule) -> Scheduler:
+    return Scheduler(fleet(P0, D0), RoundRobin(), RoundRobin(), RoundRobin(), rule)
+
+
+@pytest.mark.parametrize(("tokens", "calls"), [(0, 1), (100_000, 1000)])
+def test_always_and_never_ask_nothing(tokens: int, calls: int) -> None:
+    asked = prompt_of(tokens), Candidate(P0, calls=calls), [Candidate(D0)]
+
+    assert Always().decide(*asked).taken is Taken.SPLIT
+    assert Never().decide(*asked).taken is Taken.LOCAL
+
+
+@pytest.mark.parametrize(
+    ("tokens", "other_calls", "taken", "reason"),
+    [
+        (1000, 0, Taken.LOCAL, SHORT_PROMPT),
+        (1001, 0, Taken.SPLIT, LONG_PROMPT),
+        (1001, 1, Taken.SPLIT, LONG_PROMPT),
+        (1001, 2, Taken.LOCAL, PREFILL_IS_BUSY),
+        (1000, 2, Taken.LOCAL, SHORT_PROMPT),
+    ],
+)
+def test_a_long_prompt_is_split_while_prefill_is_free(
+    tokens: int, other_calls: int, taken: Taken, reason: str
+) -> None:
+    rule = UncachedTokensAbove(tokens=1000, max_prefill_calls=2)
+
+    decided = rule.decide(prompt_of(tokens), Candidate(P0, calls=other_calls + 1), [])
+
+    assert (decided.taken, decided.reason) == (taken, reason)
+
+
+def test_the_call_itself_does_not_make_prefill_busy() -> None:
+    scheduler = engines(UncachedTokensAbove(tokens=0, max_prefill_calls=1))
+
+    with scheduler.reserve(Role.PREFILL, chat()):
+        assert scheduler.decide(chat(), P0).taken is Taken.SPLIT
+        with scheduler.reserve(Role.PREFILL, chat()):
+            assert scheduler.decide(chat(), P0).reason == PREFILL_IS_BUSY
+
+
+def test_one_token_stays_on_prefill_unless_prefill_is_never_asked() -> None:
+    for rule, reason in ((Always(), ONE_TOKEN), (Never(), NEVER)):
+        assert engines(rule).decide(chat(), P0, prefill_can_answer=True).reason == reason
+
+
+def test_another_rule_counts_from_the_next_call_on() -> None:
+    scheduler = engines(Always())
+
+    scheduler.rule = Never()
+
+    assert scheduler.decide(chat(), P0).taken is Taken.LOCAL
