@@ -45,6 +45,10 @@ class PeerLost(TransferError):
     """The peer cannot be reached or broke off."""
 
 
+class Corrupted(TransferError):
+    """Other bytes arrived than were sent: a checksum says so."""
+
+
 class State(StrEnum):
     RUNNING = "running"
     DONE = "done"

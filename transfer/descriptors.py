@@ -61,6 +61,12 @@ def port(address: Mapping[str, Any]) -> int:
     return found
 
 
+def place(descriptor: Descriptor) -> str:
+    """Where it is, for messages; a name or host and port."""
+    said = descriptor.address.values()
+    return ":".join([str(one) for one in said if one is not True and one is not False])
+
+
 def check_backend(descriptor: Descriptor, name: str) -> None:
     if descriptor.backend != name:
         raise TransferError(f"{name} cannot reach memory of backend {descriptor.backend!r}")

@@ -3,37 +3,50 @@
 import logging
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
 from pdgate.transfer.base import State, TransferError
 from pdgate.transfer.deadlines import Deadlines
 from pdgate.transfer.running import Interrupted, Running
+from pdgate.transfer.threads import Threads
 
-# Threads start as they are needed. Many, because one that waits for a hung peer is
-# taken until its deadline, and other peers must not wait with it.
+# Many, because one that waits for a hung peer is taken until its deadline, and other peers
+# must not wait with it.
 MAX_THREADS = 64
 CLOSE_SECONDS = 5.0
 
 log = logging.getLogger(__name__)
+
+Work = Callable[[Running], None]
+"""Returns when the bytes are where they belong. Raises TransferError, Interrupted."""
 
 
 class Jobs:
     """Runs one function per transfer on a thread, with a deadline for each."""
 
     def __init__(self, name: str) -> None:
-        self._pool = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix=f"pdgate-{name}")
+        self._threads = Threads(f"pdgate-{name}", MAX_THREADS)
         self._deadlines = Deadlines()
         self._lock = threading.Lock()
         self._alive: set[Running] = set()
         self._closed = False
 
-    def start(self, what: str, timeout_seconds: float, move: Callable[[Running], None]) -> Running:
-        """`move` blocks until the bytes are where they belong, or raises TransferError."""
+    def start(self, what: str, timeout_seconds: float, work: Work) -> Running:
         transfer = self._track(Running(what), timeout_seconds)
         try:
-            self._pool.submit(_run, transfer, move)
-        except RuntimeError:
-            transfer.leave(TransferError("the backend is closed"))
+            taken = self._threads.submit(lambda: run(transfer, work))
+        except RuntimeError as error:
+            transfer.leave(TransferError(f"{what}: {error}"))
+        else:
+            if not taken:
+                transfer.leave(TransferError("the backend is closed"))
+        return transfer
+
+    def at_once(self, what: str, work: Work) -> Running:
+        """On the caller's thread, for what takes less time than to hand it to another."""
+        if self._closed:
+            raise TransferError("the backend is closed")
+        transfer = Running(what)
+        run(transfer, work)
         return transfer
 
     def expectation(self, what: str, timeout_seconds: float) -> Running:
@@ -49,7 +62,7 @@ class Jobs:
             alive = list(self._alive)
         for transfer in alive:
             transfer.end(State.FAILED, TransferError(f"{transfer.what}: the backend was closed"))
-        self._pool.shutdown(wait=False)
+        self._threads.close()
         for transfer in alive:
             transfer.settle(CLOSE_SECONDS)
         self._deadlines.close()
@@ -68,15 +81,15 @@ class Jobs:
             self._alive.discard(transfer)
 
 
-def _run(transfer: Running, move: Callable[[Running], None]) -> None:
+def run(transfer: Running, work: Work) -> None:
     try:
         transfer.on_interrupt(None)
-        move(transfer)
+        work(transfer)
     except Interrupted:
         transfer.leave(transfer.error)
     except TransferError as error:
         transfer.leave(error)
-    # A bug must not leave the owner of the transfer waiting, nor go unseen in a pool.
+    # A bug must not leave the owner of the transfer waiting, nor go unseen on a thread.
     except Exception as error:
         log.exception("%s broke", transfer.what)
         transfer.leave(TransferError(f"{transfer.what} broke: {error!r}"))

@@ -1,37 +1,52 @@
-"""Lists of ranges: checked, and merged where they touch on both sides."""
+"""Lists of ranges: checked, and merged where they touch on both sides.
+
+A list may have thousands of ranges, one for each page, and the caller waits for this: so both
+are done in one pass, and what comes out are plain tuples.
+"""
 
 from collections.abc import Iterable, Sequence
 
 from pdgate.transfer.base import OutOfBounds, Range
 
+Piece = tuple[int, int, int]
+"""Local offset, remote offset, bytes: a range that has been checked and merged."""
 
-def inside(offset: int, length: int, total: int) -> bool:
-    return offset >= 0 and length >= 0 and offset + length <= total
+ANY_LENGTH = 1 << 64
 
 
-def check(ranges: Sequence[Range], local_bytes: int, remote_bytes: int) -> None:
-    """Raises OutOfBounds, naming the first range that does not fit."""
+def pieces(ranges: Iterable[Range], local_bytes: int, remote_bytes: int) -> list[Piece]:
+    """Joins neighbours in the list that go on where the one before ended, on both sides.
+
+    The order stays; empty ranges vanish. Raises OutOfBounds, naming the first range that does
+    not fit.
+    """
+    found: list[Piece] = []
+    start = ends_local = ends_remote = length = 0
     for one in ranges:
-        if not inside(one.local, one.length, local_bytes):
+        local, remote, more = one.local, one.remote, one.length
+        if local < 0 or more < 0 or local + more > local_bytes:
             raise OutOfBounds(f"{one} is outside our {local_bytes} bytes")
-        if not inside(one.remote, one.length, remote_bytes):
+        if remote < 0 or remote + more > remote_bytes:
             raise OutOfBounds(f"{one} is outside the peer's {remote_bytes} bytes")
+        if not more:
+            continue
+        if length and local == ends_local and remote == ends_remote:
+            length += more
+        else:
+            if length:
+                found.append((start, ends_remote - length, length))
+            start, length = local, more
+        ends_local, ends_remote = local + more, remote + more
+    if length:
+        found.append((start, ends_remote - length, length))
+    return found
 
 
 def merge(ranges: Iterable[Range]) -> list[Range]:
-    """Joins neighbours in the list that go on where the one before ended, on both sides.
+    """Only merged. Raises OutOfBounds for what is negative."""
+    return [Range(*one) for one in pieces(ranges, ANY_LENGTH, ANY_LENGTH)]
 
-    The order stays; empty ranges vanish.
-    """
-    merged: list[Range] = []
-    for one in ranges:
-        if one.length == 0:
-            continue
-        if merged:
-            last = merged[-1]
-            end = (last.local + last.length, last.remote + last.length)
-            if end == (one.local, one.remote):
-                merged[-1] = Range(last.local, last.remote, last.length + one.length)
-                continue
-        merged.append(one)
-    return merged
+
+def total(found: Sequence[Piece]) -> int:
+    """Bytes."""
+    return sum([one[2] for one in found])

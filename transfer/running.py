@@ -19,28 +19,28 @@ class Interrupted(Exception):
 
 
 class Running(Transfer):
+    """Attributes:
+    over: It has ended.
+    """
+
     def __init__(self, what: str, *, moves_bytes: bool = True) -> None:
         self.what = what
         self.state = State.RUNNING
         self.error: TransferError | None = None
-        self._lock = threading.Lock()
-        self._ended = threading.Event()
-        self._left = threading.Event()
-        if not moves_bytes:
-            self._left.set()
+        # One condition and no events: making these is most of what a small transfer costs.
+        self._lock = threading.Condition(threading.Lock())
+        self.over = False
+        self._left = not moves_bytes
         self._callbacks: list[Callable[[Transfer], None]] = []
         self._interrupt: Callable[[], None] | None = None
 
     @property
     def settled(self) -> bool:
-        return self._left.is_set()
-
-    @property
-    def over(self) -> bool:
-        return self._ended.is_set()
+        return self._left
 
     def settle(self, timeout_seconds: float) -> bool:
-        return self._left.wait(timeout_seconds)
+        with self._lock:
+            return self._lock.wait_for(lambda: self._left, timeout_seconds)
 
     def add_done_callback(self, callback: Callable[[Transfer], None]) -> None:
         with self._lock:
@@ -50,7 +50,7 @@ class Running(Transfer):
         callback(self)
 
     def wait(self, timeout_seconds: float) -> None:
-        if not self._ended.wait(timeout_seconds):
+        if not self.over and not self._ends_within(timeout_seconds):
             self.end(State.TIMED_OUT, TransferError(f"{self.what} took over {timeout_seconds} s"))
         if self.error is not None:
             raise self.error
@@ -63,8 +63,8 @@ class Running(Transfer):
         with self._lock:
             if self.over:
                 return False
-            self.state, self.error = state, error
-            self._ended.set()
+            self.state, self.error, self.over = state, error, True
+            self._lock.notify_all()
             callbacks, self._callbacks = self._callbacks, []
             interrupt, self._interrupt = self._interrupt, None
         if interrupt is not None and state is not State.DONE:
@@ -82,8 +82,14 @@ class Running(Transfer):
 
     def leave(self, error: TransferError | None = None) -> None:
         """For the job: it touches the memory no more; all went well unless `error`."""
-        self._left.set()
+        with self._lock:
+            self._left = True
+            self._lock.notify_all()
         if error is None:
             self.end(State.DONE)
         else:
             self.end(State.FAILED, error)
+
+    def _ends_within(self, timeout_seconds: float) -> bool:
+        with self._lock:
+            return self._lock.wait_for(lambda: self.over, timeout_seconds)

@@ -19,23 +19,19 @@ Source: process_vm_readv(2).
 import ctypes
 import errno
 import os
-from collections.abc import Callable, Iterator, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any, Final
 
-from pdgate.transfer.base import PeerLost, Range, TransferError
+from pdgate.transfer.base import PeerLost, TransferError
+from pdgate.transfer.ranges import Piece
 
 CHUNK_BYTES: Final = 8 << 20
 MAX_PIECES: Final = 512
 """Below IOV_MAX (1024 on Linux), and as many as tcp sends at once."""
 
-Piece = tuple[int, int, int]
-"""Address here, address there, bytes."""
-
 _libc = ctypes.CDLL(None, use_errno=True)
-
-
-class _IoVec(ctypes.Structure):
-    _fields_ = (("base", ctypes.c_void_p), ("length", ctypes.c_size_t))
 
 
 class Foreign:
@@ -46,36 +42,35 @@ class Foreign:
         self._pid = pid
         self._address = address
 
-    def read(self, here: int, ranges: Sequence[Range], look: Callable[[], None]) -> None:
+    def read(self, here: int, pieces: Sequence[Piece], look: Callable[[], None]) -> None:
         """`here` is the address of our region. `look` raises if it is time to stop."""
-        self._copy(_libc.process_vm_readv, here, ranges, look)
+        self._copy(_libc.process_vm_readv, here, pieces, look)
 
-    def write(self, here: int, ranges: Sequence[Range], look: Callable[[], None]) -> None:
-        self._copy(_libc.process_vm_writev, here, ranges, look)
+    def write(self, here: int, pieces: Sequence[Piece], look: Callable[[], None]) -> None:
+        self._copy(_libc.process_vm_writev, here, pieces, look)
 
     def _copy(
-        self, call: Any, here: int, ranges: Sequence[Range], look: Callable[[], None]
+        self, call: Any, here: int, pieces: Sequence[Piece], look: Callable[[], None]
     ) -> None:
-        for batch in batches(ranges):
+        for batch in batches(pieces):
             look()
             ours = _vector([(here + local, length) for local, _, length in batch])
             theirs = _vector([(self._address + remote, length) for _, remote, length in batch])
-            wanted = sum(length for _, _, length in batch)
-            count = len(batch)
-            done = call(self._pid, ours, ctypes.c_ulong(count), theirs, ctypes.c_ulong(count), 0)
+            wanted, count = sum([piece[2] for piece in batch]), ctypes.c_ulong(len(batch))
+            done = call(self._pid, _start(ours), count, _start(theirs), count, ctypes.c_ulong(0))
             if done != wanted:
                 raise _error(ctypes.get_errno() if done < 0 else 0)
 
 
-def batches(ranges: Sequence[Range]) -> Iterator[list[Piece]]:
-    """In order, at most CHUNK_BYTES and MAX_PIECES at a time; long ranges are cut."""
+def batches(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
+    """In order, at most CHUNK_BYTES and MAX_PIECES at a time; long pieces are cut."""
     batch: list[Piece] = []
     room = CHUNK_BYTES
-    for one in ranges:
+    for here, there, whole in pieces:
         done = 0
-        while done < one.length:
-            length = min(one.length - done, room)
-            batch.append((one.local + done, one.remote + done, length))
+        while done < whole:
+            length = min(whole - done, room)
+            batch.append((here + done, there + done, length))
             done += length
             room -= length
             if not room or len(batch) == MAX_PIECES:
@@ -85,8 +80,13 @@ def batches(ranges: Sequence[Range]) -> Iterator[list[Piece]]:
         yield batch
 
 
-def _vector(pieces: Sequence[tuple[int, int]]) -> Any:
-    return (_IoVec * len(pieces))(*(_IoVec(base, length) for base, length in pieces))
+def _vector(pieces: Iterable[tuple[int, int]]) -> "array[int]":
+    """A `struct iovec` for each (address, bytes)."""
+    return array("Q", chain.from_iterable(pieces))
+
+
+def _start(vector: "array[int]") -> ctypes.c_void_p:
+    return ctypes.c_void_p(vector.buffer_info()[0])
 
 
 def _error(number: int) -> TransferError:

@@ -1,6 +1,7 @@
 """Segments of peers that we have mapped, each with the connection that shows its owner alive."""
 
 import os
+import select
 import socket
 import threading
 
@@ -9,8 +10,7 @@ from pdgate.transfer.base import PeerLost, StaleDescriptor, TransferError
 from pdgate.transfer.listener import shut
 from pdgate.transfer.running import Interrupted, Running
 from pdgate.transfer.shm_foreign import Foreign
-from pdgate.transfer.shm_segment import Segment
-from pdgate.transfer.tcp_links import hung_up
+from pdgate.transfer.shm_segment import Segment, stamp_of
 
 CONNECT_SECONDS = 5.0
 NOTICE_SECONDS = 5.0
@@ -28,18 +28,28 @@ class Link:
         self._sock = sock
         self.segment = segment
         self.foreign = foreign
-        self._epoch = epoch
+        self._stamp = stamp_of(epoch)
         self._lock = threading.Lock()
         self._closed = False
+        # The owner says nothing more, so any event is its end. Made once, for two looks a copy.
+        self._watch = select.poll()
+        self._watch.register(sock, select.POLLIN | select.POLLRDHUP)
+        self._room = select.poll()
+        self._room.register(sock, select.POLLOUT)
 
     @property
     def alive(self) -> bool:
         with self._lock:
-            return not self._closed and not hung_up(self._sock)
+            return not self._closed and not self._watch.poll(0)
+
+    def has_room(self) -> bool:
+        """`landed` would not wait for an owner that does not read."""
+        with self._lock:
+            return not self._closed and bool(self._room.poll(0))
 
     def check(self) -> None:
         """The owner lives and the region is open. Raises PeerLost, StaleDescriptor."""
-        self.segment.check(self._epoch)
+        self.segment.check(self._stamp)
         if not self.alive:
             raise PeerLost("the owner of the memory is gone")
 
@@ -75,6 +85,10 @@ class Links:
             if link is not made:
                 made.close()
         return link
+
+    def known(self, epoch: bytes) -> Link | None:
+        """The link to a region that we have met before."""
+        return self._links.get(epoch)
 
     def drop(self, epoch: bytes) -> None:
         """The peer is gone or has closed the region."""

@@ -9,36 +9,30 @@ import numpy.typing as npt
 
 from pdgate.transfer import shm_wire as wire
 from pdgate.transfer.arrivals import Arrivals
-from pdgate.transfer.base import Descriptor, Region, StaleDescriptor
+from pdgate.transfer.base import Descriptor, StaleDescriptor
 from pdgate.transfer.listener import Listener
 from pdgate.transfer.memory import address
+from pdgate.transfer.regions import LocalMemory
 from pdgate.transfer.shm_segment import create
 
 
-class ShmMemory(Region):
+class ShmMemory(LocalMemory):
     """Memory that we may move."""
 
     def __init__(self, descriptor: Descriptor, memory: memoryview) -> None:
-        self.descriptor = descriptor
-        self.memory = memory
+        super().__init__(memory, descriptor)
         self.bytes: npt.NDArray[np.uint8] = np.frombuffer(memory, np.uint8)
-        self._closed = False
-
-    @property
-    def closed(self) -> bool:
-        return self._closed
-
-    def close(self) -> None:
-        self._closed = True
 
 
 class ShmRegion(ShmMemory):
     """Memory that peers may reach: a segment, or somebody else's beside an empty segment."""
 
+    arrivals: Arrivals
+
     def __init__(
         self, descriptor: Descriptor, owner: "Owner", registered: memoryview | None = None
     ) -> None:
-        """Raises OSError."""
+        """Raises TransferError, OSError."""
         self.epoch = bytes.fromhex(descriptor.epoch)
         length = descriptor.length if registered is None else 0
         self._fd, self.segment = create(length, self.epoch)

@@ -18,6 +18,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from pdgate.transfer import memfd
 from pdgate.transfer.base import StaleDescriptor, TransferError
 
 HEADER_BYTES: Final = 4096
@@ -27,10 +28,12 @@ _SIZE_IS_FIXED: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 
 
 def create(length: int, epoch: bytes) -> tuple[int, "Segment"]:
-    """A new segment and its file descriptor, which the caller closes. Raises OSError."""
-    fd = os.memfd_create("pdgate-kv", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    """A new segment and its file descriptor, which the caller closes.
+
+    Raises TransferError, OSError.
+    """
+    fd = memfd.create(HEADER_BYTES + length, os.MFD_ALLOW_SEALING)
     try:
-        os.ftruncate(fd, HEADER_BYTES + length)
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SIZE_IS_FIXED | fcntl.F_SEAL_SEAL)
         segment = Segment(fd, length)
     except BaseException:
@@ -38,6 +41,11 @@ def create(length: int, epoch: bytes) -> tuple[int, "Segment"]:
         raise
     segment.stamp(epoch)
     return fd, segment
+
+
+def stamp_of(epoch: bytes) -> bytes:
+    """What the header begins with while the region is open."""
+    return MAGIC + epoch
 
 
 class Segment:
@@ -55,12 +63,12 @@ class Segment:
         self.bytes: npt.NDArray[np.uint8] = np.frombuffer(self.memory, np.uint8)
 
     def stamp(self, epoch: bytes) -> None:
-        self._header[:_EPOCH_END] = MAGIC + epoch
+        self._header[:_EPOCH_END] = stamp_of(epoch)
 
     def revoke(self) -> None:
         self._header[:_EPOCH_END] = bytes(_EPOCH_END)
 
-    def check(self, epoch: bytes) -> None:
-        """Raises StaleDescriptor if the owner has closed it."""
-        if self._header[:_EPOCH_END] != MAGIC + epoch:
+    def check(self, stamp: bytes) -> None:
+        """Raises StaleDescriptor if the owner has closed it; `stamp` as of `stamp_of`."""
+        if self._header[:_EPOCH_END] != stamp:
             raise StaleDescriptor("the region was closed by its owner")

@@ -1,40 +1,27 @@
 """The owner's side of tcp: regions by epoch, and a thread per connection that serves them."""
 
-import mmap
 import os
 import socket
+import struct
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from pdgate.transfer import tcp_wire as wire
 from pdgate.transfer.arrivals import Arrivals
-from pdgate.transfer.base import Descriptor, Region, StaleDescriptor
+from pdgate.transfer.base import Descriptor, StaleDescriptor
 from pdgate.transfer.listener import Listener, shut
-from pdgate.transfer.ranges import inside
+from pdgate.transfer.regions import LocalMemory
 
 STALL_SECONDS = 30.0
+"""Without a byte in the middle of a request; a peer that is slower has left."""
 CLOSE_SECONDS = 5.0
 
 
-class TcpMemory(Region):
-    """Memory that we may move."""
-
-    def __init__(self, memory: memoryview, descriptor: Descriptor) -> None:
-        self.memory = memory
-        self.descriptor = descriptor
-        self._closed = False
-
-    @property
-    def closed(self) -> bool:
-        return self._closed
-
-    def close(self) -> None:
-        self._closed = True
-
-
-class TcpRegion(TcpMemory):
+class TcpRegion(LocalMemory):
     """Memory that peers may reach."""
+
+    arrivals: Arrivals
 
     def __init__(
         self, memory: memoryview, descriptor: Descriptor, owner: "Owner", fd: int | None = None
@@ -78,25 +65,12 @@ class TcpRegion(TcpMemory):
                 self._changed.notify_all()
 
 
-def shared_memory(length: int) -> tuple[int, memoryview]:
-    """A file without a name, so that a process of ours can map it. Raises OSError, ValueError."""
-    fd = os.memfd_create("pdgate-kv", os.MFD_CLOEXEC)
-    try:
-        os.ftruncate(fd, length)
-        return fd, mapped(fd, length)
-    except BaseException:
-        os.close(fd)
-        raise
-
-
-def mapped(fd: int, length: int) -> memoryview:
-    return memoryview(mmap.mmap(fd, length))
-
-
 class Owner:
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, *, checked: bool) -> None:
+        """`checked`: whoever does not send checksums is refused. Raises OSError."""
         sock = socket.create_server((host, port), family=family_of(host), backlog=128)
         self.port: int = sock.getsockname()[1]
+        self._checked = checked
         self._regions: dict[bytes, TcpRegion] = {}
         self._listener = Listener("pdgate-tcp", sock, self._serve)
 
@@ -115,37 +89,64 @@ class Owner:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         # A peer whose host is gone says nothing; without this its thread would stay.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        limit_stalls(sock, STALL_SECONDS)
+        checked = self._checked
         try:
-            while request := wire.receive_request(sock, STALL_SECONDS):
+            while request := wire.receive_request(sock):
+                checked = request.checked
+                if self._checked and not checked:
+                    raise wire.BadRequest
                 self._answer(sock, request)
         except wire.BadRequest:
-            wire.send_answer(sock, wire.Status.BAD_REQUEST)
+            sock.sendall(wire.answer(wire.Status.BAD_REQUEST, checked=checked))
 
     def _answer(self, sock: socket.socket, request: wire.Request) -> None:
         region = self._regions.get(request.epoch)
         if region is None:
-            wire.send_answer(sock, wire.Status.STALE)
+            _refuse(sock, request, wire.Status.STALE)
             return
         with region.used_by(sock) as usable:
             if not usable:
-                wire.send_answer(sock, wire.Status.STALE)
-            elif not all(inside(o, n, len(region.memory)) for o, n in request.ranges):
-                wire.send_answer(sock, wire.Status.OUT_OF_BOUNDS)
+                _refuse(sock, request, wire.Status.STALE)
+            elif not request.inside(len(region.memory)):
+                _refuse(sock, request, wire.Status.OUT_OF_BOUNDS)
             else:
-                wire.send_answer(sock, wire.Status.OK)
-                self._move(sock, request, region)
+                _move(sock, request, region)
 
-    @staticmethod
-    def _move(sock: socket.socket, request: wire.Request, region: TcpRegion) -> None:
-        views = (region.memory[offset : offset + length] for offset, length in request.ranges)
-        if request.op is wire.Op.READ:
-            wire.send_views(sock, views)
-            return
-        wire.receive_views(sock, views)
-        # Counted before the answer, so a writer that saw the end may rely on the count.
-        if request.immediate is not None:
-            region.arrivals.count(request.immediate)
-        wire.send_answer(sock, wire.Status.OK)
+
+def _refuse(sock: socket.socket, request: wire.Request, status: wire.Status) -> None:
+    """The bytes of a write are already on their way, and the next request comes after them."""
+    sock.sendall(wire.answer(status, checked=request.checked))
+    if request.op is wire.Op.WRITE:
+        wire.drop(sock, request)
+
+
+def _move(sock: socket.socket, request: wire.Request, region: TcpRegion) -> None:
+    memory, checked = region.memory, request.checked
+    views = [
+        memory[offset : offset + length]
+        for offset, length in zip(request.offsets, request.lengths, strict=True)
+    ]
+    if request.op is wire.Op.READ:
+        trailer = [wire.checksum(views)] if checked else []
+        wire.send_views(sock, [wire.answer(wire.Status.OK, checked=checked), *views, *trailer])
+        return
+    status = wire.Status.OK
+    try:
+        wire.receive_bytes(sock, views, checked=checked)
+    except wire.Corrupt:
+        status = wire.Status.CORRUPT
+    # Counted before the answer, so a writer that saw the end may rely on the count.
+    if status is wire.Status.OK and request.immediate is not None:
+        region.arrivals.count(request.immediate)
+    sock.sendall(wire.answer(status, checked=checked))
+
+
+def limit_stalls(sock: socket.socket, seconds: float) -> None:
+    """By the kernel: with Python's own timeout each call would first ask whether it may."""
+    limit = struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
 
 
 def family_of(host: str) -> socket.AddressFamily:

@@ -5,29 +5,41 @@
     answer    magic "PDKV", status u8, pad [3]
 
     read      request -> answer, then the bytes of all ranges in order
-    write     request -> answer, then our bytes -> answer (they have landed)
+    write     request, then our bytes -> answer (they have landed)
 
-A connection carries one request after the other. After an answer other than OK no
-bytes follow; after BAD_REQUEST the owner hangs up.
+A connection carries one request after the other. After an answer other than OK no bytes
+follow; those of a write that is refused are read and dropped. After BAD_REQUEST the owner
+hangs up.
+
+Checked, the magic is "PDKC", and behind each request, each answer and the bytes of a transfer
+comes their CRC-32 (u32, as zlib has it). A request that fails it is a BAD_REQUEST, bytes that
+do are CORRUPT: they may have landed, and are not counted.
 """
 
 import socket
 import struct
+import zlib
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from itertools import islice
+from itertools import chain, islice
+from operator import add
 from typing import Final
 
 MAGIC: Final = b"PDKV"
+CHECKED_MAGIC: Final = b"PDKC"
 MAX_RANGES: Final = 1 << 20
-MAX_VIEWS_PER_CALL: Final = 512
-"""Below IOV_MAX (1024 on Linux)."""
+MAX_VIEWS_PER_CALL: Final = 1024
+"""IOV_MAX of Linux."""
 
 _REQUEST = struct.Struct("<4sBBxx16sII")
-_RANGE = struct.Struct("<QQ")
+_RANGE_BYTES: Final = 16
 _ANSWER = struct.Struct("<4sBxxx")
+_CRC = struct.Struct("<I")
+_DROP_BYTES: Final = 256 << 10
+
+View = memoryview | bytes
 
 
 class Op(IntEnum):
@@ -40,65 +52,106 @@ class Status(IntEnum):
     STALE = 1
     OUT_OF_BOUNDS = 2
     BAD_REQUEST = 3
+    CORRUPT = 4
 
 
 class BadRequest(Exception):
-    """The bytes are not ours."""
+    """The bytes are not ours, or not as they were sent."""
+
+
+class Corrupt(Exception):
+    """The bytes of a transfer are not as they were sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """`ranges` are (offset, length) in the owner's memory."""
+    """The ranges are of the owner's memory: `lengths[i]` bytes at `offsets[i]`."""
 
     op: Op
     epoch: bytes
-    ranges: Sequence[tuple[int, int]]
+    offsets: Sequence[int]
+    lengths: Sequence[int]
     immediate: int | None = None
+    checked: bool = False
+
+    @property
+    def bytes(self) -> int:
+        return sum(self.lengths)
+
+    def inside(self, total: int) -> bool:
+        """Of memory of so many bytes; nothing here is negative."""
+        return max(map(add, self.offsets, self.lengths), default=0) <= total
 
 
 def encode(request: Request) -> bytes:
     counted = request.immediate is not None
-    head = _REQUEST.pack(
-        MAGIC, request.op, counted, request.epoch, request.immediate or 0, len(request.ranges)
-    )
-    return head + b"".join(_RANGE.pack(*one) for one in request.ranges)
+    magic = CHECKED_MAGIC if request.checked else MAGIC
+    count = len(request.offsets)
+    head = _REQUEST.pack(magic, request.op, counted, request.epoch, request.immediate or 0, count)
+    # All ranges in one go: there is one for each page.
+    flat = chain.from_iterable(zip(request.offsets, request.lengths, strict=True))
+    said = head + struct.pack(f"<{2 * count}Q", *flat)
+    return said + checksum([said]) if request.checked else said
 
 
-def receive_request(sock: socket.socket, stall_seconds: float) -> Request | None:
+def receive_request(sock: socket.socket) -> Request | None:
     """None when the peer hung up between requests. Raises BadRequest, OSError.
 
-    Between requests it waits for ever; inside one, `stall_seconds` per piece.
+    Between requests it waits for ever; inside one, as long as `sock` does for a piece.
     """
-    sock.settimeout(None)
     head = bytearray(_REQUEST.size)
-    first = sock.recv_into(head)
+    first = _first(sock, head)
     if first == 0:
         return None
-    sock.settimeout(stall_seconds)
     receive_views(sock, [memoryview(head)[first:]])
     magic, op, counted, epoch, immediate, count = _REQUEST.unpack(head)
-    if magic != MAGIC or op not in tuple(Op) or counted > 1 or count > MAX_RANGES:
+    if magic not in (MAGIC, CHECKED_MAGIC) or op not in tuple(Op):
         raise BadRequest
-    ranges = _RANGE.iter_unpack(receive(sock, count * _RANGE.size))
-    return Request(Op(op), epoch, [(o, n) for o, n in ranges], immediate if counted else None)
+    if counted > 1 or count > MAX_RANGES:
+        raise BadRequest
+    ranges = receive(sock, count * _RANGE_BYTES)
+    checked = magic == CHECKED_MAGIC
+    if checked and receive(sock, _CRC.size) != checksum([head, ranges]):
+        raise BadRequest
+    flat = struct.unpack(f"<{2 * count}Q", ranges)
+    return Request(Op(op), epoch, flat[::2], flat[1::2], immediate if counted else None, checked)
 
 
-def send_answer(sock: socket.socket, status: Status) -> None:
-    sock.sendall(_ANSWER.pack(MAGIC, status))
+def answer(status: Status, *, checked: bool) -> bytes:
+    said = _ANSWER.pack(CHECKED_MAGIC if checked else MAGIC, status)
+    return said + checksum([said]) if checked else said
 
 
-def receive_answer(sock: socket.socket) -> Status:
+def receive_answer(sock: socket.socket, *, checked: bool) -> Status:
     """Raises BadRequest, OSError."""
-    magic, status = _ANSWER.unpack(receive(sock, _ANSWER.size))
-    if magic != MAGIC or status not in tuple(Status):
+    data = receive(sock, _ANSWER.size)
+    magic, status = _ANSWER.unpack(data)
+    if magic != (CHECKED_MAGIC if checked else MAGIC) or status not in tuple(Status):
+        raise BadRequest
+    if checked and receive(sock, _CRC.size) != checksum([data]):
         raise BadRequest
     return Status(status)
+
+
+def checksum(views: Iterable[View | bytearray]) -> bytes:
+    """Of all of them in order."""
+    crc = 0
+    for view in views:
+        crc = zlib.crc32(view, crc)
+    return _CRC.pack(crc)
 
 
 def receive(sock: socket.socket, length: int) -> bytes:
     data = bytearray(length)
     receive_views(sock, [memoryview(data)])
     return bytes(data)
+
+
+def receive_bytes(sock: socket.socket, views: Sequence[memoryview], *, checked: bool) -> None:
+    """A transfer's. Raises Corrupt, OSError."""
+    receive_views(sock, views)
+    if checked and receive(sock, _CRC.size) != checksum(views):
+        raise Corrupt
 
 
 def receive_views(sock: socket.socket, views: Iterable[memoryview]) -> None:
@@ -112,7 +165,17 @@ def receive_views(sock: socket.socket, views: Iterable[memoryview]) -> None:
             left = left[got:]
 
 
-def send_views(sock: socket.socket, views: Iterable[memoryview]) -> None:
+def drop(sock: socket.socket, request: Request) -> None:
+    """The bytes of a write that was refused. Raises OSError."""
+    left = request.bytes + (_CRC.size if request.checked else 0)
+    scratch = memoryview(bytearray(min(left, _DROP_BYTES)))
+    while left:
+        got = min(left, len(scratch))
+        receive_views(sock, [scratch[:got]])
+        left -= got
+
+
+def send_views(sock: socket.socket, views: Iterable[View]) -> None:
     """Sends the views in order, without joining them. Raises OSError."""
     left = deque(view for view in views if view)
     while left:
@@ -122,3 +185,12 @@ def send_views(sock: socket.socket, views: Iterable[memoryview]) -> None:
                 left[0] = left[0][sent:]
                 break
             sent -= len(left.popleft())
+
+
+def _first(sock: socket.socket, head: bytearray) -> int:
+    while True:
+        try:
+            return sock.recv_into(head)
+        except BlockingIOError:
+            # The kernel's own time limit of the socket: nothing was asked meanwhile.
+            continue

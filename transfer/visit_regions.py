@@ -16,8 +16,9 @@ from contextlib import contextmanager
 
 from pdgate.transfer import memory as memories
 from pdgate.transfer.arrivals import Arrivals
-from pdgate.transfer.base import Descriptor, Region, StaleDescriptor
+from pdgate.transfer.base import Descriptor, StaleDescriptor
 from pdgate.transfer.library import Library
+from pdgate.transfer.regions import LocalMemory
 
 LEAVE_SECONDS = 5.0
 
@@ -31,7 +32,7 @@ def leave_by() -> float:
     return time.monotonic() + LEAVE_SECONDS
 
 
-class VisitedMemory(Region):
+class VisitedMemory(LocalMemory):
     """Memory that we may move.
 
     Attributes:
@@ -43,20 +44,14 @@ class VisitedMemory(Region):
         """Raises TransferError, ValueError."""
         if not memory.nbytes:
             raise ValueError("there is nothing to move in no memory")
-        self.memory = memory
-        self.descriptor = descriptor
+        super().__init__(memory, descriptor)
         self.base = memories.address(memory)
         self.stranded = False
         self._library = library
         self._changed = threading.Condition()
         self._inside = 0
         self._spoiled = False
-        self._closed = False
         library.register(self.base, memory.nbytes)
-
-    @property
-    def closed(self) -> bool:
-        return self._closed
 
     @contextmanager
     def visit(self) -> Iterator[bool]:
@@ -100,6 +95,8 @@ class VisitedMemory(Region):
 
 class VisitedRegion(VisitedMemory):
     """Memory that peers may reach."""
+
+    arrivals: Arrivals
 
     def __init__(
         self,

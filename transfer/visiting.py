@@ -18,43 +18,35 @@ alone, so let nobody near the port who may not: keep it inside the cluster.
 
 import os
 import socket
-import threading
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
+from typing import ClassVar
 
-from pdgate.transfer import descriptors
-from pdgate.transfer import ranges as lists
+from pdgate.transfer import descriptors, memfd
 from pdgate.transfer import visit_wire as wire
-from pdgate.transfer.base import (
-    Backend,
-    Descriptor,
-    PeerLost,
-    Range,
-    Region,
-    StaleDescriptor,
-    Transfer,
-    TransferError,
-)
-from pdgate.transfer.jobs import Jobs
-from pdgate.transfer.library import Library, Move, Op, Piece
+from pdgate.transfer.base import Descriptor, PeerLost, Region, StaleDescriptor, TransferError
+from pdgate.transfer.jobs import Work
+from pdgate.transfer.library import Library, Move, Piece
 from pdgate.transfer.listener import shut
 from pdgate.transfer.memory import Memory, view
+from pdgate.transfer.moving import Moving, Order
 from pdgate.transfer.running import Interrupted, Running
 from pdgate.transfer.tcp_links import Address, Links, hung_up
-from pdgate.transfer.tcp_owner import mapped, shared_memory
 from pdgate.transfer.tcp_wire import BadRequest
 from pdgate.transfer.visit_owner import Owner
 from pdgate.transfer.visit_regions import VisitedMemory, VisitedRegion
 
 
-class Visiting(Backend):
+class Visiting(Moving):
+    memory: ClassVar = VisitedMemory
+
     @abstractmethod
     def open_library(self, host: str, advertise: str) -> Library:
         """Raises LookupError (not installed), OSError."""
 
     def __init__(self, host: str = "127.0.0.1", advertise: str = "", *, port: int = 0) -> None:
         """Visits are received on host:port (0: any); peers dial `advertise`, or `host`."""
+        super().__init__()
         self._library = self.open_library(host, advertise or host)
         try:
             self._owner = Owner(self.name, host, port, self._library)
@@ -63,13 +55,10 @@ class Visiting(Backend):
             raise
         self._address = {"host": advertise or host, "port": self._owner.port}
         self._links = Links()
-        self._jobs = Jobs(self.name)
-        self._lock = threading.Lock()
         self._moving = 0
-        self._closed = False
 
     def allocate(self, length: int) -> Region:
-        fd, memory = shared_memory(length)
+        fd, memory = memfd.shared(length)
         try:
             return self._region(memory, fd)
         except BaseException:
@@ -81,33 +70,8 @@ class Visiting(Backend):
 
     def adopt(self, fd: int, length: int) -> Region:
         descriptor = Descriptor(self.name, descriptors.new_epoch(), length, {})
-        with self._open_still():
-            return VisitedMemory(mapped(fd, length), descriptor, self._library)
-
-    def read(
-        self, local: Region, remote: Descriptor, ranges: Sequence[Range], timeout_seconds: float
-    ) -> Transfer:
-        return self._start(Op.READ, local, remote, ranges, timeout_seconds, None)
-
-    def write(
-        self,
-        local: Region,
-        remote: Descriptor,
-        ranges: Sequence[Range],
-        timeout_seconds: float,
-        immediate: int | None = None,
-    ) -> Transfer:
-        descriptors.check_immediate(immediate)
-        return self._start(Op.WRITE, local, remote, ranges, timeout_seconds, immediate)
-
-    def expect(self, local: Region, immediate: int, count: int, timeout_seconds: float) -> Transfer:
-        descriptors.check_immediate(immediate)
-        region = self._ours(local)
-        if not isinstance(region, VisitedRegion):
-            raise TypeError("nothing can land in memory that peers cannot reach")
-        transfer = self._jobs.expectation(f"expecting {count} x {immediate}", timeout_seconds)
-        region.arrivals.expect(immediate, count, transfer)
-        return transfer
+        with self.open_still():
+            return VisitedMemory(memfd.mapped(fd, length), descriptor, self._library)
 
     def close(self) -> None:
         with self._lock:
@@ -121,78 +85,49 @@ class Visiting(Backend):
         if vacated and not self._moving:
             self._library.close()
 
-    @contextmanager
-    def _open_still(self) -> Iterator[None]:
-        with self._lock:
-            if self._closed:
-                raise TransferError("the backend is closed")
-            yield
-
     def _region(self, memory: memoryview, fd: int | None) -> Region:
         descriptor = Descriptor(self.name, descriptors.new_epoch(), memory.nbytes, self._address)
-        with self._open_still():
+        with self.open_still():
             region = VisitedRegion(memory, descriptor, self._library, self._owner.forget, fd)
             self._owner.add(region)
         return region
 
-    def _start(
-        self,
-        op: Op,
-        local: Region,
-        remote: Descriptor,
-        ranges: Sequence[Range],
-        timeout_seconds: float,
-        immediate: int | None,
-    ) -> Transfer:
-        descriptors.check_backend(remote, self.name)
-        region = self._ours(local)
-        lists.check(ranges, len(region.memory), remote.length)
-        address = (descriptors.text(remote.address, "host"), descriptors.port(remote.address))
-        epoch = descriptors.epoch_bytes(remote.epoch)
-        merged = lists.merge(ranges)
+    def work(self, order: Order) -> Work:
+        address = order.remote.address
+        owner = (descriptors.text(address, "host"), descriptors.port(address))
 
         def visit(transfer: Running) -> None:
-            def work(sock: socket.socket) -> wire.Status:
-                inside = _enter(transfer, sock, epoch)
+            def talk(sock: socket.socket) -> wire.Status:
+                inside = _enter(transfer, sock, order.epoch)
                 if inside.status is not wire.Status.OK:
                     return inside.status
-                if inside.length != remote.length:
+                if inside.length != order.remote.length:
                     raise TransferError(f"{transfer.what}: the region has another length")
-                failed = self._move(op, region, merged, inside, immediate, sock)
+                failed = self._move(order, inside, sock)
                 leaving = (
                     wire.Request(wire.Word.FAIL)
                     if failed
-                    else wire.Request(wire.Word.LEAVE, immediate=immediate)
+                    else wire.Request(wire.Word.LEAVE, immediate=order.immediate)
                 )
                 status = _leave(transfer, sock, leaving)
                 if failed and status is wire.Status.OK:
                     raise failed
                 return status
 
-            self._connected(transfer, address, work)
+            self._connected(transfer, owner, talk)
 
-        count = sum(one.length for one in merged)
-        what = f"{self.name} {op} of {count} bytes at {address[0]}:{address[1]}"
-        return self._jobs.start(what, timeout_seconds, visit)
+        return visit
 
-    def _move(
-        self,
-        op: Op,
-        region: VisitedMemory,
-        ranges: Sequence[Range],
-        inside: wire.Answer,
-        immediate: int | None,
-        sock: socket.socket,
-    ) -> TransferError | None:
+    def _move(self, order: Order, inside: wire.Answer, sock: socket.socket) -> TransferError | None:
         """The library's part, which nothing interrupts. Its error, if it failed."""
+        region = order.local
+        assert isinstance(region, VisitedMemory)
+        here, there = region.base, inside.base
         move = Move(
-            op,
+            order.op,
             inside.card,
-            [
-                Piece(region.base + one.local, inside.base + one.remote, one.length)
-                for one in ranges
-            ],
-            None if immediate is None else inside.ticket,
+            [Piece(here + local, there + remote, size) for local, remote, size in order.pieces],
+            None if order.immediate is None else inside.ticket,
             lambda: self._closed or hung_up(sock),
         )
         with region.visit() as usable:
@@ -213,14 +148,14 @@ class Visiting(Backend):
         self,
         transfer: Running,
         address: Address,
-        work: Callable[[socket.socket], wire.Status],
+        talk: Callable[[socket.socket], wire.Status],
     ) -> None:
         try:
             sock = self._links.take(address)
         except OSError as error:
             raise PeerLost(f"{transfer.what}: {error}") from None
         try:
-            status = work(sock)
+            status = talk(sock)
         except OSError as error:
             sock.close()
             if transfer.over:
@@ -238,14 +173,6 @@ class Visiting(Backend):
                 raise StaleDescriptor(f"{transfer.what}: the owner does not know this epoch")
             case wire.Status.MISSING:
                 raise TransferError(f"{transfer.what}: the bytes did not show up at the peer")
-
-    @staticmethod
-    def _ours(region: Region) -> VisitedMemory:
-        if not isinstance(region, VisitedMemory):
-            raise TypeError("the region belongs to another backend")
-        if region.closed:
-            raise StaleDescriptor("our own region is closed")
-        return region
 
 
 def _enter(transfer: Running, sock: socket.socket, epoch: bytes) -> wire.Answer:

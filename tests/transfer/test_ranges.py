@@ -1,8 +1,9 @@
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pdgate.transfer.base import Range
-from pdgate.transfer.ranges import merge
+from pdgate.transfer.base import OutOfBounds, Range
+from pdgate.transfer.ranges import merge, pieces
 
 RANGES = st.lists(
     st.builds(Range, st.integers(0, 12), st.integers(0, 12), st.integers(0, 4)), max_size=12
@@ -27,3 +28,26 @@ def test_only_what_touches_on_both_sides_is_merged() -> None:
 
 def test_empty_ranges_vanish() -> None:
     assert merge([Range(0, 0, 2), Range(9, 9, 0), Range(2, 2, 2)]) == [Range(0, 0, 4)]
+
+
+@pytest.mark.parametrize("length", [0, 1])
+@pytest.mark.parametrize(
+    ("local", "remote", "who"), [(9, 0, "our"), (-1, 0, "our"), (0, 17, "peer"), (0, -1, "peer")]
+)
+def test_what_is_outside_is_refused_by_name_also_beside_good_neighbours(
+    local: int, remote: int, who: str, length: int
+) -> None:
+    bad = Range(local, remote, length)
+
+    with pytest.raises(OutOfBounds, match=f"local={local}, .* {who}"):
+        pieces([Range(0, 0, 4), bad, Range(4, 4, 4)], 8, 16)
+
+
+def test_the_last_byte_of_both_sides_is_inside() -> None:
+    assert pieces([Range(7, 15, 1)], 8, 16) == [(7, 15, 1)]
+
+
+def test_a_negative_length_is_no_way_to_reach_outside() -> None:
+    """Merged with what follows it would look as if it lay inside."""
+    with pytest.raises(OutOfBounds):
+        pieces([Range(5, 5, -3), Range(2, 2, 3)], 8, 8)

@@ -1,0 +1,58 @@
+"""Mooncake's and NIXL's own figures: their library without the visits that we make around it.
+
+What is missing then is what visiting.py enforces: epochs, regions that close, counts.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from benchmarks.transfer.bare import shared
+from benchmarks.transfer.ends import Far, Near
+from pdgate.transfer import memory as memories
+from pdgate.transfer import mooncake_engine
+from pdgate.transfer.base import Range
+from pdgate.transfer.library import Library, Move, Op, Piece
+from pdgate.transfer.mooncake import Engines
+from pdgate.transfer.nixl import Agent
+
+LOOPBACK: Final = "127.0.0.1"
+
+
+def library(name: str) -> Library:
+    """Raises LookupError."""
+    if name == "mooncake":
+        return Engines(mooncake_engine.maker(LOOPBACK, "tcp", ""))
+    return Agent("NET_DEVICES=lo")
+
+
+class FarLibrary(Far):
+    def __init__(self, name: str, length: int) -> None:
+        self._library = library(name)
+        _, self.memory = shared(length)
+        self._base = memories.address(self.memory)
+        self._library.register(self._base, length)
+        self.card = {"base": self._base, "card": self._library.card().hex()}
+
+    def close(self) -> None:
+        self._library.unregister(self._base, len(self.memory))
+        self._library.close()
+
+
+class NearLibrary(Near):
+    def __init__(self, name: str, length: int, card: Mapping[str, Any]) -> None:
+        self._library = library(name)
+        _, self.memory = shared(length)
+        self._base = memories.address(self.memory)
+        self._library.register(self._base, length)
+        self._remote: int = card["base"]
+        self._card = bytes.fromhex(card["card"])
+
+    def write(self, ranges: Sequence[Range]) -> None:
+        pieces = [
+            Piece(self._base + one.local, self._remote + one.remote, one.length) for one in ranges
+        ]
+        self._library.move(Move(Op.WRITE, self._card, pieces, None, lambda: False))
+
+    def close(self) -> None:
+        self._library.unregister(self._base, len(self.memory))
+        self._library.close()
