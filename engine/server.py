@@ -1,8 +1,9 @@
 """An engine process: model, KV memory, core, connector and HTTP, put together and ended.
 
 Stopping goes backwards: off the directory, then no new calls, and a moment for the answers
-under way; then the core, which ends what is left as aborted, so that no client is left with
-half an answer and nobody touches the pages; then the connector, then the memory.
+under way, and for the KV that peers have been promised; then the core, which ends what is left
+as aborted, so that no client is left with half an answer and nobody touches the pages; then the
+connector, then the memory.
 """
 
 import asyncio
@@ -25,6 +26,7 @@ from pdgate.engine.api.service import Service
 from pdgate.engine.connector import Connector
 from pdgate.engine.core import EngineCore
 from pdgate.engine.layout import Layout
+from pdgate.engine.leaving import settle_kv
 from pdgate.engine.listening import listen
 from pdgate.engine.mailroom import Mailroom
 from pdgate.engine.metrics import EngineMetrics
@@ -69,7 +71,7 @@ async def _serve(settings: Settings, model: LoadedModel, listening: socket.socke
         )
         ready = _ready_line(settings, listening, connector)
         listed = announcement(settings, listening.getsockname()[1], connector, names)
-        await _Server(config, ready, core, settings.goodbye_seconds, listed).serve([listening])
+        await _Server(config, ready, core, settings, listed).serve([listening])
 
 
 class _Server(uvicorn.Server):
@@ -80,13 +82,14 @@ class _Server(uvicorn.Server):
         config: uvicorn.Config,
         ready_line: str,
         core: EngineCore,
-        goodbye_seconds: float,
+        settings: Settings,
         listed: AbstractAsyncContextManager[None],
     ) -> None:
         super().__init__(config)
         self._ready_line = ready_line
         self._core = core
-        self._goodbye_seconds = goodbye_seconds
+        self._goodbye_seconds = settings.goodbye_seconds
+        self._lease_seconds = settings.lease_seconds
         self._listed = listed
         self._listing = contextlib.AsyncExitStack()
 
@@ -103,6 +106,7 @@ class _Server(uvicorn.Server):
             await super().shutdown(sockets)
         finally:
             ending.cancel()
+        await settle_kv(self._core, self._lease_seconds, lambda: self.force_exit)
 
     async def _end_answers(self) -> None:
         await asyncio.sleep(self._goodbye_seconds)

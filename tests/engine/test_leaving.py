@@ -1,0 +1,64 @@
+"""An engine that is asked to end leaves nobody without the KV that was promised."""
+
+import contextlib
+import signal
+import sys
+from collections.abc import Iterator
+
+import httpx2
+import pytest
+
+from pdgate.protocols.call import COMPLETIONS
+from tests.support.processes import Child, child
+
+pytestmark = pytest.mark.slow
+
+READY = r"pdgate engine ready http://127\.0\.0\.1:(\d+)"
+ASKED = {"prompt": "The quick brown fox " * 8, "max_tokens": 8, "temperature": 0}
+KEEP = {**ASKED, "max_tokens": 1, "kv_transfer_params": {"do_remote_decode": True}}
+
+
+@contextlib.contextmanager
+def engine(role: str, *options: str) -> Iterator[tuple[Child, httpx2.Client]]:
+    speak = ("--pdd-protocol", "vllm-nixl", "--transfer", "tcp")
+    command = [sys.executable, "-m", "pdgate.engine.cli", "--port", "0", "--role", role]
+    with child([*command, *speak, *options]) as process:
+        port = process.wait_for_line(READY).group(1)
+        with httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as http:
+            yield process, http
+
+
+def test_kv_that_decode_was_told_of_is_still_there_when_it_comes() -> None:
+    with engine("prefill") as (leaver, prefill), engine("decode") as (_, decode):
+        kept = prefill.post(COMPLETIONS, json=KEEP).json()["kv_transfer_params"]
+
+        leaver.signal(signal.SIGTERM)
+        leaver.wait_for_line("pages that others are to have")
+        answer = decode.post(COMPLETIONS, json={**ASKED, "kv_transfer_params": kept})
+
+        assert answer.status_code == 200
+        loaded = 'vllm:prompt_tokens_by_source_total{model_name="pdgate-tiny",source="%s"} %s'
+        assert loaded % ("external_kv_transfer", 160.0) in decode.get("/metrics").text
+        # Long before the lease of 30 s would have ended.
+        assert leaver.wait_for_end(10) == 0
+
+
+def test_kv_that_nobody_comes_for_is_waited_for_no_longer_than_its_lease() -> None:
+    with engine("prefill", "--lease-seconds", "1") as (leaver, prefill):
+        assert prefill.post(COMPLETIONS, json=KEEP).status_code == 200
+
+        leaver.signal(signal.SIGTERM)
+
+        assert leaver.wait_for_end(10) == 0
+        assert "still in use" not in leaver.tail()
+
+
+def test_whoever_asks_twice_is_in_a_hurry() -> None:
+    with engine("prefill") as (leaver, prefill):
+        assert prefill.post(COMPLETIONS, json=KEEP).status_code == 200
+
+        leaver.signal(signal.SIGINT)
+        leaver.wait_for_line("pages that others are to have")
+        leaver.signal(signal.SIGINT)
+
+        assert leaver.wait_for_end(10) == 0
