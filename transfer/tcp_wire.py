@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from itertools import chain, islice
 from operator import add
-from typing import Final
+from typing import Final, TypeVar
 
 MAGIC: Final = b"PDKV"
 CHECKED_MAGIC: Final = b"PDKC"
@@ -40,6 +40,7 @@ _CRC = struct.Struct("<I")
 _DROP_BYTES: Final = 256 << 10
 
 View = memoryview | bytes
+V = TypeVar("V", memoryview, bytes, View)
 
 
 class Op(IntEnum):
@@ -53,6 +54,11 @@ class Status(IntEnum):
     OUT_OF_BOUNDS = 2
     BAD_REQUEST = 3
     CORRUPT = 4
+
+
+# To ask an Enum whether it has a value takes longer than all else that is done to a head.
+_OPS: Final = {int(one): one for one in Op}
+_STATUSES: Final = {int(one): one for one in Status}
 
 
 class BadRequest(Exception):
@@ -99,13 +105,12 @@ def receive_request(sock: socket.socket) -> Request | None:
 
     Between requests it waits for ever; inside one, as long as `sock` does for a piece.
     """
-    head = bytearray(_REQUEST.size)
-    first = _first(sock, head)
-    if first == 0:
+    head = _first(sock, _REQUEST.size)
+    if not head:
         return None
-    receive_views(sock, [memoryview(head)[first:]])
-    magic, op, counted, epoch, immediate, count = _REQUEST.unpack(head)
-    if magic not in (MAGIC, CHECKED_MAGIC) or op not in tuple(Op):
+    magic, number, counted, epoch, immediate, count = _REQUEST.unpack(head)
+    op = _OPS.get(number)
+    if magic not in (MAGIC, CHECKED_MAGIC) or op is None:
         raise BadRequest
     if counted > 1 or count > MAX_RANGES:
         raise BadRequest
@@ -114,7 +119,7 @@ def receive_request(sock: socket.socket) -> Request | None:
     if checked and receive(sock, _CRC.size) != checksum([head, ranges]):
         raise BadRequest
     flat = struct.unpack(f"<{2 * count}Q", ranges)
-    return Request(Op(op), epoch, flat[::2], flat[1::2], immediate if counted else None, checked)
+    return Request(op, epoch, flat[::2], flat[1::2], immediate if counted else None, checked)
 
 
 def answer(status: Status, *, checked: bool) -> bytes:
@@ -125,12 +130,13 @@ def answer(status: Status, *, checked: bool) -> bytes:
 def receive_answer(sock: socket.socket, *, checked: bool) -> Status:
     """Raises BadRequest, OSError."""
     data = receive(sock, _ANSWER.size)
-    magic, status = _ANSWER.unpack(data)
-    if magic != (CHECKED_MAGIC if checked else MAGIC) or status not in tuple(Status):
+    magic, number = _ANSWER.unpack(data)
+    status = _STATUSES.get(number)
+    if magic != (CHECKED_MAGIC if checked else MAGIC) or status is None:
         raise BadRequest
     if checked and receive(sock, _CRC.size) != checksum([data]):
         raise BadRequest
-    return Status(status)
+    return status
 
 
 def checksum(views: Iterable[View | bytearray]) -> bytes:
@@ -142,9 +148,10 @@ def checksum(views: Iterable[View | bytearray]) -> bytes:
 
 
 def receive(sock: socket.socket, length: int) -> bytes:
-    data = bytearray(length)
-    receive_views(sock, [memoryview(data)])
-    return bytes(data)
+    """So many bytes; for messages, not for pages. Raises OSError."""
+    if not length:
+        return b""
+    return _rest(sock, sock.recv(length, socket.MSG_WAITALL), length)
 
 
 def receive_bytes(sock: socket.socket, views: Sequence[memoryview], *, checked: bool) -> None:
@@ -155,14 +162,17 @@ def receive_bytes(sock: socket.socket, views: Sequence[memoryview], *, checked: 
 
 
 def receive_views(sock: socket.socket, views: Iterable[memoryview]) -> None:
-    """Fills the views in order, straight from the socket. Raises OSError."""
-    for view in views:
-        left = view
-        while left:
-            got = sock.recv_into(left, 0, socket.MSG_WAITALL)
-            if got == 0:
-                raise ConnectionResetError("the peer hung up in the middle")
-            left = left[got:]
+    """Fills the views in order, straight from the socket. Raises OSError.
+
+    Many in one call: a call for each page would wake us up for each page.
+    """
+    left = deque(view for view in views if view)
+    while left:
+        batch = list(islice(left, MAX_VIEWS_PER_CALL))
+        got = sock.recvmsg_into(batch, 0, socket.MSG_WAITALL)[0]
+        if got == 0:
+            raise ConnectionResetError("the peer hung up in the middle")
+        _pass(left, got)
 
 
 def drop(sock: socket.socket, request: Request) -> None:
@@ -179,18 +189,35 @@ def send_views(sock: socket.socket, views: Iterable[View]) -> None:
     """Sends the views in order, without joining them. Raises OSError."""
     left = deque(view for view in views if view)
     while left:
-        sent = sock.sendmsg(list(islice(left, MAX_VIEWS_PER_CALL)))
-        while sent:
-            if sent < len(left[0]):
-                left[0] = left[0][sent:]
-                break
-            sent -= len(left.popleft())
+        _pass(left, sock.sendmsg(list(islice(left, MAX_VIEWS_PER_CALL))))
 
 
-def _first(sock: socket.socket, head: bytearray) -> int:
+def _pass(left: deque[V], count: int) -> None:
+    """So many bytes of the views are done."""
+    while count:
+        view = left.popleft()
+        if count < len(view):
+            left.appendleft(view[count:])
+            return
+        count -= len(view)
+
+
+def _first(sock: socket.socket, length: int) -> bytes:
+    """Empty if the peer hung up before it."""
     while True:
         try:
-            return sock.recv_into(head)
+            begun = sock.recv(length, socket.MSG_WAITALL)
         except BlockingIOError:
             # The kernel's own time limit of the socket: nothing was asked meanwhile.
             continue
+        return _rest(sock, begun, length) if begun else b""
+
+
+def _rest(sock: socket.socket, begun: bytes, length: int) -> bytes:
+    """A signal or the time limit may cut a read short. Raises OSError."""
+    while len(begun) < length:
+        more = sock.recv(length - len(begun), socket.MSG_WAITALL)
+        if not more:
+            raise ConnectionResetError("the peer hung up in the middle")
+        begun += more
+    return begun
