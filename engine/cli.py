@@ -28,6 +28,9 @@ def engine(
     kv_host: str = "127.0.0.1",
     kv_port: Annotated[int, typer.Option(help="0 takes a free one.")] = 0,
     peer: Annotated[str, typer.Option(help="host:port of the other engine (neuron).")] = "",
+    queue: Annotated[
+        str, typer.Option(help="Prefill queue, redis://host:port/0 (decode-first).")
+    ] = "",
     transfer: Annotated[
         str,
         typer.Option(help="KV transfer backend: shm, tcp, ...; help lists all and their options."),
@@ -89,6 +92,7 @@ def engine(
             kv_host=kv_host,
             kv_port=kv_port,
             peer=peer,
+            queue=queue,
             transfer=transfer,
             transfer_options=tuple(transfer_option or ()),
             tp=tp,

@@ -204,6 +204,7 @@ def _connect(
             lease_seconds=settings.lease_seconds,
             model=core.model.root,
             peer=settings.peer,
+            queue=settings.queue,
         ),
     )
 

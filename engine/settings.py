@@ -23,6 +23,7 @@ class Settings:
         port: 0 takes a free one.
         protocol: Which connector hands KV over; "plain" for none.
         peer: "host:port" of the other engine's API, where request ids name none (neuron).
+        queue: URL of the prefill queue (decode-first), with its options.
         transfer: Which backend moves the KV.
         transfer_options: "name=value" for that backend's constructor.
         tp: Shards of the KV cache, with a memory each, as tensor parallelism splits it.
@@ -51,6 +52,7 @@ class Settings:
     kv_host: str = "127.0.0.1"
     kv_port: int = 0
     peer: str = ""
+    queue: str = ""
     transfer: str = "tcp"
     transfer_options: tuple[str, ...] = ()
     tp: int = 1

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from pdgate.engine.connector import Connector, Core
+from pdgate.engine.hand_over.decode_first import DecodeFirst
 from pdgate.engine.hand_over.kvt import Kvt
 from pdgate.engine.hand_over.mooncake import Mooncake
 from pdgate.engine.hand_over.neuron import Neuron, peer_of
@@ -15,6 +16,7 @@ from pdgate.protocols.instance import Role
 from pdgate.transfer.base import Backend, Region
 
 _PROTOCOLS: dict[str, type[TwoSided]] = {
+    "decode-first": DecodeFirst,
     "neuron": Neuron,
     "sglang": Sglang,
     "vllm-kvt": Kvt,

@@ -26,6 +26,7 @@ class ConnectorSettings:
         patience: With peers that say nothing.
         peer: "host:port" of the other engine's API, for ids that name none (neuron, static
             1P1D); empty if there is none.
+        queue: URL of the prefill queue (decode-first).
     """
 
     role: str
@@ -36,6 +37,7 @@ class ConnectorSettings:
     lease_seconds: float
     model: str
     peer: str = ""
+    queue: str = ""
     mover: Literal["process", "threads"] = "process"
     patience: Patience = field(default_factory=Patience)
 

@@ -22,6 +22,7 @@ from pdgate.engine.hand_over.settings import ConnectorSettings
 from pdgate.engine.layout import Layout
 from pdgate.protocols.instance import Role
 from pdgate.transfer.base import Backend, Region
+from pdgate.transfer.messenger import core as messenger
 from pdgate.transfer.messenger.counters import Counters
 from pdgate.transfer.messenger.errors import HandOverError, Why
 from pdgate.transfer.messenger.loads import Loads, Reading
@@ -64,7 +65,7 @@ class TwoSided(Connector):
         self._pushes = Pushes(core, shape, self._offers, self.movers)
         self._loads = Loads(
             Reading(
-                core,
+                self.hearer(core),
                 backend,
                 regions,
                 shape,
@@ -86,6 +87,10 @@ class TwoSided(Connector):
 
     def service_port(self) -> int:
         return self.settings.kv_port
+
+    def hearer(self, core: Core) -> messenger.Core:
+        """Who is told how loads end; the others hear from the core itself."""
+        return core
 
     @abstractmethod
     def plan(self, arrival: Arrival) -> Load | Keep | None: ...

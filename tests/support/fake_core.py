@@ -43,6 +43,7 @@ class FakeCore:
     lease_seconds: float = SECONDS
     model: str = "tiny"
     peer: str = ""
+    prefill_queue: str = ""
     mover: Literal["process", "threads"] = "threads"
     patience: Patience = field(default_factory=Patience)
     kv_port: int = 0
@@ -68,6 +69,7 @@ class FakeCore:
             lease_seconds=self.lease_seconds,
             model=self.model,
             peer=self.peer,
+            queue=self.prefill_queue,
             mover=self.mover,
             patience=self.patience,
         )

@@ -16,6 +16,8 @@ class Why(StrEnum):
     BROKEN = "broken peer"
     SILENT = "silent peer"
     TOO_LATE = "too late"
+    FULL = "full queue"
+    BURIED = "given up"
     CLOSING = "closing"
     CANCELLED = "cancelled"
 

@@ -5,7 +5,7 @@ from tests.support.fake_core import FakeCore
 
 
 def test_an_unknown_protocol_lists_the_known_ones() -> None:
-    with pytest.raises(LookupError, match="'smoke'; there are neuron, sglang, vllm-kvt"):
+    with pytest.raises(LookupError, match="'smoke'; there are decode-first, neuron, sglang"):
         FakeCore("tcp", "smoke", "prefill")
 
 
@@ -21,4 +21,11 @@ def test_a_peer_without_a_port_is_refused_at_the_start() -> None:
 
 
 def test_all_protocols_are_there() -> None:
-    assert registry.names() == ["neuron", "sglang", "vllm-kvt", "vllm-mooncake", "vllm-nixl"]
+    assert registry.names() == [
+        "decode-first",
+        "neuron",
+        "sglang",
+        "vllm-kvt",
+        "vllm-mooncake",
+        "vllm-nixl",
+    ]

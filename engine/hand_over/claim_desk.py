@@ -1,0 +1,46 @@
+"""The decode engine's port for claims: a thread per worker that serves one of its requests."""
+
+import logging
+import socket
+
+from pdgate.engine.hand_over.tickets import Tickets
+from pdgate.engine.prefill_worker.wire import Answer, BadLine, Claim, Lines, Word
+from pdgate.transfer.listener import Listener
+
+SPEAK_SECONDS = 5.0
+"""For a worker that has connected to say what it wants."""
+
+log = logging.getLogger(__name__)
+
+
+class ClaimDesk:
+    def __init__(self, host: str, port: int, tickets: Tickets) -> None:
+        """Listens from now on. Raises OSError if the address is taken."""
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        sock = socket.create_server((host, port), family=family, backlog=128)
+        self.port: int = sock.getsockname()[1]
+        self._tickets = tickets
+        self._listener = Listener("pdgate-claims", sock, self._serve)
+
+    def close(self) -> None:
+        """After `Tickets.close_all`, which ends whoever waits here."""
+        self._listener.close()
+
+    def _serve(self, sock: socket.socket) -> None:
+        """Raises OSError."""
+        sock.settimeout(SPEAK_SECONDS)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        lines = Lines(sock)
+        try:
+            claim = lines.hear(Claim)
+        except BadLine as error:
+            log.warning("a peer on the port for claims spoke something else: %s", error)
+            return
+        found = self._tickets.claim(claim)
+        if isinstance(found, Word):
+            lines.say(Answer(found))
+            return
+        lines.say(Answer(Word.YOURS))
+        # However long it takes: whether that worker lives does not matter for what is served.
+        found.ended.wait()
+        lines.say(Answer(found.word))

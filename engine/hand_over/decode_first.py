@@ -1,0 +1,214 @@
+"""decode-first: decode puts its prompt on a queue, and whichever prefill engine is free takes it.
+
+    decode                       queue                     prefill
+      | pages taken                |                          |
+      | -- item -----------------> | -- item ---------------> |  its worker (prefill_worker/)
+      | <------------------------------- claim: I take it --- |
+      | -- prompt, and where the pages are -----------------> |  from here on as vllm-kvt, batch:
+      | <-------------------------------- KV, layer by layer  |  counted writes, or none
+      | -- over ---------------------------------------------> |
+      |                            | <-------------- done --- |
+
+The pages are named to one prefill engine at a time, by decode itself, when it has claimed
+them; and decode knows when that one can write no more. So a worker that comes late, twice or
+from the dead finds nobody who tells it of pages, and a prefill that failed is simply put
+back in line, with the same pages.
+
+    {}                          the queue
+    {do_local_prefill: true}    decode computes all itself: the gateway's rule said so
+
+Source of the idea: NVIDIA Dynamo, "Disaggregated serving" (conditional disaggregation with a
+global prefill queue).
+"""
+
+import logging
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from pdgate.cluster.queue import settings as queue_settings
+from pdgate.cluster.queue.contract import Buried, Item, QueueError, QueueFull
+from pdgate.cluster.queue.opening import open_queue
+from pdgate.engine.connector import Arrival, Core, Load, Pages
+from pdgate.engine.hand_over import params as read
+from pdgate.engine.hand_over.claim_desk import ClaimDesk
+from pdgate.engine.hand_over.kvt import Kvt
+from pdgate.engine.hand_over.second_tries import SecondTries
+from pdgate.engine.hand_over.settings import ConnectorSettings
+from pdgate.engine.hand_over.tickets import Ticket, Tickets, Turn
+from pdgate.engine.prefill_worker.wire import Claim
+from pdgate.engine.prefill_worker.worker import Serving, Worker
+from pdgate.protocols.instance import Role
+from pdgate.transfer.messenger import core as messenger
+from pdgate.transfer.messenger.errors import HandOverError, Why
+from pdgate.transfer.messenger.source import Source, Target
+
+RENEW_SECONDS = 1.0
+"""How often a waiting request sees to it that its item is on the queue."""
+CLOSE_SECONDS = 10.0
+MIN_SECONDS = 0.001
+"""Of a wait: none at all would mean that prefill has the pages already."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queued(Source):
+    """A source whose address is known when a worker has claimed it."""
+
+    turn: Turn
+
+
+class DecodeFirst(Kvt):
+    """What prefill does is vllm-kvt's; who is asked to do it comes from the queue."""
+
+    load_failure: ClassVar = "error"
+
+    def __init__(self, *, core: Core, settings: ConnectorSettings, **parts: Any) -> None:
+        """Raises OSError, LookupError, ValueError."""
+        chosen = queue_settings.read(settings.queue)
+        self._queue = open_queue(chosen, settings.model)
+        self._tickets = Tickets()
+        super().__init__(core=core, settings=settings, **parts)
+        prefills = settings.may(Role.PREFILL)
+        try:
+            self._desk = ClaimDesk(
+                settings.kv_host, 0 if prefills else settings.kv_port, self._tickets
+            )
+        except OSError:
+            super().close()
+            raise
+        self._worker: Worker | None = None
+        if prefills:
+            serving = Serving(uuid.uuid4().hex, *self.service_address, chosen.hold_seconds)
+            self._worker = Worker(self._queue, serving)
+            self._worker.start()
+        else:
+            self.kv_address = (settings.advertised_host, self._desk.port)
+
+    def hearer(self, core: Core) -> messenger.Core:
+        return SecondTries(core, self._ended, self._tickets.cancel)
+
+    def service_port(self) -> int:
+        """Nobody calls the service of an engine that only decodes: its port is the desk's."""
+        return self.settings.kv_port if self.settings.may(Role.PREFILL) else 0
+
+    def plan(self, arrival: Arrival) -> Load | None:
+        if read.flag(arrival.params or {}, "do_local_prefill"):
+            return None
+        self.settings.demand(Role.DECODE)
+        tokens = len(arrival.prompt) - 1
+        return Load(tokens, tuple(arrival.prompt)) if tokens else None
+
+    def start(self, request_id: str, load: Load, pages: Pages, skip_tokens: int) -> None:
+        if skip_tokens >= load.tokens:
+            self.core.loaded(request_id)
+            return
+        lease = self.settings.lease_seconds
+        item = Item(
+            f"{self.engine_id}/{request_id}",
+            self.settings.advertised_host,
+            self._desk.port,
+            load.tokens - skip_tokens,
+            time.time() + lease,
+        )
+        to = pages.block_ids[: self._layout.blocks_for(load.tokens)]
+        target = Target(to, load.tokens, skip_tokens // self._layout.block_tokens)
+        ticket = Ticket(item, request_id, load.ticket, target, time.monotonic() + lease)
+        self._tickets.open(ticket)
+        self._load_in(ticket.turn)
+
+    def cancel(self, request_id: str) -> None:
+        self._tickets.cancel(request_id)
+        super().cancel(request_id)
+
+    def locate(self, source: Source, until: float) -> tuple[str, int]:
+        assert isinstance(source, Queued)
+        claim = source.turn.claim or self._stand_in_line(source.turn)
+        return claim.host, claim.port
+
+    def close(self) -> None:
+        if self._worker is not None:
+            self._worker.cut()
+        self._tickets.close_all()
+        super().close()
+        self._desk.close()
+        if self._worker is not None and not self._worker.wait(CLOSE_SECONDS):
+            log.error("the prefill worker does not end")
+        self._queue.close()
+
+    def _load_in(self, turn: Turn) -> None:
+        """Raises RuntimeError if there is no room for a thread; then nothing was started."""
+        ticket = turn.ticket
+        source = Queued(
+            host="",
+            port=0,
+            key=f"{ticket.item.id}#{turn.number}",
+            wait_seconds=max(MIN_SECONDS, ticket.until - time.monotonic()),
+            prompt=ticket.prompt,
+            push=True,
+            turn=turn,
+        )
+        self._loads.start(ticket.request_id, source, ticket.target)
+
+    def _stand_in_line(self, turn: Turn) -> Claim:
+        """Puts the item on the queue until somebody takes it. Raises HandOverError."""
+        ticket, away = turn.ticket, ""
+        # First of all: nobody may want it by now.
+        claim = self._tickets.wait(turn, 0)
+        while claim is None:
+            left = ticket.until - time.monotonic()
+            if left <= 0:
+                why = away or ticket.why or "no prefill worker came for it"
+                raise HandOverError(Why.TOO_LATE, why)
+            away = self._put(ticket)
+            claim = self._tickets.wait(turn, min(left, RENEW_SECONDS))
+        return claim
+
+    def _put(self, ticket: Ticket) -> str:
+        """Why the queue fails us now, if it does. Raises HandOverError if it refuses."""
+        try:
+            self._queue.put(ticket.item)
+        except QueueFull as error:
+            raise HandOverError(Why.FULL, str(error)) from None
+        except Buried as error:
+            raise HandOverError(Why.BURIED, f"{error}: {ticket.why}") from None
+        except QueueError as error:
+            log.warning("%s is not on the prefill queue: %s", ticket.item.id, error)
+            return str(error)
+        return ""
+
+    def _ended(self, request_id: str, error: str | None) -> bool:
+        """A load is over, in this thread of its own. True if another one was started."""
+        ticket = self._tickets.of(request_id)
+        if ticket is None:
+            return False
+        if error is not None and time.monotonic() < ticket.until:
+            turn = self._tickets.again(ticket, error)
+            if turn is not None and self._put_back(turn):
+                return True
+        served = ticket.turn.claim is not None
+        self._tickets.close(ticket)
+        if not served:
+            self._tell(self._queue.done, ticket.item)
+        return False
+
+    def _put_back(self, turn: Turn) -> bool:
+        ticket = turn.ticket
+        log.info("%s goes back to the prefill queue: %s", ticket.item.id, ticket.why)
+        self._tell(self._queue.free, ticket.item)
+        try:
+            self._load_in(turn)
+        except RuntimeError as error:
+            log.error("no thread for %s: %s", ticket.item.id, error)
+            return False
+        return True
+
+    def _tell(self, say: Callable[[str], None], item: Item) -> None:
+        """Only makes things faster: the queue finds out by itself, by silence or by a claim."""
+        try:
+            say(item.id)
+        except QueueError as error:
+            log.info("the prefill queue was not told of %s: %s", item.id, error)

@@ -1,0 +1,81 @@
+"""A claim: one connection to the decode engine, one JSON object a line.
+
+    worker says     {"id": "9f3c/r1", "tries": 1, "host": "10.0.0.1", "port": 28000}
+    decode answers  {"said": "yours"} | {"said": "taken"} | {"said": "gone"}
+    after "yours"   {"said": "over"}  | {"said": "again"}       when it is, and the end
+
+    yours    it calls the prefill engine now; hold the item until the next word
+    taken    somebody else is at it, or was given it later: leave the item to the queue
+    gone     nobody wants it any more: the item is done
+    over     the pages are filled, or never will be: the item is done
+    again    it failed here, and the decode engine has put it back for others
+
+`host` and `port` are of the prefill engine's KV side.
+"""
+
+import socket
+from enum import StrEnum
+from typing import Final, TypeVar
+
+import msgspec
+
+MAX_LINE_BYTES: Final = 4096
+
+
+class Word(StrEnum):
+    YOURS = "yours"
+    TAKEN = "taken"
+    GONE = "gone"
+    OVER = "over"
+    AGAIN = "again"
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """
+    Attributes:
+        id: Of the item.
+        tries: Which delivery of it this is.
+    """
+
+    id: str
+    tries: int
+    host: str
+    port: int
+
+
+class Answer(msgspec.Struct, frozen=True):
+    said: Word
+
+
+Message = TypeVar("Message", Claim, Answer)
+
+
+class BadLine(Exception):
+    """The peer said something else, or hung up."""
+
+
+class Lines:
+    """One end of the connection."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._read = b""
+
+    def say(self, message: Claim | Answer) -> None:
+        """Raises OSError."""
+        self._sock.sendall(msgspec.json.encode(message) + b"\n")
+
+    def hear(self, kind: type[Message]) -> Message:
+        """Raises BadLine, OSError; a TimeoutError loses nothing of what came before it."""
+        while b"\n" not in self._read:
+            piece = self._sock.recv(MAX_LINE_BYTES)
+            if not piece:
+                raise BadLine("the peer hung up")
+            self._read += piece
+            if len(self._read) > MAX_LINE_BYTES:
+                raise BadLine("a line without end")
+        line, _, self._read = self._read.partition(b"\n")
+        try:
+            return msgspec.json.decode(line, type=kind)
+        except msgspec.DecodeError as error:
+            raise BadLine(str(error)) from None

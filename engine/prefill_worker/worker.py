@@ -1,0 +1,123 @@
+"""The loop of a prefill worker: take an item, claim it for our engine, hold it until it is over.
+
+What becomes of the item hangs on the decode engine's last word (wire.py). If there is none,
+because that engine cannot be reached, the item stays ours by name and is not held: after a
+while the queue gives it to another worker, which may reach it, or gives it up.
+"""
+
+import logging
+import threading
+import time
+from dataclasses import dataclass
+
+from pdgate.cluster.queue.contract import Delivery, Queue, QueueError
+from pdgate.engine.prefill_worker.claim import Claiming, Unreachable
+from pdgate.engine.prefill_worker.wire import Claim, Word
+
+TAKE_SECONDS = 0.5
+"""How long a stop may take that finds us waiting for an item."""
+RETRY_SECONDS = 0.5
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """
+    Attributes:
+        name: Of the worker, different for every one that ever was.
+        host, port: Of the prefill engine's KV side.
+        hold_seconds: Between two signs of life while an item is being worked on.
+    """
+
+    name: str
+    host: str
+    port: int
+    hold_seconds: float
+
+
+class Worker:
+    """Works from `start` on. The queue is the caller's to close, after us."""
+
+    def __init__(self, queue: Queue, serving: Serving) -> None:
+        self._queue = queue
+        self._serving = serving
+        self._stopping = threading.Event()
+        self._lock = threading.Lock()
+        self._claiming: Claiming | None = None
+        self._away = False
+        self._thread = threading.Thread(target=self._run, name="pdgate-prefill-worker", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Takes nothing more; what it has taken goes on."""
+        self._stopping.set()
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Whether it has come to its end after `stop`."""
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def cut(self) -> None:
+        """Stops, and lets go of what it has taken: others may get it."""
+        self.stop()
+        with self._lock:
+            if self._claiming is not None:
+                self._claiming.cut()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                delivery = self._queue.take(self._serving.name, TAKE_SECONDS)
+                self._reached()
+                if delivery is not None:
+                    self._work(delivery)
+            except QueueError as error:
+                self._missed(error)
+                self._stopping.wait(RETRY_SECONDS)
+
+    def _work(self, delivery: Delivery) -> None:
+        """Raises QueueError: then the item comes again, to somebody who hears that it is over."""
+        item, serving = delivery.item, self._serving
+        try:
+            with Claiming(item) as claiming:
+                self._arm(claiming)
+                said = claiming.ask(Claim(item.id, delivery.tries, serving.host, serving.port))
+                if said is Word.YOURS:
+                    said = claiming.wait(serving.hold_seconds, lambda: self._hold(delivery))
+        except Unreachable as error:
+            log.warning("nobody answers for %s: %s", item.id, error)
+            if time.time() > item.deadline:
+                self._queue.done(item.id)
+            return
+        finally:
+            self._arm(None)
+        if said in (Word.GONE, Word.OVER):
+            self._queue.done(item.id)
+
+    def _hold(self, delivery: Delivery) -> None:
+        try:
+            held = self._queue.hold(delivery)
+        except QueueError as error:
+            self._missed(error)
+            return
+        self._reached()
+        if not held:
+            # The decode engine is served by us all the same, and refuses the other.
+            log.info("%s was given to another worker, too", delivery.item.id)
+
+    def _arm(self, claiming: Claiming | None) -> None:
+        with self._lock:
+            self._claiming = claiming
+
+    def _missed(self, error: QueueError) -> None:
+        if not self._away:
+            log.warning("the prefill queue fails us: %s", error)
+        self._away = True
+
+    def _reached(self) -> None:
+        if self._away:
+            log.warning("the prefill queue is back")
+        self._away = False

@@ -1,0 +1,256 @@
+"""decode-first: the queue chooses who computes, and decode stays master of its pages."""
+
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from typing import Any
+
+import pytest
+
+from pdgate.cluster.queue import settings
+from pdgate.cluster.queue.contract import Item, Queue
+from pdgate.cluster.queue.opening import open_queue
+from pdgate.engine.hand_over import registry
+from tests.support.engine_pair import D_BLOCKS, PROMPT, arrival
+from tests.support.fake_core import SECONDS, FakeCore
+
+PROTOCOL = "decode-first"
+Start = Callable[..., FakeCore]
+
+
+@pytest.fixture
+def url() -> str:
+    return f"memory://{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def queue(url: str) -> Queue:
+    return open_queue(settings.read(url), "tiny")
+
+
+@pytest.fixture
+def start(url: str, backend: str) -> Iterator[Start]:
+    """Starts an engine of a role at the same queue as the others."""
+    with ExitStack() as stack:
+
+        def engine(role: str, **options: object) -> FakeCore:
+            chosen: dict[str, Any] = {"prefill_queue": url, **options}
+            core = FakeCore(backend, PROTOCOL, role, **chosen)
+            return stack.enter_context(closing(core))
+
+        yield engine
+
+
+def emptied(queue: Queue) -> bool:
+    depth = queue.depth()
+    return depth.waiting == depth.taken == 0
+
+
+def wait_for(question: Callable[[], bool]) -> None:
+    """For what another thread does next and tells nobody."""
+    tick = threading.Event()
+    for _ in range(int(SECONDS / 0.01)):
+        if question():
+            return
+        tick.wait(0.01)
+    raise AssertionError("in vain")
+
+
+def test_prefill_computes_all_but_the_last_token_into_decodes_pages(
+    start: Start, queue: Queue
+) -> None:
+    p, d = start("prefill"), start("decode")
+
+    d.load(arrival("d1"), D_BLOCKS)
+
+    assert d.result() is None
+    _, prompt, tokens = p.prefills.get(timeout=SECONDS)
+    assert (tuple(prompt), tokens) == (PROMPT, len(PROMPT) - 1)
+    assert d.holds(D_BLOCKS, seed=1)
+    wait_for(lambda: emptied(queue))
+
+
+def test_a_prompt_waits_for_a_prefill_engine_to_come(start: Start) -> None:
+    d = start("decode")
+    d.load(arrival("d1"), D_BLOCKS)
+
+    start("prefill")
+
+    assert d.result() is None
+    assert d.holds(D_BLOCKS, seed=1)
+
+
+def test_blocks_that_decode_has_already_are_not_written(start: Start) -> None:
+    start("prefill")
+    d = start("decode")
+
+    d.load(arrival("d1"), D_BLOCKS, skip_tokens=4)
+
+    assert d.result() is None
+    assert d.holds(D_BLOCKS[1:], seed=1, first=1)
+    assert not any(d.page(0, D_BLOCKS[0]))
+
+
+@pytest.mark.parametrize(
+    "told", [arrival(params={"do_local_prefill": True}), arrival(prompt=(1,))], ids=["told", "one"]
+)
+def test_decode_computes_what_it_is_told_to_or_what_is_too_short(
+    start: Start, told: object
+) -> None:
+    assert start("decode").connector.plan(told) is None  # type: ignore[arg-type]
+
+
+def test_what_the_prefix_cache_has_is_not_put_on_the_queue(start: Start, queue: Queue) -> None:
+    d = start("decode")
+
+    d.load(arrival("d1"), D_BLOCKS, skip_tokens=len(PROMPT) - 1)
+
+    assert d.result() is None
+    assert emptied(queue)
+
+
+def test_a_prefill_engine_is_sent_no_calls(start: Start) -> None:
+    with pytest.raises(ValueError, match="role is prefill"):
+        start("prefill").connector.plan(arrival())
+
+
+def test_one_engine_may_be_both(start: Start) -> None:
+    both = start("both")
+
+    both.load(arrival("d1"), D_BLOCKS)
+
+    assert both.result() is None
+    assert both.holds(D_BLOCKS, seed=1)
+
+
+def test_a_failed_prefill_is_tried_again(start: Start, queue: Queue) -> None:
+    """Into the same pages: the prefill engine said that it writes no more."""
+    d, p = start("decode"), start("prefill", prefills_at_once=False)
+    d.load(arrival("d1"), D_BLOCKS)
+    request_id, _, _ = p.prefills.get(timeout=SECONDS)
+    p.prefills_at_once = True
+
+    p.connector.dropped(request_id, "out of pages")
+
+    assert p.prefills.get(timeout=SECONDS)
+    assert d.result() is None
+    assert d.results.empty()
+    assert d.holds(D_BLOCKS, seed=1)
+    wait_for(lambda: emptied(queue))
+
+
+def test_an_engine_that_dies_over_a_prompt_is_replaced_at_once(start: Start, queue: Queue) -> None:
+    d = start("decode")
+    dying = start("prefill", prefills_at_once=False)
+    d.load(arrival("d1"), D_BLOCKS)
+    dying.prefills.get(timeout=SECONDS)
+    start("prefill")
+
+    dying.connector.close()
+
+    assert d.result() is None
+    wait_for(lambda: emptied(queue))
+
+
+def test_a_prompt_that_fails_everywhere_fails_its_request(
+    start: Start, url: str, queue: Queue
+) -> None:
+    d, p = start("decode"), start("prefill", prefills_at_once=False)
+    d.load(arrival("d1"), D_BLOCKS)
+
+    for _ in range(settings.read(url).tries):
+        request_id, _, _ = p.prefills.get(timeout=SECONDS)
+        p.connector.dropped(request_id, "out of pages")
+
+    error = d.result()
+    assert error is not None
+    assert error.startswith("given up: ")
+    assert "out of pages" in error
+    assert queue.depth().buried == 1
+
+
+def test_a_full_queue_fails_the_request_by_name(start: Start, url: str) -> None:
+    d = start("decode", prefill_queue=f"{url}?capacity=1")
+    open_queue(settings.read(url), "tiny").put(Item("r0", "127.0.0.1", 1, 7, deadline=4e9))
+
+    d.load(arrival("d1"), D_BLOCKS)
+
+    assert d.result() == "full queue: 1 items are not done yet"
+
+
+def test_nobody_comes_before_the_deadline(start: Start, queue: Queue) -> None:
+    d = start("decode", lease_seconds=0.2)
+
+    d.load(arrival("d1"), D_BLOCKS)
+
+    assert d.result() == "too late: no prefill worker came for it"
+    assert emptied(queue)
+
+
+def test_a_cancelled_request_leaves_the_queue(start: Start, queue: Queue) -> None:
+    d = start("decode")
+    d.load(arrival("d1"), D_BLOCKS)
+    wait_for(lambda: queue.depth().waiting == 1)
+
+    d.connector.cancel("d1")
+
+    assert d.result() == "cancelled"
+    assert emptied(queue)
+
+
+def test_cancelling_during_the_prefill_ends_it_there_too(start: Start, queue: Queue) -> None:
+    d, p = start("decode"), start("prefill", prefills_at_once=False)
+    d.load(arrival("d1"), D_BLOCKS)
+    request_id, _, _ = p.prefills.get(timeout=SECONDS)
+
+    d.connector.cancel("d1")
+
+    assert d.result() == "cancelled"
+    assert p.aborted.get(timeout=SECONDS) == request_id
+    wait_for(lambda: emptied(queue))
+
+
+def test_closing_decode_ends_what_waits(start: Start, queue: Queue) -> None:
+    d = start("decode")
+    d.load(arrival("d1"), D_BLOCKS)
+    wait_for(lambda: queue.depth().waiting == 1)
+
+    d.connector.close()
+
+    assert d.result() == "cancelled"
+    assert emptied(queue)
+
+
+def test_items_of_a_decode_engine_that_is_gone_harm_nobody(start: Start, queue: Queue) -> None:
+    p, d = start("prefill"), start("decode")
+    queue.put(Item("another life/r1", "127.0.0.1", 1, tokens=7, deadline=0.0))
+
+    d.load(arrival("d1"), D_BLOCKS)
+
+    assert d.result() is None
+    wait_for(lambda: emptied(queue))
+    assert p.prefills.qsize() == 1
+
+
+def test_every_request_is_served_once_by_several_workers(start: Start) -> None:
+    ps = [start("prefill") for _ in range(2)]
+    ds = [start("decode") for _ in range(2)]
+
+    for number in range(6):
+        for d in ds:
+            d.load(arrival(f"d{number}"), (2 * number, 2 * number + 1))
+
+    assert [d.result() for d in ds for _ in range(6)] == [None] * 12
+    assert sum(p.prefills.qsize() for p in ps) == 12
+    assert all(d.holds((0, 1), seed=1) and d.holds((10, 11), seed=1) for d in ds)
+
+
+@pytest.mark.parametrize("queue_url", ["", "redis://", "memory://it?tries=0"])
+def test_without_a_queue_an_engine_does_not_start(queue_url: str) -> None:
+    with pytest.raises(ValueError, match=r"queue|tries"):
+        FakeCore("tcp", PROTOCOL, "decode", prefill_queue=queue_url)
+
+
+def test_the_protocol_is_there() -> None:
+    assert PROTOCOL in registry.names()
