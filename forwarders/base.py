@@ -162,11 +162,18 @@ class Family:
         members: (mode, generation) -> what builds the forwarder; a generation of ""
             stands for every one that is not listed.
         reasons: Why a (mode, generation) that is not in `members` cannot be done.
+        default: The generation of those that name none; empty if they must name one.
     """
 
     name: str
     members: Mapping[tuple[Mode, str], Callable[[], Forwarder]]
     reasons: Mapping[tuple[Mode, str], str] = field(default_factory=dict)
+    default: str = ""
+
+    @property
+    def generations(self) -> tuple[str, ...]:
+        """Those that have a name, in order of declaration."""
+        return tuple(dict.fromkeys(name for _, name in self.members if name))
 
 
 class Reserved(Protocol):

@@ -1,4 +1,6 @@
-"""AWS Neuron's disaggregated inference: both at once, the peer named in the request id.
+"""AWS Neuron's disaggregated inference, in both of its generations.
+
+zmq: both at once, the peer named in the request id (static: the pair knows each other)
 
 client        gateway                     prefill                  decode
   | call ------> | one token, id + D's address -> |                    |
@@ -7,12 +9,18 @@ client        gateway                     prefill                  decode
   |              |                          | --- KV, first token ---> |
   | <- 1st token |  <----------- token ---- |                          |
   | <-------------- the other tokens --------------------------------- |
+
+nixl: the successor stack, vLLM with its Neuron plugin; prefill first, as in vllm_nixl.py
+
+Source: AWS Neuron documentation, "Disaggregated Inference" (vLLM V0 fork) and
+"Disaggregated Inference - Design Document" (vllm-neuron).
 """
 
 from typing import ClassVar
 
 from pdgate.forwarders.base import Family, Leg, Merge, Mode, Rendezvous, one_token
 from pdgate.forwarders.first_token import FirstTokenStream, RenamedAnswer
+from pdgate.forwarders.vllm_nixl import VllmNixl
 from pdgate.protocols.call import Call
 from pdgate.protocols.dialects import neuron
 from pdgate.protocols.instance import Instance
@@ -48,8 +56,25 @@ class NeuronStatic(Neuron):
         )
 
 
+class NeuronNixl(VllmNixl):
+    """The plugin in its default mode, read: decode pulls what prefill's answer names."""
+
+    name: ClassVar = "neuron"
+
+
+ZMQ, STATIC, NIXL = "zmq", "static", "nixl"
+
 NEURON = Family(
     "neuron",
-    members={(Mode.BATCH, ""): Neuron, (Mode.BATCH, "static"): NeuronStatic},
-    reasons={(Mode.STAGED, ""): Rendezvous.modes[Mode.STAGED]},
+    members={
+        (Mode.BATCH, ZMQ): Neuron,
+        (Mode.BATCH, STATIC): NeuronStatic,
+        (Mode.BATCH, NIXL): NeuronNixl,
+        (Mode.STAGED, NIXL): NeuronNixl,
+    },
+    reasons=dict.fromkeys(
+        ((Mode.STAGED, ZMQ), (Mode.STAGED, STATIC)),
+        f"{Rendezvous.modes[Mode.STAGED]} (generation {NIXL} can)",
+    ),
+    default=ZMQ,
 )

@@ -76,7 +76,7 @@ def serve(
         _option(ENGINES, "For vllm-mooncake engines.", "auto"),
     ] = None,
     neuron_generation: Annotated[
-        Literal["dynamic", "static"] | None, _option(ENGINES, "For neuron engines.", "dynamic")
+        Literal["zmq", "static", "nixl"] | None, _option(ENGINES, "For neuron engines.", "zmq")
     ] = None,
     scheduling_mode: Annotated[
         Literal["batch", "staged"] | None,

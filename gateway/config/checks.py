@@ -15,7 +15,7 @@ def check(settings: Settings) -> None:
     """Raises ConfigError for a name that is not installed, or a mode that cannot be had."""
     for key in ("prefill_policy", "decode_policy", "plain_policy"):
         _check_policy(key, getattr(settings, key))
-    _check_protocol("'pdd_protocol'", settings.pdd_protocol, settings.scheduling_mode)
+    _check_protocol("'pdd_protocol'", settings, settings.pdd_protocol)
     for instance in settings.fleet:
         check_instance(settings, instance)
 
@@ -23,7 +23,7 @@ def check(settings: Settings) -> None:
 def check_instance(settings: Settings, instance: Instance) -> None:
     """Raises ConfigError for an instance that nothing installed can speak to, or not so."""
     where = f"the instance {instance.id!r}"
-    _check_protocol(where, instance.protocol, settings.scheduling_mode)
+    _check_protocol(where, settings, instance.protocol, instance.generation)
     _check_role(where, instance)
     if instance.generation:
         _check_generation(where, settings, instance.protocol, instance.generation)
@@ -43,13 +43,16 @@ def _check_policy(key: str, name: str) -> None:
         raise ConfigError(f"{key!r}: {error.args[0]}") from None
 
 
-def _check_protocol(where: str, protocol: str, mode: Mode | None) -> None:
+def _check_protocol(where: str, settings: Settings, protocol: str, generation: str = "") -> None:
+    generation = generation or settings.generation(protocol)
+    mode = settings.scheduling_mode
     try:
-        modes = registry.modes(protocol)
+        modes = registry.modes(protocol, generation)
     except LookupError as error:
         raise ConfigError(f"{where}: {error.args[0]}") from None
     if mode and modes[mode]:
-        raise ConfigError(f"{where}: {protocol} cannot do {mode} scheduling: {modes[mode]}")
+        spelled = f"{protocol} generation {generation}" if generation else protocol
+        raise ConfigError(f"{where}: {spelled} cannot do {mode} scheduling: {modes[mode]}")
 
 
 def _check_role(where: str, instance: Instance) -> None:

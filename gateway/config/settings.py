@@ -82,7 +82,9 @@ class Settings(Section):
         pdd_protocol: For instances that name none.
         scheduling_mode: None takes what each protocol prefers: batch if it can.
         mooncake_generation: For vllm-mooncake instances that name none.
-        neuron_generation: static sends the ids that a fixed pair of engines expects.
+        neuron_generation: For neuron instances that name none. zmq names the peer in the
+            request id, static sends the ids that a fixed pair of engines expects, nixl is
+            the successor stack, which asks prefill first.
         trust_client_kv_params: Passes a client's own kv_transfer_params to the engines.
             They pick whom an engine dials and can kill it.
         max_attempts: Engines tried for one call before its first byte.
@@ -97,7 +99,7 @@ class Settings(Section):
     pdd_protocol: str = "vllm-nixl"
     scheduling_mode: Mode | None = None
     mooncake_generation: Literal["auto", "a", "b", "c", "d"] = "auto"
-    neuron_generation: Literal["dynamic", "static"] = "dynamic"
+    neuron_generation: Literal["zmq", "static", "nixl"] = "zmq"
     disaggregation: Disaggregation = Disaggregation()
     prefill_policy: str = DEFAULT_POLICY
     decode_policy: str = DEFAULT_POLICY
@@ -127,7 +129,7 @@ class Settings(Section):
         match protocol:
             case "vllm-mooncake" if self.mooncake_generation != "auto":
                 return self.mooncake_generation
-            case "neuron" if self.neuron_generation != "dynamic":
+            case "neuron":
                 return self.neuron_generation
             case _:
                 return ""

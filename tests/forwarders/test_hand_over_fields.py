@@ -48,6 +48,8 @@ EVERY = [
     ("sglang", Mode.BATCH, ""),
     ("neuron", Mode.BATCH, ""),
     ("neuron", Mode.BATCH, "static"),
+    ("neuron", Mode.BATCH, "nixl"),
+    ("neuron", Mode.STAGED, "nixl"),
 ]
 
 

@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import re
 import subprocess
 import sys
 from typing import Any
@@ -10,8 +11,10 @@ import pytest
 from typer.testing import CliRunner
 
 from pdgate.__main__ import app
+from pdgate.forwarders.base import Mode
 from pdgate.gateway import cli
-from pdgate.gateway.config import Settings
+from pdgate.gateway.config import ConfigError, Settings
+from pdgate.gateway.config.checks import check
 from pdgate.gateway.config.complaints import known_keys
 
 SECTIONS = ("listen", "timeouts", "health", "disaggregation", "instances")
@@ -114,7 +117,16 @@ def test_flags_become_keys() -> None:
         (["--scheduling-mode", "both"], "Invalid value for '--scheduling-mode'"),
         (
             ["--pdd-protocol", "neuron", "--scheduling-mode", "staged"],
-            "neuron cannot do staged scheduling",
+            "neuron generation zmq cannot do staged scheduling: both legs start together",
+        ),
+        (
+            [
+                "--scheduling-mode",
+                "staged",
+                "--instance",
+                "role=decode,url=http://d,protocol=neuron,generation=static",
+            ],
+            "'decode-0': neuron generation static cannot do staged scheduling",
         ),
         (["--prot", "1"], "--port"),
     ],
@@ -132,6 +144,17 @@ def test_protocols_tells_modes_and_reasons() -> None:
 
     assert code == 0
     assert "sglang cannot do staged scheduling: both legs start together" in said
+    assert "neuron zmq cannot do staged scheduling: both legs start together" in said
+    assert re.search(r"^neuron nixl +batch, staged +pdgate", said, re.MULTILINE)
+    assert re.search(r"^vllm-mooncake +batch, staged +pdgate", said, re.MULTILINE)
+
+
+def test_neurons_generation_decides_on_staged() -> None:
+    asked = Settings(pdd_protocol="neuron", scheduling_mode=Mode.STAGED)
+
+    check(asked.model_copy(update={"neuron_generation": "nixl"}))
+    with pytest.raises(ConfigError, match="generation zmq cannot do staged"):
+        check(asked)
 
 
 def test_protocols_speaks_to_programs() -> None:
@@ -141,6 +164,8 @@ def test_protocols_speaks_to_programs() -> None:
     assert found["vllm-nixl"]["package"] == "pdgate"
     assert found["vllm-nixl"]["modes"]["staged"] == {"possible": True, "why_not": None}
     assert not found["sglang"]["modes"]["staged"]["possible"]
+    assert found["neuron"]["generations"]["nixl"]["staged"]["possible"]
+    assert not found["neuron"]["generations"]["zmq"]["staged"]["possible"]
 
 
 def test_engine_without_its_extra_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
