@@ -4,19 +4,17 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
-from threading import Event
 
 import pytest
 
+from tests.end_to_end.reference.callers import Callers, ask
 from tests.end_to_end.reference.fleet import Engine, Fleet, Gateway
 from tests.support.etcd import EtcdServer, etcd_server
 
 PROTOCOL, TRANSFER = "vllm-nixl", "tcp"
 CALLERS = 4
-TOKENS = 8
 
 
 @pytest.fixture
@@ -37,55 +35,8 @@ def announced(fleet: Fleet, etcd: EtcdServer, role: str) -> Engine:
     return fleet.engine(role, PROTOCOL, TRANSFER, "--etcd", etcd.endpoints[0], *slow)
 
 
-def ask(gateway: Gateway) -> str:
-    """Raises what the official client raises for anything but a whole answer."""
-    with gateway.openai().completions.create(
-        model="pdgate-tiny",
-        prompt="To be, or not to be, that is the question",
-        max_tokens=TOKENS,
-        temperature=0,
-        stream=True,
-        extra_body={"ignore_eos": True},
-    ) as events:
-        choices = [event.choices[0] for event in events if event.choices]
-    assert choices[-1].finish_reason == "length"
-    return "".join(choice.text for choice in choices)
-
-
 def served(engine: Engine) -> float:
     return engine.metric("vllm:request_success_total")
-
-
-class Callers:
-    """Ask without a pause until the block ends, which fails if a single call did."""
-
-    def __init__(self, gateway: Gateway) -> None:
-        self.answers: list[str] = []
-        self._gateway = gateway
-        self._enough = Event()
-
-    @contextmanager
-    def asking(self) -> Iterator["Callers"]:
-        with ThreadPoolExecutor(CALLERS) as pool:
-            callers = [pool.submit(self._ask) for _ in range(CALLERS)]
-            try:
-                yield self
-            finally:
-                self._enough.set()
-            for caller in callers:
-                caller.result()
-        assert len(set(self.answers)) == 1
-
-    def wait_for(self, more: int) -> None:
-        """Until so many calls more have ended."""
-        goal = len(self.answers) + more
-        self._gateway.process.wait_until(
-            lambda: len(self.answers) >= goal or None, f"{more} more answers", seconds=60
-        )
-
-    def _ask(self) -> None:
-        while not self._enough.is_set():
-            self.answers.append(ask(self._gateway))
 
 
 def test_a_gateway_with_nothing_but_etcd_serves_a_pair(fleet: Fleet, etcd: EtcdServer) -> None:
@@ -103,7 +54,10 @@ def test_engines_join_and_leave_under_load_and_no_call_fails(
 ) -> None:
     announced(fleet, etcd, "prefill")
     first = announced(fleet, etcd, "decode")
-    with fleet.serve("--etcd", etcd.endpoints[0]) as gateway, Callers(gateway).asking() as callers:
+    with (
+        fleet.serve("--etcd", etcd.endpoints[0]) as gateway,
+        Callers(gateway, CALLERS).asking() as callers,
+    ):
         second = announced(fleet, etcd, "decode")
         gateway.process.wait_until(lambda: served(second) or None, "calls at the newcomer")
 
@@ -122,7 +76,10 @@ def test_etcd_may_be_away_and_nothing_is_lost(
     announced(fleet, etcd, "prefill")
     announced(fleet, etcd, "decode")
     keys = etcd.keys()
-    with fleet.serve("--etcd", etcd.endpoints[0]) as gateway, Callers(gateway).asking() as callers:
+    with (
+        fleet.serve("--etcd", etcd.endpoints[0]) as gateway,
+        Callers(gateway, CALLERS).asking() as callers,
+    ):
         etcd.stop()
         away = time.monotonic()
         state(gateway, "degraded")

@@ -1,0 +1,52 @@
+"""Engines join and leave every second under load, and no call fails.
+
+PDGATE_CHURN_CHANGES says how many do; 120 last two minutes where engines start within a second.
+"""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.end_to_end.reference.callers import Callers
+from tests.end_to_end.reference.churn import EACH, ROLES, Churn
+from tests.end_to_end.reference.fleet import Fleet
+from tests.support.etcd import EtcdServer, etcd_server
+
+CALLERS = 20
+CHANGES = int(os.environ.get("PDGATE_CHURN_CHANGES", "8"))
+PROMPTS = tuple(f"{number} bottles of beer on the wall" for number in range(8))
+
+
+@pytest.fixture
+def etcd(tmp_path: Path) -> Iterator[EtcdServer]:
+    with etcd_server(tmp_path) as server:
+        yield server
+
+
+@pytest.fixture
+def fleet() -> Iterator[Fleet]:
+    """Its engines end with the test: nobody else is to find them."""
+    with ExitStack() as running:
+        yield Fleet(running, sys.executable)
+
+
+@pytest.mark.parametrize("protocol", ["vllm-nixl", "vllm-kvt"])
+def test_no_call_fails_while_engines_come_and_go(
+    fleet: Fleet, etcd: EtcdServer, protocol: str
+) -> None:
+    churn = Churn(fleet, etcd, protocol, "tcp")
+    flags = ("--etcd", etcd.endpoints[0], "--pdd-protocol", protocol)
+    with (
+        fleet.serve(*flags) as gateway,
+        Callers(gateway, CALLERS, prompts=PROMPTS, tokens=16).asking() as callers,
+    ):
+        callers.wait_for(CALLERS)
+        churn.run(CHANGES)
+        callers.wait_for(CALLERS)
+
+    assert (churn.joined, churn.left) == (CHANGES // 2, CHANGES // 2)
+    assert len(etcd.keys()) == EACH * len(ROLES)
