@@ -8,6 +8,7 @@ import pytest
 
 from pdgate.forwarders import registry
 from pdgate.forwarders.base import Delegation, Forwarder, HandOff, Leg, Mode, Plain, Rendezvous
+from pdgate.forwarders.decode_first import DecodeFirst
 from pdgate.forwarders.sglang import Sglang, any_room
 from pdgate.forwarders.vllm_kvt import KvtBatch, KvtStaged
 from pdgate.forwarders.vllm_nixl import VllmNixl
@@ -46,6 +47,7 @@ EVERY = [
     ("vllm-kvt", Mode.STAGED, ""),
     *(("vllm-mooncake", mode, generation) for mode in Mode for generation in "abcd"),
     ("sglang", Mode.BATCH, ""),
+    ("decode-first", Mode.BATCH, ""),
     ("neuron", Mode.BATCH, ""),
     ("neuron", Mode.BATCH, "static"),
     ("neuron", Mode.BATCH, "nixl"),
@@ -116,7 +118,8 @@ def test_prefill_never_streams(name: str, mode: Mode, generation: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "mode", "generation"), [one for one in EVERY if one[0] not in ("sglang", "vllm-kvt")]
+    ("name", "mode", "generation"),
+    [one for one in EVERY if one[0] not in ("sglang", "vllm-kvt", "decode-first")],
 )
 def test_prefill_reads_the_prompt_and_says_one_token(
     name: str, mode: Mode, generation: str
@@ -266,6 +269,19 @@ def test_mooncake_does_not_guess_an_engine_id(generation: str) -> None:
         of_mooncake(Mode.BATCH, generation, replace(MOONCAKE_P, engine_ids=((0, "engine-0"),)))
 
     assert caught.value.at == "p0"
+
+
+def test_decode_first_sends_decode_the_call_as_it_came() -> None:
+    call = chat()
+
+    (leg,) = legs_of(DecodeFirst(), call)
+
+    assert (leg.to, leg.body) == (D0, call.body)
+
+
+def test_decode_first_tells_decode_when_it_is_to_do_it_all() -> None:
+    """Nobody else decides: without the field decode asks the queue."""
+    assert params(DecodeFirst().local(chat(), D0)) == {"do_local_prefill": True}
 
 
 def test_sglang_sends_both_to_one_room() -> None:
