@@ -62,7 +62,8 @@ class Arrival:
 class Load:
     """The first `tokens` tokens' KV comes from a peer; ticket is the connector's own.
 
-    At least one token, and at least the last prompt token is left to the core.
+    At least one token. The core computes the last prompt token in any case, as it needs its
+    logits; unless it is loaded too, and the token after it comes by `Core.sampled`.
     """
 
     tokens: int
@@ -71,10 +72,15 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """Hold the pages when the request finishes, until `release` or the lease's end."""
+    """Hold the pages when the request finishes, until `release` or the lease's end.
+
+    Attributes:
+        max_tokens: To sample before it finishes, if it is fewer than the request says.
+    """
 
     lease_seconds: float
     ticket: Any = None
+    max_tokens: int | None = None
 
 
 Counters = counters.Counters
@@ -87,6 +93,13 @@ class Core(messenger.Core, Protocol):
         self, request_id: str, prompt: Sequence[int], tokens: int, keep: Keep
     ) -> None:
         """Computes the first `tokens` prompt tokens without sampling, then calls `kept`."""
+
+    def sampled(self, request_id: str, token: int) -> None:
+        """Prefill sampled this first token of the answer. Comes before `loaded`.
+
+        A core that computes the last prompt token in any case ignores it.
+        """
+        return
 
 
 class Connector(ABC):

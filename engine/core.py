@@ -104,6 +104,9 @@ class EngineCore:
     def loaded(self, request_id: str, error: str | None = None) -> None:
         self._post(partial(self._work.loaded, request_id, error))
 
+    def sampled(self, request_id: str, token: int) -> None:
+        self._post(partial(self._work.sampled, request_id, token))
+
     def gave_up(self, request_id: str, error: str) -> None:
         self._post(partial(self._work.gave_up, request_id, error))
 

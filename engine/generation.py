@@ -44,21 +44,41 @@ class Generation:
     def next(self, logits: Floats) -> Output:
         """Samples a token from `logits` [vocab]."""
         sampling = self.request.sampling
-        too_early = self.count < sampling.min_tokens
-        token = self._sampler.choose(logits, self._ends if too_early else ())
-        if self.count == 0:
-            self.first_token = token
-        self.count += 1
+        token = self._sampler.choose(logits, self._ends if self._too_early else ())
+        output = self._take(token)
         logprobs = []
         if sampling.logprobs is not None:
             logprobs.append(logprob(logits, token, sampling.logprobs))
-        output = self._end(token) if token in self._ends else self._go_on(token)
         return replace(
             output,
-            tokens=(token,),
             logprobs=logprobs,
             prompt_logprobs=self.prompt_logprobs if self.count == 1 else None,
         )
+
+    def adopt(self, token: int) -> Output | None:
+        """Begins with the token that another engine sampled; None if we must sample it.
+
+        That is so where logits are asked for, which stayed with the other engine.
+        """
+        sampling = self.request.sampling
+        if sampling.logprobs is not None or sampling.prompt_logprobs is not None:
+            return None
+        if token in self._ends and self._too_early:
+            return None
+        self._sampler.skip()
+        return self._take(token)
+
+    @property
+    def _too_early(self) -> bool:
+        """To end."""
+        return self.count < self.request.sampling.min_tokens
+
+    def _take(self, token: int) -> Output:
+        if self.count == 0:
+            self.first_token = token
+        self.count += 1
+        output = self._end(token) if token in self._ends else self._go_on(token)
+        return replace(output, tokens=(token,))
 
     @property
     def prompt_logprobs(self) -> Sequence[Logprob | None] | None:

@@ -1,7 +1,7 @@
 """A request that is not over, with all that belongs to it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from pdgate.engine.connector import Keep, Load, Pages
@@ -10,7 +10,7 @@ from pdgate.engine.job import Chunk, Job, State
 from pdgate.engine.layout import Layout
 from pdgate.engine.model.llama import Span, Wanted
 from pdgate.engine.model.load import LoadedModel
-from pdgate.engine.request import Request
+from pdgate.engine.request import Request, Sampling
 
 # What a NIXL prefill says of its own cache hits; decode repeats it to the client.
 CACHED_BY_PEER: Final = "remote_prefill_cached_tokens"
@@ -22,6 +22,7 @@ class Live:
     Attributes:
         generation: None for a prefill that a peer asked for: it has no client.
         cached_by_peer: Prompt tokens that the prefill engine had cached, as it said.
+        handed: The first token of the answer, if prefill sampled it.
         cached: Prompt tokens that nobody computed for this request; None until the whole
             prompt is in the pages.
     """
@@ -31,6 +32,7 @@ class Live:
     load: Load | None = None
     keep: Keep | None = None
     cached_by_peer: int = 0
+    handed: int | None = None
     cached: int | None = None
 
     @property
@@ -41,6 +43,8 @@ class Live:
 def begin(request: Request, plan: Load | Keep | None, model: LoadedModel) -> Live:
     """A request as it comes in, with what its connector planned."""
     prompt = request.prompt
+    if isinstance(plan, Keep) and plan.max_tokens is not None:
+        request = replace(request, sampling=_shorter(request.sampling, plan.max_tokens))
     job = Job(
         request.id,
         list(prompt),
@@ -56,6 +60,14 @@ def begin(request: Request, plan: Load | Keep | None, model: LoadedModel) -> Liv
         load=plan if isinstance(plan, Load) else None,
         keep=plan if isinstance(plan, Keep) else None,
         cached_by_peer=_cached_by_peer(request.params),
+    )
+
+
+def _shorter(sampling: Sampling, most: int) -> Sampling:
+    return replace(
+        sampling,
+        max_tokens=min(sampling.max_tokens, most),
+        min_tokens=min(sampling.min_tokens, most),
     )
 
 

@@ -39,6 +39,11 @@ class Sampler:
         drawn = self._random.random() * sums[-1]
         return int(order[min(int(np.searchsorted(sums, drawn, side="right")), len(order) - 1)])
 
+    def skip(self) -> None:
+        """Somebody else chose a token with this seed; the next one is drawn as if we had."""
+        if self._sampling.temperature > 0:
+            self._random.random()
+
     def _shares(self, logits: Floats) -> NDArray[np.float64]:
         """Probabilities, less those that are too unlikely beside the likeliest."""
         scaled = logits.astype(np.float64) / self._sampling.temperature

@@ -96,8 +96,8 @@ class Scheduler:
         return blocks
 
     def finish(self, job: Job) -> list[int]:
-        """Ends a running job; its pages are the caller's now, to `drop` in the end."""
-        self.running.remove(job)
+        """Ends a job that has its KV; its pages are the caller's now, to `drop` in the end."""
+        (self.running if job.state is State.RUNNING else self.waiting).remove(job)
         job.state = State.OVER
         blocks, job.blocks = job.blocks, []
         return blocks

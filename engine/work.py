@@ -136,6 +136,8 @@ class Work:
             return
         job = live.job
         doomed = job.state is State.DOOMED
+        error = error or self._no_token_of_ours(live.handed)
+        begun = self._begin_answer(live) if error is None and not doomed else None
         self._scheduler.loaded(job, ok=error is None)
         if doomed:
             del self._live[request_id]
@@ -144,6 +146,12 @@ class Work:
             self.stats.loaded_bytes += blocks * self._layout.block_bytes
         else:
             self._load_failed(live, error)
+        if begun is not None:
+            self._said(live, begun)
+
+    def sampled(self, request_id: str, token: int) -> None:
+        if (live := self._live.get(request_id)) is not None:
+            live.handed = token
 
     def gave_up(self, request_id: str, error: str) -> None:
         """The load failed, and its pages stay taken until `loaded`: others must not use them,
@@ -243,17 +251,38 @@ class Work:
             live.generation.saw_prompt(chunk.start, logits)
         if not chunk.completes:
             return
-        self._count_prompt(live)
         if live.generation is None or chunk.job.goal is not None:
+            self._count_prompt(live)
             self._finish(live, Output(chunk.job.id, finish=Finish.LENGTH))
             return
         output = live.generation.next(logits[-1])
+        if not output.last:
+            chunk.job.tokens.append(output.tokens[0])
+        self._said(live, output)
+
+    def _no_token_of_ours(self, token: int | None) -> str | None:
+        if token is None or 0 <= token < self._model.config.vocab_size:
+            return None
+        return f"prefill sampled token {token}, which this model does not have"
+
+    def _begin_answer(self, live: Live) -> Output | None:
+        """What prefill's first token makes of the answer, if it can be taken over."""
+        job, token = live.job, live.handed
+        if live.generation is None or job.goal is not None or token is None:
+            return None
+        output = live.generation.adopt(token)
+        if output is not None:
+            job.tokens.append(token)
+        return output
+
+    def _said(self, live: Live, output: Output) -> None:
+        """A token of the answer."""
+        self._count_prompt(live)
         self.stats.generated += 1
         if output.last:
             self._finish(live, output)
-            return
-        chunk.job.tokens.append(output.tokens[0])
-        self._outputs.append(replace(output, cached_tokens=live.cached or 0))
+        else:
+            self._outputs.append(replace(output, cached_tokens=live.cached or 0))
 
     def _finish(self, live: Live, output: Output) -> None:
         job = live.job

@@ -39,9 +39,12 @@ class TwoSided(Connector):
     """
     Attributes:
         pushes: Prefill writes into decode's pages; else decode reads prefill's.
+        hands_first_token: Prefill samples the first token, and decode goes on behind it;
+            else decode computes the last prompt token and samples the first itself.
     """
 
     pushes: ClassVar = False
+    hands_first_token: ClassVar = False
 
     def __init__(
         self,
@@ -188,7 +191,8 @@ class TwoSided(Connector):
         self.settings.demand(Role.PREFILL)
         self._offers.expect(key, request_id)
         self._pushes.expect(key, request_id)
-        return Keep(self.settings.lease_seconds)
+        most = 1 if self.hands_first_token else None
+        return Keep(self.settings.lease_seconds, max_tokens=most)
 
     def _load(self, source: Source, tokens: int) -> Load | None:
         """None if nothing is worth loading; the peer is told."""

@@ -23,6 +23,7 @@ class Meeting:
 
     layout: Layout
     kept: dict[str, tuple[Pages, memoryview, Core]] = field(default_factory=dict)
+    first_tokens: dict[str, int] = field(default_factory=dict)
     dropped: list[tuple[str, str]] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -32,6 +33,7 @@ class FakeConnector(Connector):
     Args:
         hold: Loads wait until the test calls `go`.
         spoil: Copies the pages to the wrong places, as a broken hand-over would.
+        hands_first_token: Prefill samples one token, and decode is told of it.
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class FakeConnector(Connector):
         lease_seconds: float = 30.0,
         hold: bool = False,
         spoil: bool = False,
+        hands_first_token: bool = False,
     ) -> None:
         self.counters = Counters()
         self.kv_address = ("", 0)
@@ -56,12 +59,13 @@ class FakeConnector(Connector):
         self._lease_seconds = lease_seconds
         self._hold = hold
         self._spoil = spoil
+        self._hands_first_token = hands_first_token
         self._held: list[Callable[[], None]] = []
 
     def plan(self, arrival: Arrival) -> Load | Keep | None:
         params = arrival.params or {}
         if params.get("keep"):
-            return Keep(self._lease_seconds)
+            return Keep(self._lease_seconds, max_tokens=1 if self._hands_first_token else None)
         if "from" not in params:
             return None
         match params.get("tokens"):
@@ -74,6 +78,9 @@ class FakeConnector(Connector):
         self.skipped[request_id] = skip_tokens
 
         def copy() -> None:
+            token = self._meeting.first_tokens.get(load.ticket)
+            if self._hands_first_token and token is not None:
+                self._core.sampled(request_id, token)
             self._core.loaded(request_id, self._copy(load, pages, skip_tokens))
             self.ended.set()
 
@@ -101,6 +108,8 @@ class FakeConnector(Connector):
     ) -> Mapping[str, Any] | None:
         with self._meeting.lock:
             self._meeting.kept[request_id] = (pages, self._memory, self._core)
+            if first_token is not None:
+                self._meeting.first_tokens[request_id] = first_token
         return {"from": request_id, "tokens": pages.tokens}
 
     def dropped(self, request_id: str, why: str) -> bool:

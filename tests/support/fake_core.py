@@ -31,6 +31,7 @@ class FakeCore:
 
     Attributes:
         results: What `loaded` was called with, in order.
+        handed: What `sampled` was called with, in order.
         freed: Request ids whose kept pages were released.
         prefills: (request id, prompt, tokens) of `submit_prefill`; `blocks_for_prefill`
             are used, and they are kept at once if `prefills_at_once`.
@@ -48,6 +49,7 @@ class FakeCore:
     patience: Patience = field(default_factory=Patience)
     kv_port: int = 0
     results: "queue.Queue[tuple[str, str | None]]" = field(default_factory=queue.Queue)
+    handed: list[tuple[str, int]] = field(default_factory=list)
     given_up: "queue.Queue[tuple[str, str]]" = field(default_factory=queue.Queue)
     freed: "queue.Queue[str]" = field(default_factory=queue.Queue)
     aborted: "queue.Queue[str]" = field(default_factory=queue.Queue)
@@ -107,6 +109,9 @@ class FakeCore:
 
     def loaded(self, request_id: str, error: str | None = None) -> None:
         self.results.put((request_id, error))
+
+    def sampled(self, request_id: str, token: int) -> None:
+        self.handed.append((request_id, token))
 
     def gave_up(self, request_id: str, error: str) -> None:
         self.given_up.put((request_id, error))
