@@ -2,14 +2,18 @@
 
     pull      D asks under a key: P marks the pages as being read, D reads them, D lets go
     push      D says where its pages are and counts what lands in them; P writes each
-              layer's pages as soon as they are computed
+              layer's pages as soon as they are computed, or all of them at the end
 
                         D                               P
-    talk                peer.py                         service.py        messages.py
+    talk                peer.py                         service.py, line.py     messages.py
+    believe nothing     shape.py                        asked.py
     decide (pure)       receiving.py                    sending.py, tiles.py
     what goes where     shards.py, over transfer/plan   the same, sharded.py
-    act, on threads     loads.py, pull.py, push_in.py   offers.py, pushes.py
-    write                                               mover.py, mover_process.py
+    act, on threads     loads.py, pull.py,              offers.py, readings.py,
+                        push.py, push_in.py             pushes.py, pushing.py
+    write                                               mover.py, process_mover.py
+    beside the pages    slots.py            context.py  outbox.py
+    count               counters.py                     the same
 
 What holds whatever goes wrong:
 
@@ -17,4 +21,6 @@ What holds whatever goes wrong:
   the other side said so, or every process of its that could write is gone.
 - Whatever D waits for has a deadline, and ends with an error that has a name (errors.py).
 - A key is served once; who comes second is refused.
+
+docs/wire/messenger.md has what is said, in which order, and what is counted.
 """

@@ -7,14 +7,22 @@ from dataclasses import dataclass
 
 from pdgate.transfer.arrivals import MAX_IMMEDIATE
 from pdgate.transfer.base import Descriptor
-from pdgate.transfer.messenger import messages, shards
+from pdgate.transfer.messenger import context, messages, shards
 from pdgate.transfer.messenger.errors import HandOverError, Why
-from pdgate.transfer.messenger.shape import Shape, differences
+from pdgate.transfer.messenger.shape import Shape
 from pdgate.transfer.messenger.tiles import Tiles
+from pdgate.transfer.plan.count import Rhythm
 
 MAX_SECONDS = 3600.0
-MAX_TILE_BLOCKS = 256
-"""What one order to a mover holds."""
+MAX_TILE_TOKENS = 1 << 24
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Where a context goes: `offset` in bytes."""
+
+    remote: Descriptor
+    offset: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +30,10 @@ class Asked:
     """
     Attributes:
         wait: Whether the key may still be unknown.
-        block_ids: D's, for the blocks from `tiles.skip` on.
+        remotes: D's regions, one per rank.
+        block_ids: D's, from the prompt's first token on.
         until: On time.monotonic(): nothing is written later.
+        slot: For a context, if D wants one.
     """
 
     key: str
@@ -34,40 +44,56 @@ class Asked:
     tiles: Tiles
     immediate: int
     until: float
+    slot: Slot | None = None
 
 
-def check(push: messages.Push, ours: Shape, backend: str) -> Asked:
-    """Raises HandOverError."""
+def check(push: messages.Push, ours: Shape, backend: str, context_bytes: int | None) -> Asked:
+    """`context_bytes`: what our contexts may have; None if we send none. Raises HandOverError."""
     theirs = push.shape
-    if wrong := differences(ours, theirs):
-        raise HandOverError(Why.WRONG_SHAPE, wrong)
-    if not (push.skip >= 0 and push.tokens > push.skip * ours.block_tokens):
-        raise HandOverError(Why.BROKEN, f"{push.tokens} tokens without {push.skip} blocks")
-    if not 1 <= push.tile_blocks <= MAX_TILE_BLOCKS:
-        raise HandOverError(Why.UNSUPPORTED, f"a tile of {push.tile_blocks} blocks")
+    shards.meet(ours, theirs)
+    unit = shards.unit_tokens(ours, theirs)
+    if not 0 <= push.start < push.tokens or push.start % unit:
+        raise HandOverError(Why.BROKEN, f"tokens {push.start} to {push.tokens}, in units of {unit}")
+    if not 0 <= push.tile_tokens <= MAX_TILE_TOKENS:
+        raise HandOverError(Why.UNSUPPORTED, f"a tile of {push.tile_tokens} tokens")
     if not 0 <= push.immediate <= MAX_IMMEDIATE:
         raise HandOverError(Why.BROKEN, f"{push.immediate} is no u32")
     if not (math.isfinite(push.seconds) and push.seconds > 0):
         raise HandOverError(Why.BROKEN, "a push without an end")
-    tiles = Tiles(ours.layers, ours.block_tokens, push.skip, push.tokens, push.tile_blocks)
-    if len(push.block_ids) != tiles.blocks - tiles.skip:
-        raise HandOverError(
-            Why.BAD_BLOCKS, f"{len(push.block_ids)} blocks for {push.tokens} tokens"
-        )
-    theirs.check(push.block_ids)
-    if len(set(push.block_ids)) != len(push.block_ids):
-        raise HandOverError(Why.BAD_BLOCKS, "a block is named twice")
-    remotes = shards.remotes(push.descriptors, theirs, backend)
-    # Only to have it refused here if their shards and ours do not go together.
-    shards.pairs(ours, theirs, push.key)
-    until = time.monotonic() + min(push.seconds, MAX_SECONDS)
+    _check_blocks(push)
+    rhythm = shards.rhythm(ours, theirs, Rhythm(push.tile_tokens, push.by_layer))
     return Asked(
         push.key,
         push.wait,
-        tuple(remotes),
+        tuple(shards.remotes(push.descriptors, theirs, backend)),
         theirs,
         tuple(push.block_ids),
-        tiles,
+        Tiles.of(ours.layers, range(push.start, push.tokens), rhythm),
         push.immediate,
-        until,
+        time.monotonic() + min(push.seconds, MAX_SECONDS),
+        None if push.context is None else _slot(push.context, backend, context_bytes),
     )
+
+
+def _check_blocks(push: messages.Push) -> None:
+    if len(push.block_ids) != push.shape.blocks_for(push.tokens):
+        raise HandOverError(
+            Why.BAD_BLOCKS, f"{len(push.block_ids)} blocks for {push.tokens} tokens"
+        )
+    push.shape.check(push.block_ids)
+    if len(set(push.block_ids)) != len(push.block_ids):
+        raise HandOverError(Why.BAD_BLOCKS, "a block is named twice")
+
+
+def _slot(room: messages.Room, backend: str, context_bytes: int | None) -> Slot:
+    if context_bytes is None:
+        raise HandOverError(Why.UNSUPPORTED, "this engine sends no contexts")
+    if context_bytes > room.max_bytes:
+        raise HandOverError(
+            Why.WRONG_SHAPE,
+            f"contexts of up to {context_bytes} bytes here, room for {room.max_bytes} there",
+        )
+    if room.offset < 0:
+        raise HandOverError(Why.BROKEN, f"a slot at {room.offset}")
+    needed = room.offset + context.slot_bytes(room.max_bytes)
+    return Slot(shards.remote(room.descriptor, needed, backend), room.offset)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pdgate.transfer.base import Backend, Region, TransferError
+from pdgate.transfer.messenger.context import Context
 from pdgate.transfer.messenger.core import Core
 from pdgate.transfer.messenger.counters import Counters
 from pdgate.transfer.messenger.errors import HandOverError, Why
@@ -23,7 +24,8 @@ from pdgate.transfer.messenger.pull import pull
 from pdgate.transfer.messenger.push import Immediates, Receiver, receive
 from pdgate.transfer.messenger.receiving import Patience
 from pdgate.transfer.messenger.shape import Shape
-from pdgate.transfer.messenger.source import Source, Target
+from pdgate.transfer.messenger.slots import Slots
+from pdgate.transfer.messenger.source import Moved, Source, Target
 
 CLOSE_SECONDS = 10.0
 FAREWELL_SECONDS = 2.0
@@ -34,12 +36,23 @@ NOT_OURS = (Why.UNKNOWN, Why.TAKEN, Why.EXPIRED, Why.WRONG_ENGINE)
 Locate = Callable[[Source, float], tuple[str, int]]
 """The peer's KV service; the float is the time.monotonic() to be done by."""
 
+Deliver = Callable[[str, Context], None]
+"""Request id, and what came beside its pages; right before `loaded`, if all went well."""
+
 log = logging.getLogger(__name__)
+
+
+def ignore(request_id: str, context: Context) -> None:
+    """For engines that go on from the last prompt token."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What every load of an engine needs."""
+    """What every load of an engine needs.
+
+    Attributes:
+        inbox: Where contexts of pushes land; without it none may be asked for.
+    """
 
     core: Core
     backend: Backend
@@ -49,6 +62,8 @@ class Reading:
     lease_seconds: float
     locate: Locate
     patience: Patience
+    inbox: Slots | None = None
+    deliver: Deliver = ignore
 
 
 class Loads:
@@ -65,6 +80,7 @@ class Loads:
             Immediates(),
             reading.patience,
             lambda: self._closed,
+            reading.inbox,
         )
 
     def start(self, request_id: str, source: Source, target: Target) -> None:
@@ -118,12 +134,13 @@ class Loads:
 
     def _load(self, request_id: str, source: Source, target: Target, interrupt: Interrupt) -> None:
         counters, pages = self._reading.counters, len(target.block_ids) - target.skip
+        started = time.monotonic()
         stranded = False
 
         def adrift(failure: HandOverError) -> None:
             nonlocal stranded
             stranded = True
-            counters.stranded += pages
+            counters.add(stranded=pages)
             log.warning("load of %s failed, and its peer is silent: %s", request_id, failure)
             self._reading.core.gave_up(request_id, str(failure))
 
@@ -131,6 +148,7 @@ class Loads:
         ours = True
         try:
             moved = self._fill(source, target, interrupt, adrift)
+            self._reading.deliver(request_id, moved.context)
         except (HandOverError, TransferError) as failure:
             error = "cancelled" if interrupt.fired else str(failure)
             ours = not (isinstance(failure, HandOverError) and failure.why in NOT_OURS)
@@ -139,14 +157,14 @@ class Loads:
             log.exception("load of %s broke", request_id)
             error = f"the load broke: {failure!r}"
         if stranded:
-            counters.stranded -= pages
+            counters.add(stranded=-pages)
         with self._lock:
             self._interrupts.pop(request_id, None)
+        seconds = time.monotonic() - started
         if error is None:
-            counters.transfers += 1
-            counters.bytes_moved += moved
+            counters.add(transfers=1, bytes_moved=moved.bytes, seconds=seconds)
         else:
-            counters.failed += 1
+            counters.add(failed=1, seconds=seconds)
             log.info("load of %s failed: %s", request_id, error)
         self._reading.core.loaded(request_id, error)
         if error is not None and ours:
@@ -158,8 +176,8 @@ class Loads:
         target: Target,
         interrupt: Interrupt,
         adrift: Callable[[HandOverError], None],
-    ) -> int:
-        """Bytes that came. When it returns or raises, no byte can land any more."""
+    ) -> Moved:
+        """What came. When it returns or raises, no byte can land any more."""
         reading = self._reading
         until = time.monotonic() + source.wait_seconds + reading.lease_seconds
         interrupt.arm(None)

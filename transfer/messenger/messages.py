@@ -5,7 +5,7 @@
     Release       Released               and the pages are free
     Abandon       Released               nobody will read; a prefill under way is aborted
     Prefill       Accepted | Refused     compute this prompt, then offer it under the key
-    Push          Accepted | Refused     once the key is known; then prefill writes
+    Push          Writing | Refused      once the key is known; then prefill writes
                   Failed                 at any time later: nothing lands any more
     Cancel        Stopped                when nothing lands any more
     Ping          Pong                   at once, also while a Push waits for its key
@@ -45,8 +45,11 @@ class Ask(msgspec.Struct, frozen=True, tag=True):
 
 
 class Release(msgspec.Struct, frozen=True, tag=True):
+    """`bytes_read`: for prefill's counters."""
+
     key: str
     offer_id: str
+    bytes_read: int = 0
 
 
 class Abandon(msgspec.Struct, frozen=True, tag=True):
@@ -59,16 +62,28 @@ class Prefill(msgspec.Struct, frozen=True, tag=True):
     prompt: list[int]
 
 
+class Room(msgspec.Struct, frozen=True):
+    """Where a context may land (context.py), and how large one may be."""
+
+    descriptor: dict[str, Any]
+    offset: int
+    max_bytes: int
+
+
 class Push(msgspec.Struct, frozen=True, tag=True):
     """
     Attributes:
         wait: Whether the key may still be unknown; D says when it has waited enough.
         seconds: From now on; nothing may be written later.
-        descriptors: Of the regions that the pages are in, one per shard.
-        block_ids: Where the blocks from number `skip` on of the prompt go.
+        descriptors: Of the regions that the pages are in, one per rank.
+        block_ids: Where the prompt goes, from its first token on.
+        start: How many leading tokens D has already; in their blocks nothing is written.
         tokens: How many leading tokens of the prompt are needed.
-        immediate: Counted once per tile (tiles.py) and shard of P that has a part of it.
-        tile_blocks: Size of a tile.
+        immediate: Counted once per tile (tiles.py) and pair of ranks that share some of it;
+            once for the context too, where it lands.
+        tile_tokens: Size of a tile, rounded up to the larger block; 0 for all in one.
+        by_layer: Layers go as they are computed; else all of a tile's together.
+        context: If one is wanted.
     """
 
     key: str
@@ -78,10 +93,12 @@ class Push(msgspec.Struct, frozen=True, tag=True):
     shape: Shape
     descriptors: list[dict[str, Any]]
     block_ids: list[int]
-    skip: int
+    start: int
     tokens: int
     immediate: int
-    tile_blocks: int
+    tile_tokens: int
+    by_layer: bool
+    context: Room | None = None
 
 
 class Cancel(msgspec.Struct, frozen=True, tag=True):
@@ -96,9 +113,10 @@ class Offered(msgspec.Struct, frozen=True, tag=True):
     """
     Attributes:
         offer_id: Random, new for every offer: the same key may be offered again.
-        descriptors: Of the regions that hold the pages, one per shard
+        descriptors: Of the regions that hold the pages, one per rank
             (transfer/descriptors.py).
         first_token: What prefill sampled, if it did.
+        context: What else decode may need (context.py).
     """
 
     offer_id: str
@@ -107,6 +125,7 @@ class Offered(msgspec.Struct, frozen=True, tag=True):
     block_ids: list[int]
     tokens: int
     first_token: int | None
+    context: bytes = b""
 
 
 class Released(msgspec.Struct, frozen=True, tag=True):
@@ -116,9 +135,13 @@ class Released(msgspec.Struct, frozen=True, tag=True):
 
 
 class Accepted(msgspec.Struct, frozen=True, tag=True):
-    """`tp`: how many shards P has, from which follows how many writes a push takes."""
+    pass
 
-    tp: int = 1
+
+class Writing(msgspec.Struct, frozen=True, tag=True):
+    """`shape`: prefill's, from which follows how many writes the push takes."""
+
+    shape: Shape
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):
@@ -150,6 +173,7 @@ Message = (
     | Offered
     | Released
     | Accepted
+    | Writing
     | Failed
     | Stopped
     | Pong

@@ -14,7 +14,7 @@ import time
 import traceback
 
 from pdgate.transfer import descriptors, registry
-from pdgate.transfer.base import Backend, Descriptor, Range, Region, TransferError
+from pdgate.transfer.base import Backend, Descriptor, Region, TransferError
 from pdgate.transfer.messenger import mover_wire as wire
 from pdgate.transfer.messenger.mover import when_settled
 
@@ -26,6 +26,7 @@ class Orders:
         self._local = local
         self._lock = threading.Lock()
         self._open: dict[int, tuple[Descriptor, int]] = {}
+        self._begun: dict[int, bytearray] = {}
 
     def serve(self) -> None:
         """Returns when the engine is gone."""
@@ -35,6 +36,8 @@ class Orders:
                 case wire.Open(destination, descriptor):
                     assert line is not None
                     self._open[destination] = descriptors.from_data(descriptor), line
+                case wire.More(number, ranges):
+                    self._begun.setdefault(number, bytearray()).extend(ranges)
                 case wire.Write():
                     self._write(order)
                 case wire.Close(destination):
@@ -43,7 +46,7 @@ class Orders:
 
     def _write(self, order: wire.Write) -> None:
         remote, _ = self._open[order.destination]
-        ranges = [Range(*one) for one in order.ranges]
+        ranges = wire.unpack(self._begun.pop(order.number, bytearray()) + order.ranges)
         left = max(0.0, order.until - time.monotonic())
         try:
             transfer = self._backend.write(self._local, remote, ranges, left, order.immediate)

@@ -1,18 +1,25 @@
 """What an engine and its mover process say: msgpack, one message per packet (SEQPACKET).
 
-engine says    Open (with the peer's connection), Write, Close
+engine says    Open (with the peer's connection), More, Write, Close
 mover says     Ended, once per Write
+
+Ranges travel as packed integers, so that a long list costs the engine next to nothing.
 """
 
 import socket
+import struct
+from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
 
+from pdgate.transfer.base import Range
+
 MAX_BYTES: Final = 128 << 10
 """Of a packet; below what a socket takes at once by default."""
-MAX_RANGES: Final = (MAX_BYTES - 64) // 28
-"""Of an order: three numbers of at most nine bytes, and the head of their list."""
+_RANGE = struct.Struct("<qqq")
+MAX_RANGES_BYTES: Final = (MAX_BYTES - 128) // _RANGE.size * _RANGE.size
+"""Of an order."""
 
 
 class Open(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -20,16 +27,23 @@ class Open(msgspec.Struct, frozen=True, tag=True, array_like=True):
     descriptor: dict[str, Any]
 
 
+class More(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The first ranges of a write that has more than a packet takes; the write follows."""
+
+    number: int
+    ranges: bytes
+
+
 class Write(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """
     Attributes:
-        ranges: Local offset, remote offset, bytes.
+        ranges: As `pack` makes them; the last ones of this write, often all.
         until: On CLOCK_MONOTONIC, which all processes of a host share.
     """
 
     number: int
     destination: int
-    ranges: list[tuple[int, int, int]]
+    ranges: bytes
     until: float
     immediate: int
 
@@ -45,11 +59,26 @@ class Ended(msgspec.Struct, frozen=True, tag=True, array_like=True):
     error: str
 
 
-Order = Open | Write | Close
+Order = Open | More | Write | Close
 
 encode = msgspec.msgpack.encode
 _orders = msgspec.msgpack.Decoder(Order)
 _ends = msgspec.msgpack.Decoder(Ended)
+
+
+def pack(ranges: Iterable[Range]) -> bytes:
+    """Range after range: local, remote, length."""
+    return b"".join(_RANGE.pack(one.local, one.remote, one.length) for one in ranges)
+
+
+def parts(packed: bytes) -> list[bytes]:
+    """What fits into an order each; one, if it is not too long."""
+    starts = range(0, max(1, len(packed)), MAX_RANGES_BYTES)
+    return [packed[start : start + MAX_RANGES_BYTES] for start in starts]
+
+
+def unpack(data: bytes | bytearray) -> list[Range]:
+    return [Range(*numbers) for numbers in _RANGE.iter_unpack(data)]
 
 
 def new_pair() -> tuple[socket.socket, socket.socket]:

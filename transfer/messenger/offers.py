@@ -16,6 +16,8 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pdgate.transfer.messenger.context import Context
+from pdgate.transfer.messenger.counters import Counters
 from pdgate.transfer.messenger.errors import HandOverError, Why
 
 MAX_REMEMBERED = 4096
@@ -32,7 +34,7 @@ class Offer:
     id: str
     block_ids: Sequence[int]
     tokens: int
-    first_token: int | None
+    context: Context
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,8 @@ class _Entry:
 
 
 class Offers:
-    def __init__(self) -> None:
+    def __init__(self, counters: Counters | None = None) -> None:
+        self._counters = counters or Counters()
         self._lock = threading.Lock()
         self._entries: dict[str, _Entry] = {}
         self._keys: dict[str, str] = {}
@@ -82,14 +85,20 @@ class Offers:
             self._dropped.pop(key, None)
 
     def put(
-        self, request_id: str, block_ids: Sequence[int], tokens: int, first_token: int | None
+        self,
+        request_id: str,
+        block_ids: Sequence[int],
+        tokens: int,
+        first_token: int | None,
+        context: bytes = b"",
     ) -> bool:
         """False if nobody expects it any more: then its pages are of no use."""
         with self._lock:
             key = self._keys.get(request_id)
             if key is None:
                 return False
-            offer = Offer(secrets.token_hex(8), tuple(block_ids), tokens, first_token)
+            beside = Context(first_token, context)
+            offer = Offer(secrets.token_hex(8), tuple(block_ids), tokens, beside)
             self._entries[key].offer = offer
             self._wake(key)
             return True
@@ -137,6 +146,7 @@ class Offers:
             entry = self._entries.get(key)
             if entry is None or entry.offer is None or entry.offer.id != offer_id:
                 return None
+            self._lingers(entry, None)
             self._remove(key)
             return entry.request_id
 
@@ -148,7 +158,7 @@ class Offers:
                 return None
             if entry.reader is not None or entry.pusher is not None:
                 if entry.reader is not None:
-                    entry.ending = entry.ending or "its reader gave up"
+                    self._lingers(entry, entry.ending or "its reader gave up")
                 return None
             self._remove(key)
             self._remember(key, "its reader gave up")
@@ -162,9 +172,10 @@ class Offers:
                 if entry.reader is not reader:
                     continue
                 entry.reader = None
-                if entry.ending is not None:
+                if (why := entry.ending) is not None:
+                    self._lingers(entry, None)
                     self._remove(key)
-                    self._remember(key, entry.ending)
+                    self._remember(key, why)
                     free.append(entry.request_id)
         return free
 
@@ -176,7 +187,7 @@ class Offers:
                 return Dropped()
             entry = self._entries[key]
             if entry.reader is not None:
-                entry.ending = why
+                self._lingers(entry, why)
                 return Dropped(offered=True, in_use=True)
             self._remove(key)
             self._remember(key, why)
@@ -209,6 +220,13 @@ class Offers:
             raise HandOverError(Why.TAKEN, f"somebody else gets {key!r}")
         entry.reader = reader
         return offer
+
+    def _lingers(self, entry: _Entry, why: str | None) -> None:
+        """While its reader is still there its pages are, which nobody wants any more."""
+        pages = 0 if entry.offer is None else len(entry.offer.block_ids)
+        change = (why is not None) - (entry.ending is not None)
+        entry.ending = why
+        self._counters.add(lingering=change * pages)
 
     def _remove(self, key: str) -> None:
         del self._keys[self._entries.pop(key).request_id]

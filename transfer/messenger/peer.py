@@ -45,8 +45,8 @@ class Peer:
             return answer
         raise self._unexpected(answer)
 
-    def release(self, key: str, offer_id: str) -> bool:
-        return self._released(messages.Release(key, offer_id))
+    def release(self, key: str, offer_id: str, bytes_read: int = 0) -> bool:
+        return self._released(messages.Release(key, offer_id, bytes_read))
 
     def abandon(self, key: str) -> bool:
         return self._released(messages.Abandon(key, self.engine_id))

@@ -17,10 +17,10 @@ from collections import deque
 from collections.abc import Sequence
 
 from pdgate.transfer import descriptors
-from pdgate.transfer import ranges as lists
 from pdgate.transfer.base import Descriptor, PeerLost, Range, Region, TransferError
 from pdgate.transfer.messenger import mover_wire as wire
 from pdgate.transfer.messenger.mover import Destination, Done, Mover
+from pdgate.transfer.plan.segments import Ranges
 
 _NUMBERS = itertools.count(1)
 
@@ -59,11 +59,8 @@ class _There(Destination):
         process.post(wire.Open(self._number, descriptors.as_data(remote)), os.dup(line))
 
     def write(self, ranges: Sequence[Range], until: float, immediate: int, done: Done) -> None:
-        merged = [(one.local, one.remote, one.length) for one in lists.merge(ranges)]
-        if len(merged) > wire.MAX_RANGES:
-            done(TransferError(f"{len(merged)} ranges in one write are more than a mover takes"))
-            return
-        self._process.write(self._number, merged, until, immediate, done)
+        packed = ranges.packed() if isinstance(ranges, Ranges) else wire.pack(ranges)
+        self._process.write(self._number, packed, until, immediate, done)
 
     def close(self) -> None:
         self._process.post(wire.Close(self._number))
@@ -110,7 +107,7 @@ class _Process:
     def write(
         self,
         destination: int,
-        ranges: list[tuple[int, int, int]],
+        ranges: bytes,
         until: float,
         immediate: int,
         done: Done,
@@ -119,7 +116,10 @@ class _Process:
         with self._lock:
             if not self._gone:
                 self._waiting[number] = done
-                self._post(wire.Write(number, destination, ranges, until, immediate), None)
+                *first, last = wire.parts(ranges)
+                for part in first:
+                    self._post(wire.More(number, part), None)
+                self._post(wire.Write(number, destination, last, until, immediate), None)
                 return
         done(PeerLost("our mover died"))
 

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 from pdgate.transfer.base import Backend, Region, Transfer
 from pdgate.transfer.messenger import shards
+from pdgate.transfer.messenger.context import Context
 from pdgate.transfer.messenger.errors import HandOverError, Why
 from pdgate.transfer.messenger.interrupt import Interrupt
 from pdgate.transfer.messenger.peer import Peer
-from pdgate.transfer.messenger.shape import Shape, differences
-from pdgate.transfer.messenger.source import Source, Target
+from pdgate.transfer.messenger.shape import Shape
+from pdgate.transfer.messenger.source import Moved, Source, Target
 from pdgate.transfer.together import Together
 
 CLOSE_SECONDS = 10.0
@@ -26,22 +27,27 @@ def pull(
     memory: tuple[Backend, Sequence[Region]],
     until: float,
     interrupt: Interrupt,
-) -> int:
-    """Bytes read. When it returns or raises, no byte can land any more.
+) -> Moved:
+    """What was read. When it returns or raises, no byte can land any more.
 
     Raises HandOverError, TransferError.
     """
     backend, regions = memory
     read_seconds = max(0.0, until - time.monotonic() - source.wait_seconds)
     offer = peer.ask(source.key, source.wait_seconds, read_seconds, shape)
-    if wrong := differences(shape, offer.shape):
-        raise HandOverError(Why.WRONG_SHAPE, wrong)
+    shards.meet(shape, offer.shape)
     if offer.tokens < target.tokens:
         raise HandOverError(Why.TOO_SHORT, f"{offer.tokens} tokens offered, {target.tokens} needed")
     named = offer.block_ids if source.block_ids is None else source.block_ids
-    blocks = pairs(offer.shape, target, named)
+    tokens = range(target.skip * shape.block_tokens, target.tokens)
     remotes = shards.remotes(offer.descriptors, offer.shape, backend.name)
-    cuts = shards.reads(offer.shape, shape, source.key, blocks)
+    cuts = shards.reads(
+        offer.shape,
+        shape,
+        source.key,
+        (checked(offer.shape, tokens, named), target.block_ids),
+        tokens,
+    )
     parts: list[Transfer] = []
     try:
         for cut in cuts:
@@ -56,17 +62,17 @@ def pull(
         while not all(part.settle(CLOSE_SECONDS) for part in parts):
             log.warning("%s: bytes may still land; waiting", source.key)
     interrupt.arm(peer.interrupt)
+    moved = shards.moved_bytes(offer.shape, shape, tokens)
     # Only now is it known that the pages were not used again while we read them.
-    if not peer.release(source.key, offer.offer_id):
+    if not peer.release(source.key, offer.offer_id, moved):
         raise HandOverError(Why.NOT_HELD, "the peer freed the pages while we read them")
-    return sum(cut.total_bytes for cut in cuts)
+    return Moved(moved, Context(offer.first_token, offer.context))
 
 
-def pairs(theirs: Shape, target: Target, source: Sequence[int]) -> shards.Blocks:
-    """The peer's block and ours for all that is not to be skipped. Raises HandOverError."""
-    to = target.block_ids
-    if len(source) < len(to):
-        raise HandOverError(Why.TOO_SHORT, f"{len(source)} blocks offered, {len(to)} needed")
-    found = list(zip(source, to, strict=False))[target.skip :]
-    theirs.check([its for its, _ in found])
-    return found
+def checked(theirs: Shape, tokens: range, blocks: Sequence[int]) -> Sequence[int]:
+    """The peer's blocks, if they hold the tokens. Raises HandOverError."""
+    needed = theirs.blocks_for(tokens.stop)
+    if len(blocks) < needed:
+        raise HandOverError(Why.TOO_SHORT, f"{len(blocks)} blocks offered, {needed} needed")
+    theirs.check(blocks[tokens.start // theirs.block_tokens : needed])
+    return blocks

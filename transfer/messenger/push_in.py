@@ -11,6 +11,7 @@ from pdgate.transfer.base import State, Transfer, TransferError
 from pdgate.transfer.messenger import messages
 from pdgate.transfer.messenger.errors import HandOverError, Why
 from pdgate.transfer.messenger.receiving import Phase, Receiving, Say
+from pdgate.transfer.messenger.shape import Shape
 
 MESSAGE_SECONDS = 5.0
 """For what has begun to come."""
@@ -22,7 +23,7 @@ class Waiting:
     Args:
         adrift: Called once if the load has failed while bytes may still land.
         closing: Whether the engine ends, and with it the memory that they may land in.
-        expect: Counts what lands, once it is known how many shards P has. Raises
+        expect: Counts what lands, once it is known what P looks like. Raises
             HandOverError, TransferError.
     """
 
@@ -32,7 +33,7 @@ class Waiting:
         machine: Receiving,
         adrift: Callable[[HandOverError], None],
         closing: Callable[[], bool],
-        expect: Callable[[int], Transfer],
+        expect: Callable[[Shape], Transfer],
     ) -> None:
         self._sock = sock
         self._machine = machine
@@ -131,8 +132,8 @@ class Waiting:
         match said:
             case None:
                 machine.gone(HandOverError(Why.BROKEN, "the prefill engine is gone"))
-            case messages.Accepted(tp):
-                self._meet(tp)
+            case messages.Writing(shape):
+                self._meet(shape)
             case messages.Refused() | messages.Failed():
                 machine.gone(HandOverError(_why(said.why), said.message))
             case messages.Stopped():
@@ -147,11 +148,11 @@ class Waiting:
     def _anything(self) -> messages.Message | None:
         return messages.Pong() if self._sock.recv(1 << 16) else None
 
-    def _meet(self, tp: int) -> None:
+    def _meet(self, shape: Shape) -> None:
         if self._expected is not None:
             return
         try:
-            self._expected = self._expect(tp)
+            self._expected = self._expect(shape)
         except (HandOverError, TransferError) as error:
             wrong = error if isinstance(error, HandOverError) else None
             wrong = wrong or HandOverError(Why.BROKEN, f"our own memory: {error}")

@@ -10,22 +10,24 @@ core is told to release them, or to abort what still computes them.
 
 import logging
 import threading
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from enum import Enum
-from functools import partial
 
 from pdgate.transfer.base import TransferError
 from pdgate.transfer.messenger import messages
 from pdgate.transfer.messenger.asked import Asked
+from pdgate.transfer.messenger.context import Context
 from pdgate.transfer.messenger.core import Core
+from pdgate.transfer.messenger.counters import Counters
 from pdgate.transfer.messenger.errors import HandOverError, Why
 from pdgate.transfer.messenger.line import Line
 from pdgate.transfer.messenger.mover import Mover
 from pdgate.transfer.messenger.offers import Offers
-from pdgate.transfer.messenger.sending import Sending, Tile
+from pdgate.transfer.messenger.outbox import Outbox
+from pdgate.transfer.messenger.pushing import Push, Request
 from pdgate.transfer.messenger.shape import Shape
-from pdgate.transfer.messenger.sharded import Sharded
+from pdgate.transfer.messenger.shards import moved_bytes
 
 CLOSE_SECONDS = 10.0
 
@@ -38,54 +40,38 @@ class Kept(Enum):
     DONE = "all of it has been handed over"
 
 
-@dataclass(eq=False, slots=True)
-class _Request:
-    """P's own side of a key.
-
-    Attributes:
-        tokens: Computed so far, by layer.
-        kept: All is computed, and the core waits for `release`.
-        dropped: The core wants its pages back.
-        lingering: It waits for `release` all the same.
-        done: It was handed over before it was kept.
-    """
-
-    id: str
-    key: str
-    tokens: list[int]
-    block_ids: Sequence[int] = ()
-    kept: bool = False
-    dropped: bool = False
-    lingering: bool = False
-    done: bool = False
-
-
-@dataclass(eq=False, slots=True)
-class Push:
-    asked: Asked
-    line: Line
-    sending: Sending
-    request: _Request | None = None
-    destination: Sharded | None = None
-    over: threading.Event = field(default_factory=threading.Event)
-
-
 class Pushes:
-    def __init__(self, core: Core, shape: Shape, offers: Offers, movers: Sequence[Mover]) -> None:
-        """`movers`: one per shard, for the region of that shard."""
+    def __init__(
+        self,
+        core: Core,
+        shape: Shape,
+        offers: Offers,
+        movers: Sequence[Mover],
+        *,
+        outbox: Outbox | None = None,
+        counters: Counters | None = None,
+    ) -> None:
+        """`movers`: one per region. `outbox`, for contexts, is closed with the table."""
         self._core = core
         self._shape = shape
         self._offers = offers
         self._movers = movers
+        self._outbox = outbox
+        self._counters = counters or Counters()
         self._lock = threading.Lock()
-        self._requests: dict[str, _Request] = {}
+        self._requests: dict[str, Request] = {}
         self._pushes: dict[str, Push] = {}
         self._closed = False
+
+    @property
+    def context_bytes(self) -> int | None:
+        """What a context may have; None if none is sent."""
+        return None if self._outbox is None else self._outbox.max_bytes
 
     def expect(self, key: str, request_id: str) -> None:
         """This request is going to be computed. `Offers` knows it already."""
         with self._lock:
-            self._requests[request_id] = _Request(request_id, key, [0] * self._shape.layers)
+            self._requests[request_id] = Request(request_id, key, [0] * self._shape.layers)
             push = self._pushes.get(key)
         if push is not None:
             try:
@@ -94,11 +80,11 @@ class Pushes:
                 push.line.say(messages.Failed(error.why, error.message))
 
     def ask(self, line: Line, asked: Asked) -> Push:
-        """Written as soon as the key is known and its pages are there; Accepted says that it is.
+        """Written as soon as the key is known and its pages are there; Writing says that they are.
 
         Raises HandOverError.
         """
-        push = Push(asked, line, Sending(asked.tiles))
+        push = Push(asked, line, self._lock, self._look)
         with self._lock:
             if self._closed:
                 raise HandOverError(Why.CLOSING, "the prefill engine is shutting down")
@@ -120,9 +106,17 @@ class Pushes:
             push = self._push_of(request)
             due = [] if push is None else push.sending.computed(layer, tokens)
         if push is not None:
-            self._write(push, due)
+            push.write(due, block_ids)
+            self._look(push)
 
-    def kept(self, request_id: str, block_ids: Sequence[int], tokens: int) -> Kept:
+    def kept(
+        self,
+        request_id: str,
+        block_ids: Sequence[int],
+        tokens: int,
+        first_token: int | None = None,
+        context: bytes = b"",
+    ) -> Kept:
         """All is computed. With PUSHING, we tell the core when the pages may go."""
         with self._lock:
             request = self._requests.get(request_id)
@@ -132,6 +126,7 @@ class Pushes:
                 del self._requests[request_id]
                 return Kept.DONE
             request.kept = True
+            request.context = Context(first_token, context)
             request.block_ids = block_ids
             request.tokens = [tokens] * self._shape.layers
             push = self._push_of(request)
@@ -153,6 +148,8 @@ class Pushes:
             push.sending.stop(HandOverError(Why.EXPIRED, why))
             request.dropped = True
             request.lingering = lingering = not push.sending.over
+            if lingering:
+                self._counters.add(lingering=len(request.block_ids))
         self._look(push)
         return lingering
 
@@ -177,6 +174,8 @@ class Pushes:
         # What it still writes ends with it, so that the pushes below are over.
         for mover in self._movers:
             mover.close()
+        if self._outbox is not None:
+            self._outbox.close()
         for push in pushes:
             self._look(push)
             if not push.over.wait(CLOSE_SECONDS):
@@ -198,15 +197,9 @@ class Pushes:
             if request is None or push.request is not None or push.sending.error is not None:
                 return
             push.request = request
+            push.met_at = time.monotonic()
         try:
-            destination = Sharded(
-                self._movers,
-                push.asked.remotes,
-                push.line.fileno(),
-                self._shape,
-                push.asked.shape,
-                push.asked.key,
-            )
+            way = push.way(self._movers, self._shape)
         except (OSError, TransferError) as error:
             with self._lock:
                 push.sending.stop(HandOverError(Why.BROKEN, f"no mover: {error}"))
@@ -215,19 +208,17 @@ class Pushes:
         with self._lock:
             ended = self._pushes.get(push.asked.key) is not push
             if not ended:
-                push.destination = destination
+                push.begin(way)
         if ended:
-            destination.close()
+            way.close()
             return
-        push.line.say(messages.Accepted(self._shape.tp))
+        push.line.say(messages.Writing(self._shape))
         self._advance(push, request)
 
-    def _advance(self, push: Push, request: _Request) -> None:
-        """Sends whatever is ready, in every layer."""
-        due: list[Tile] = []
+    def _advance(self, push: Push, request: Request) -> None:
+        """Sends whatever is ready."""
         with self._lock:
-            for layer, tokens in enumerate(request.tokens):
-                due += push.sending.computed(layer, tokens)
+            due = push.due(request)
             needed = push.asked.tiles.tokens
             if request.kept and min(request.tokens) < needed:
                 push.sending.stop(
@@ -235,34 +226,11 @@ class Pushes:
                         Why.TOO_SHORT, f"{min(request.tokens)} tokens offered, {needed} needed"
                     )
                 )
-        self._write(push, due)
-        self._look(push)
-
-    def _write(self, push: Push, due: Sequence[Tile]) -> None:
-        asked, request = push.asked, push.request
-        if not due:
-            return
-        assert request is not None
-        assert push.destination is not None
-        for tile in due:
-            pairs = [
-                (request.block_ids[number], asked.block_ids[number - asked.tiles.skip])
-                for number in asked.tiles.span(tile.number)
-            ]
-            push.destination.write(
-                tile.layer,
-                pairs,
-                asked.until,
-                asked.immediate,
-                partial(self._ended, push),
-            )
-
-    def _ended(self, push: Push, error: TransferError | None) -> None:
-        with self._lock:
-            if error is None:
-                push.sending.landed()
-            else:
-                push.sending.failed(HandOverError(Why.BROKEN, f"a write failed: {error}"))
+            context_due = request.kept and push.sending.finished()
+        push.write(due, request.block_ids)
+        if context_due:
+            assert self._outbox is not None
+            push.write_context(self._outbox, request.context)
         self._look(push)
 
     def _look(self, push: Push) -> None:
@@ -276,8 +244,9 @@ class Pushes:
                 request.done = error is None and not (request.kept or request.dropped)
                 if not request.done:
                     self._requests.pop(request.id, None)
-        if push.destination is not None:
-            push.destination.close()
+        push.close()
+        if request is not None:
+            self._count(push, request, error)
         if error is not None:
             push.line.say(messages.Failed(error.why, error.message))
         # Last of what concerns D: its connection may be closed from now on.
@@ -285,7 +254,18 @@ class Pushes:
         if request is not None:
             self._let_go(request, error)
 
-    def _let_go(self, request: _Request, error: HandOverError | None) -> None:
+    def _count(self, push: Push, request: Request, error: HandOverError | None) -> None:
+        asked = push.asked
+        tokens = range(asked.tiles.chunks[0].start, asked.tiles.tokens)
+        self._counters.add(seconds_sending=time.monotonic() - push.met_at)
+        if error is None:
+            self._counters.add(sent=1, bytes_sent=moved_bytes(self._shape, asked.shape, tokens))
+        else:
+            self._counters.add(sends_failed=1)
+        if request.lingering:
+            self._counters.add(lingering=-len(request.block_ids))
+
+    def _let_go(self, request: Request, error: HandOverError | None) -> None:
         if error is None:
             self._offers.forget(request.id)
         else:
@@ -296,8 +276,8 @@ class Pushes:
             # Nobody is going to need what it computes.
             self._core.abort(request.id)
 
-    def _push_of(self, request: _Request) -> Push | None:
+    def _push_of(self, request: Request) -> Push | None:
         """The push that hands it over, if it has begun."""
         push = self._pushes.get(request.key)
-        joined = push is not None and push.request is request and push.destination is not None
+        joined = push is not None and push.request is request and push.began
         return push if joined else None

@@ -4,18 +4,21 @@ import logging
 import math
 import socket
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pdgate.transfer import descriptors
 from pdgate.transfer.base import Region
 from pdgate.transfer.listener import Listener
-from pdgate.transfer.messenger import asked, messages
+from pdgate.transfer.messenger import asked, messages, shards
 from pdgate.transfer.messenger.core import Core
+from pdgate.transfer.messenger.counters import Counters
 from pdgate.transfer.messenger.errors import HandOverError, Why
 from pdgate.transfer.messenger.line import Line
 from pdgate.transfer.messenger.offers import Offers
-from pdgate.transfer.messenger.pushes import Push, Pushes
-from pdgate.transfer.messenger.shape import Shape, differences
+from pdgate.transfer.messenger.pushes import Pushes
+from pdgate.transfer.messenger.pushing import Push
+from pdgate.transfer.messenger.readings import Readings
+from pdgate.transfer.messenger.shape import Shape
 
 MAX_WAIT_SECONDS = 3600.0
 READ_MARGIN_SECONDS = 5.0
@@ -39,6 +42,7 @@ class Offering:
     regions: Sequence[Region]
     shape: Shape
     engine_id: str
+    counters: Counters = field(default_factory=Counters)
 
 
 class Service:
@@ -73,6 +77,7 @@ class _Conversation:
         self._submit = submit
         self._push: Push | None = None
         self._silence: float | None = None
+        self._readings = Readings(offering.counters)
 
     def run(self) -> None:
         """Returns when nothing that was asked for here moves any more. Raises OSError."""
@@ -88,6 +93,7 @@ class _Conversation:
         except TimeoutError:
             gone = HandOverError(Why.SILENT, "the decode engine says nothing any more")
         finally:
+            self._readings.close()
             for request_id in self._offering.offers.left(self):
                 self._free(request_id)
             if self._push is not None:
@@ -107,8 +113,8 @@ class _Conversation:
             match message:
                 case messages.Ask():
                     return self._offer(message)
-                case messages.Release(key, offer_id):
-                    return messages.Released(self._release(key, offer_id))
+                case messages.Release():
+                    return messages.Released(self._release(message))
                 case messages.Abandon(key, engine_id):
                     self._meant(engine_id)
                     return messages.Released(self._abandon(key))
@@ -138,35 +144,39 @@ class _Conversation:
         self._meant(ask.engine_id)
         ours = self._offering.shape
         # Before the wait: pages that do not fit are not worth waiting for.
-        if wrong := differences(ours, ask.shape):
-            raise HandOverError(Why.WRONG_SHAPE, wrong)
+        shards.meet(ours, ask.shape)
         if not (math.isfinite(ask.wait_seconds) and math.isfinite(ask.read_seconds)):
             raise messages.BadMessage("a wait without end")
         offer = self._offering.offers.wait(ask.key, _within(ask.wait_seconds), self)
         self._silence = _within(ask.read_seconds) + READ_MARGIN_SECONDS
+        held_tokens = ours.blocks_for(offer.tokens) * ours.block_tokens
+        self._readings.began(offer.id, ask.shape.bytes_of(held_tokens))
         return messages.Offered(
             offer.id,
             [descriptors.as_data(region.descriptor) for region in self._offering.regions],
             ours,
             list(offer.block_ids),
             offer.tokens,
-            offer.first_token,
+            offer.context.first_token,
+            offer.context.data,
         )
 
     def _start(self, push: messages.Push) -> None:
         self._meant(push.engine_id)
         if self._push is not None:
             raise messages.BadMessage("a second push on one connection")
-        backend = self._offering.regions[0].descriptor.backend
-        wanted = asked.check(push, self._offering.shape, backend)
-        self._push = self._offering.pushes.ask(self._line, wanted)
+        backend, pushes = self._offering.regions[0].descriptor.backend, self._offering.pushes
+        wanted = asked.check(push, self._offering.shape, backend, pushes.context_bytes)
+        self._push = pushes.ask(self._line, wanted)
         self._silence = SILENCE_SECONDS
 
-    def _release(self, key: str, offer_id: str) -> bool:
-        request_id = self._offering.offers.release(key, offer_id)
+    def _release(self, said: messages.Release) -> bool:
+        request_id = self._offering.offers.release(said.key, said.offer_id)
+        held = request_id is not None
+        self._readings.ended(said.offer_id, held=held, bytes_read=said.bytes_read)
         if request_id is not None:
             self._free(request_id)
-        return request_id is not None
+        return held
 
     def _abandon(self, key: str) -> bool:
         found = self._offering.offers.abandon(key)

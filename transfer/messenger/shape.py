@@ -6,6 +6,9 @@ from typing import Protocol
 import msgspec
 
 from pdgate.transfer.messenger.errors import HandOverError, Why
+from pdgate.transfer.plan.layout import Order
+
+MUST_BE_EQUAL = ("model", "layers", "kv_heads", "head_dim", "planes", "dtype", "item_bytes")
 
 
 class Pages(Protocol):
@@ -30,11 +33,18 @@ class Pages(Protocol):
 
 
 class Shape(msgspec.Struct, frozen=True):
-    """As it travels; `blocks` and `tp` may differ between peers.
+    """As it travels; peers may differ in `blocks`, `tp`, `stages`, and within limits more.
 
     A page is one run of bytes, K then V; the pages of a layer follow one another. There is
-    a region per shard, and `tp` of them: they split the heads, or share them if there are
-    more shards than heads.
+    a region per rank, those of the first stage first. Ranks of a stage split the heads, or
+    share them if there are more ranks than heads.
+
+    Attributes:
+        planes: 2 for K and V, 1 for a latent that stands for both (MLA).
+        order: Of heads and tokens in a page. None where only the engine knows what is in
+            its pages: heads first, so they may be split over ranks, but both sides need
+            the same block_tokens.
+        stages: How many layers each pipeline stage holds; empty for one that holds all.
     """
 
     model: str
@@ -46,9 +56,14 @@ class Shape(msgspec.Struct, frozen=True):
     dtype: str
     item_bytes: int
     tp: int = 1
+    planes: int = 2
+    order: Order | None = None
+    stages: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, pages: Pages, model: str) -> "Shape":
+    def of(
+        cls, pages: Pages, model: str, *, order: Order | None = None, stages: tuple[int, ...] = ()
+    ) -> "Shape":
         return cls(
             model,
             pages.layers,
@@ -59,23 +74,36 @@ class Shape(msgspec.Struct, frozen=True):
             pages.dtype,
             pages.item_bytes,
             pages.tp,
+            order=order,
+            stages=stages,
         )
+
+    @property
+    def layers_by_stage(self) -> tuple[int, ...]:
+        return self.stages or (self.layers,)
+
+    @property
+    def ranks(self) -> int:
+        return len(self.layers_by_stage) * self.tp
+
+    @property
+    def token_bytes(self) -> int:
+        """Of one layer at one rank."""
+        heads = max(1, self.kv_heads // max(1, self.tp))
+        return self.planes * heads * self.head_dim * self.item_bytes
 
     @property
     def page_bytes(self) -> int:
-        """In one shard."""
-        return (
-            2
-            * max(1, self.kv_heads // max(1, self.tp))
-            * self.block_tokens
-            * self.head_dim
-            * self.item_bytes
-        )
+        """At one rank."""
+        return self.block_tokens * self.token_bytes
 
-    @property
-    def total_bytes(self) -> int:
-        """Of one shard."""
-        return self.layers * self.blocks * self.page_bytes
+    def region_bytes(self, rank: int) -> int:
+        """That the pages of a rank take."""
+        return self.layers_by_stage[rank // self.tp] * self.blocks * self.page_bytes
+
+    def bytes_of(self, tokens: int) -> int:
+        """At all ranks."""
+        return self.layers * self.tp * tokens * self.token_bytes
 
     def blocks_for(self, tokens: int) -> int:
         return -(-tokens // self.block_tokens)
@@ -91,8 +119,14 @@ class Shape(msgspec.Struct, frozen=True):
 
 def differences(ours: Shape, theirs: Shape) -> str:
     """ "head_dim 64 here, 128 there"; empty if pages of one fit the other."""
-    return "; ".join(
+    wrong = [
         f"{name} {getattr(ours, name)} here, {getattr(theirs, name)} there"
-        for name in Shape.__struct_fields__
-        if name not in ("blocks", "tp") and getattr(ours, name) != getattr(theirs, name)
-    )
+        for name in MUST_BE_EQUAL
+        if getattr(ours, name) != getattr(theirs, name)
+    ]
+    if (ours.order is None) != (theirs.order is None):
+        wrong.append(f"order {ours.order or 'unsaid'} here, {theirs.order or 'unsaid'} there")
+    small, large = sorted((ours.block_tokens, theirs.block_tokens))
+    if small != large and (ours.order is None or small < 1 or large % small):
+        wrong.append(f"block_tokens {ours.block_tokens} here, {theirs.block_tokens} there")
+    return "; ".join(wrong)

@@ -1,52 +1,83 @@
 """P's side of one push when memory is in shards: every region has a mover of its own.
 
-A tile is one write for whoever counts tiles here, and one write per cut (shards.py) for D:
-it is over when all of them are.
+A tile is one write for whoever counts tiles here, and one write per pair of ranks that share
+some of it for D: it is over when all of them are.
 """
 
 import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
 
-from pdgate.transfer.base import Descriptor, TransferError
+from pdgate.transfer.base import TransferError
+from pdgate.transfer.messenger import shards
+from pdgate.transfer.messenger.asked import Asked
 from pdgate.transfer.messenger.mover import Destination, Done, Mover
 from pdgate.transfer.messenger.shape import Shape
-from pdgate.transfer.messenger.shards import Blocks, pairs, writes
+from pdgate.transfer.messenger.tiles import Tile
+from pdgate.transfer.plan.links import common
+from pdgate.transfer.plan.pair import Chunk
 
 
 class Sharded:
-    def __init__(
-        self,
-        movers: Sequence[Mover],
-        remotes: Sequence[Descriptor],
-        line: int,
-        source: Shape,
-        destination: Shape,
-        key: str,
-    ) -> None:
-        """`line` as in `Mover.open`. Raises OSError, TransferError, HandOverError."""
-        self._pairs = pairs(source, destination, key)
-        self._block_tokens = source.block_tokens
-        self._ways: dict[tuple[int, int], Destination] = {}
+    def __init__(self, movers: Sequence[Mover], line: int, source: Shape, asked: Asked) -> None:
+        """`movers`: one per region. `line` as in `Mover.open`.
+
+        Raises OSError, TransferError, HandOverError.
+        """
+        self._asked = asked
+        self._pairs = shards.pairs(source, asked.shape, asked.key)
+        self._lock = threading.Lock()
+        self._planned: dict[int, list[Chunk]] = {}
+        self._lanes_left: dict[int, int] = {}
+        ways: dict[tuple[int, int], Destination] = {}
         with ExitStack() as undo:
             for pair in self._pairs:
-                ours, theirs = pair.link.source.tp, pair.link.destination.tp
-                way = movers[ours].open(remotes[theirs], line)
-                undo.callback(way.close)
-                self._ways[ours, theirs] = way
+                ours = shards.region(source, pair.link.source)
+                theirs = shards.region(asked.shape, pair.link.destination)
+                ways[ours, theirs] = movers[ours].open(asked.remotes[theirs], line)
+                undo.callback(ways[ours, theirs].close)
             undo.pop_all()
+        self._ways = list(ways.values())
 
-    def write(self, layer: int, blocks: Blocks, until: float, immediate: int, done: Done) -> None:
-        """A tile: copies, then counts `immediate` once per cut. `until` as in a mover's."""
-        cuts = writes(self._pairs, self._block_tokens, layer, blocks)
-        ended = _last(len(cuts), done)
-        for cut in cuts:
-            self._ways[cut.ours, cut.theirs].write(cut.ranges, until, immediate, ended)
+    def write(self, tile: Tile, block_ids: Sequence[int], done: Done) -> None:
+        """Copies, then counts once per pair. Each tile of a push once; `block_ids` are ours,
+        from the prompt's first token on.
+        """
+        asked = self._asked
+        layers = asked.tiles.lanes[tile.lane]
+        try:
+            chunks = self._chunks(tile.chunk, block_ids)
+        except TransferError as error:
+            done(error)
+            return
+        parts = [
+            (way, chunk.of(shared).writes())
+            for way, pair, chunk in zip(self._ways, self._pairs, chunks, strict=True)
+            if (shared := common(layers, pair.link.layers))
+        ]
+        ended = _last(len(parts), done)
+        for way, ranges in parts:
+            way.write(ranges, asked.until, asked.immediate, ended)
 
     def close(self) -> None:
         """After the last `done`."""
-        for way in self._ways.values():
+        for way in self._ways:
             way.close()
+
+    def _chunks(self, number: int, block_ids: Sequence[int]) -> list[Chunk]:
+        """Of each pair; planned with the first lane and kept until the last."""
+        asked = self._asked
+        with self._lock:
+            planned = self._planned.get(number)
+            if planned is None:
+                tokens = asked.tiles.chunks[number]
+                planned = [pair.chunk(block_ids, asked.block_ids, tokens) for pair in self._pairs]
+                self._planned[number] = planned
+            left = self._lanes_left.get(number, len(asked.tiles.lanes)) - 1
+            self._lanes_left[number] = left
+            if not left:
+                del self._planned[number], self._lanes_left[number]
+        return planned
 
 
 def _last(count: int, done: Done) -> Done:

@@ -5,20 +5,21 @@
     region 1  <--->  regions 2, 3
 
 What moves is the planner's business (transfer/plan); here it is put in the messenger's
-words: shapes, pairs of blocks, and the number of a region on either side.
+words: shapes, and the number of a region on either side. A region is a rank's memory.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from pdgate.transfer import descriptors
-from pdgate.transfer.base import Descriptor, Range
+from pdgate.transfer.base import Descriptor, OutOfBounds, Range
 from pdgate.transfer.messenger.errors import HandOverError, Why
-from pdgate.transfer.messenger.shape import Shape
+from pdgate.transfer.messenger.shape import Shape, differences
 from pdgate.transfer.plan import count
 from pdgate.transfer.plan.agree import LayoutMismatch
+from pdgate.transfer.plan.count import Rhythm
 from pdgate.transfer.plan.layout import KvLayout, Order, Rank
 from pdgate.transfer.plan.links import spread
 from pdgate.transfer.plan.meeting import End, Meeting
@@ -28,11 +29,8 @@ from pdgate.transfer.plan.pair import Pair
 REMEMBERED = 256
 """Pairs of shapes whose meeting is kept."""
 
-MAX_TP = 1024
+MAX_RANKS = 1024
 """No engine has more; a peer that says so must not cost us a plan of that size."""
-
-Blocks = Sequence[tuple[int, int]]
-"""(source's, destination's): the same tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +41,23 @@ class Cut:
     theirs: int
     ranges: Sequence[Range]
 
-    @property
-    def total_bytes(self) -> int:
-        return sum(one.length for one in self.ranges)
+
+def meet(ours: Shape, theirs: Shape) -> None:
+    """May pages go from one to the other, in either direction? Raises HandOverError, which
+    names what is in the way with both sides' numbers.
+    """
+    if wrong := differences(ours, theirs):
+        raise HandOverError(Why.WRONG_SHAPE, wrong)
+    _meet(ours, theirs)
+
+
+def region(shape: Shape, rank: Rank) -> int:
+    """Its number."""
+    return rank.stage * shape.tp + rank.tp
 
 
 def pairs(source: Shape, destination: Shape, key: str) -> list[Pair]:
-    """All shards that exchange something. `key` spreads the load over copies of a head.
+    """All ranks that exchange something. `key` spreads the load over copies of a head.
 
     Raises HandOverError: wrong layout.
     """
@@ -58,66 +66,81 @@ def pairs(source: Shape, destination: Shape, key: str) -> list[Pair]:
     return [pair for rank in met.destination.layout.ranks(0) for pair in met.to(rank, choose)]
 
 
-def reads(source: Shape, destination: Shape, key: str, blocks: Blocks) -> list[Cut]:
-    """What the destination reads: all layers. The blocks must be `Shape.check`ed."""
-    ours, theirs = [to for _, to in blocks], [at for at, _ in blocks]
-    tokens = range(len(blocks) * source.block_tokens)
+def reads(
+    source: Shape,
+    destination: Shape,
+    key: str,
+    blocks: tuple[Sequence[int], Sequence[int]],
+    tokens: range,
+) -> list[Cut]:
+    """What the destination reads: all layers.
+
+    `blocks` of the source and of the destination hold the sequence from its token 0 on.
+    Raises HandOverError, BadBlocks.
+    """
     return [
         Cut(
-            pair.link.destination.tp,
-            pair.link.source.tp,
-            pair.segments(theirs, ours, tokens).reads(),
+            region(destination, pair.link.destination),
+            region(source, pair.link.source),
+            pair.segments(*blocks, tokens).reads(),
         )
         for pair in pairs(source, destination, key)
     ]
 
 
-def writes(between: Iterable[Pair], block_tokens: int, layer: int, blocks: Blocks) -> list[Cut]:
-    """What the source writes of one layer."""
-    ours, theirs = [at for at, _ in blocks], [to for _, to in blocks]
-    tokens, layers = range(len(blocks) * block_tokens), range(layer, layer + 1)
-    return [
-        Cut(
-            pair.link.source.tp,
-            pair.link.destination.tp,
-            pair.segments(ours, theirs, tokens, layers).writes(),
-        )
-        for pair in between
-    ]
+def unit_tokens(one: Shape, other: Shape) -> int:
+    """What moves, moves in multiples of it."""
+    return min(one.block_tokens, other.block_tokens)
 
 
-def senders(source: Shape, destination: Shape, shard: int) -> int:
-    """How many of the source's shards write each tile to this shard of the destination.
+def moved_bytes(source: Shape, destination: Shape, tokens: range) -> int:
+    """What the destination gets, a last unit that is not full included."""
+    unit = unit_tokens(source, destination)
+    return destination.bytes_of(-(-tokens.stop // unit) * unit - tokens.start)
 
-    Raises HandOverError: wrong layout.
-    """
+
+def rhythm(source: Shape, destination: Shape, wanted: Rhythm) -> Rhythm:
+    """In which a push goes. Raises HandOverError: wrong layout."""
     met = _meet(source, destination)
-    return count.sources(met.source.layout, met.destination.layout, Rank(0, 0, shard))
+    return count.fitting(met.source.layout, met.destination.layout, wanted)
+
+
+def counts(source: Shape, destination: Shape, tokens: range, beat: Rhythm) -> list[int]:
+    """How many writes land in each region of the destination. Raises HandOverError."""
+    met = _meet(source, destination)
+    layouts = met.source.layout, met.destination.layout
+    return [count.expected(*layouts, rank, tokens, beat) for rank in layouts[1].ranks(0)]
 
 
 def remotes(data: Sequence[Mapping[str, Any]], shape: Shape, backend: str) -> list[Descriptor]:
-    """The peer's regions, one per shard. Raises HandOverError."""
-    if len(data) != shape.tp:
-        raise HandOverError(Why.WRONG_SHAPE, f"{len(data)} regions for tp {shape.tp}")
+    """The peer's regions, one per rank. Raises HandOverError."""
+    if len(data) != shape.ranks:
+        raise HandOverError(Why.WRONG_SHAPE, f"{len(data)} regions for {shape.ranks} ranks")
+    return [remote(one, shape.region_bytes(number), backend) for number, one in enumerate(data)]
+
+
+def remote(data: Mapping[str, Any], needed_bytes: int, backend: str) -> Descriptor:
+    """One region of the peer's. Raises HandOverError."""
     try:
-        found = [descriptors.from_data(one) for one in data]
+        found = descriptors.from_data(data)
     except ValueError as error:
         raise HandOverError(Why.BROKEN, str(error)) from None
-    for one in found:
-        if one.backend != backend:
-            raise HandOverError(
-                Why.UNSUPPORTED,
-                f"{backend} here, {one.backend} there: both need the same transfer",
-            )
-        if one.length < shape.total_bytes:
-            raise HandOverError(Why.WRONG_SHAPE, f"the region has only {one.length} bytes")
+    if found.backend != backend:
+        raise HandOverError(
+            Why.UNSUPPORTED,
+            f"{backend} here, {found.backend} there: both need the same transfer",
+        )
+    if found.length < needed_bytes:
+        raise HandOverError(
+            Why.WRONG_SHAPE, f"the region has only {found.length} bytes, not {needed_bytes}"
+        )
     return found
 
 
 def _meet(source: Shape, destination: Shape) -> Meeting:
     try:
         return _meeting(source, destination)
-    except (LayoutMismatch, ValueError) as error:
+    except (LayoutMismatch, OutOfBounds, ValueError) as error:
         raise HandOverError(Why.WRONG_SHAPE, str(error)) from None
 
 
@@ -127,19 +150,22 @@ def _meeting(source: Shape, destination: Shape) -> Meeting:
 
 
 def _end(shape: Shape) -> End:
-    if shape.tp > MAX_TP:
-        raise ValueError(f"tp {shape.tp} is more than {MAX_TP}")
+    if shape.ranks > MAX_RANKS:
+        raise ValueError(f"tp {shape.tp} and {len(shape.stages)} stages are too many")
+    if sum(shape.layers_by_stage) != shape.layers:
+        raise ValueError(f"stages of {list(shape.stages)} layers for {shape.layers} layers")
     layout = KvLayout(
         model=shape.model,
         kv_heads=shape.kv_heads,
         head_dim=shape.head_dim,
-        planes=2,
+        planes=shape.planes,
         dtype=shape.dtype,
         item_bytes=shape.item_bytes,
-        order=Order.HND,
+        order=shape.order or Order.HND,
         block_tokens=shape.block_tokens,
-        stages=(shape.layers,),
+        stages=shape.layers_by_stage,
         tp=shape.tp,
     )
     memories = {rank: packed(layout, rank, shape.blocks) for rank in layout.ranks(0)}
-    return End(layout, 0, memories, dict.fromkeys(memories, shape.total_bytes))
+    sizes = {rank: shape.region_bytes(region(shape, rank)) for rank in memories}
+    return End(layout, 0, memories, sizes)

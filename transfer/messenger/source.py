@@ -1,7 +1,9 @@
-"""Where the pages of a request come from, and where they go."""
+"""Where the pages of a request come from, where they go, and what came."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from pdgate.transfer.messenger.context import NOTHING, Context
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +19,9 @@ class Source:
         block_ids: Read these instead of the blocks that the offer names.
         prompt: Ask the peer to compute it first; empty if somebody else has asked.
         push: Prefill writes; else we read.
+        by_layer: A push goes layer by layer, while prefill computes; else after it.
+        context: A push carries a context (context.py), without which it is not complete. An
+            offer that we read has one if prefill gave it one.
     """
 
     host: str
@@ -29,6 +34,8 @@ class Source:
     block_ids: tuple[int, ...] | None = None
     prompt: tuple[int, ...] = ()
     push: bool = False
+    by_layer: bool = True
+    context: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,3 +45,14 @@ class Target:
     block_ids: Sequence[int]
     tokens: int
     skip: int
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """
+    Attributes:
+        bytes: Of pages.
+    """
+
+    bytes: int
+    context: Context = NOTHING

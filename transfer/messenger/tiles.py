@@ -1,52 +1,64 @@
-"""Pages that are written and counted together: a tile is a few blocks of one layer.
+"""What is written and counted together: a tile is a chunk of tokens in some layers.
 
-    blocks     0   1   2   3   4   5   6        skip = 1, tile_blocks = 2
-    tiles          [ 0 ]  [ 1 ]   [ 2 ]         count = layers x 3
+    tokens 16..112         0     16  32      64      96  112
+    chunks of 32 tokens              |=======|=======|===|       by a grid of the prompt
+                                 |===|  0        1     2
+    lanes                  each layer by itself, or all of them together
+                                                                 count = lanes x 4
 
 Both sides know the tiles from what D asked for, whatever chunks P computes in: so both know
-the count before the first write, in which order they come does not matter, and a chunk that
+the count before the first write, in which order they come does not matter, and P's chunk that
 ends inside a page or a tile does not send it twice. A tile is ready when all its tokens are
-computed, the last one when the last token that D needs is.
+computed in all its layers; the last one when the last token that D needs is.
 """
 
+from bisect import bisect_right
 from dataclasses import dataclass
+from typing import Self
+
+from pdgate.transfer.plan import count
+from pdgate.transfer.plan.count import Rhythm
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    lane: int
+    chunk: int
 
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
     """
     Attributes:
-        skip: Leading blocks that D has already.
-        tokens: Leading tokens that D needs.
+        lanes: Layers that are written together.
+        chunks: Tokens of the prompt, those that D has already left out.
     """
 
-    layers: int
-    block_tokens: int
-    skip: int
-    tokens: int
-    tile_blocks: int
+    lanes: tuple[range, ...]
+    chunks: tuple[range, ...]
+
+    @classmethod
+    def of(cls, layers: int, tokens: range, rhythm: Rhythm) -> Self:
+        alone = tuple(range(layer, layer + 1) for layer in range(layers))
+        lanes = alone if rhythm.by_layer else (range(layers),)
+        return cls(lanes, tuple(count.chunks(tokens, rhythm.chunk_tokens)))
 
     @property
-    def blocks(self) -> int:
-        """All blocks that hold the tokens, with those that are skipped."""
-        return -(-self.tokens // self.block_tokens)
+    def layers(self) -> int:
+        return self.lanes[-1].stop
 
     @property
-    def per_layer(self) -> int:
-        return -(-(self.blocks - self.skip) // self.tile_blocks)
+    def tokens(self) -> int:
+        """How many leading tokens of the prompt have to be computed."""
+        return self.chunks[-1].stop
 
     @property
     def count(self) -> int:
-        return self.layers * self.per_layer
+        return len(self.lanes) * len(self.chunks)
 
-    def span(self, tile: int) -> range:
-        """Numbers of its blocks within the prompt."""
-        start = self.skip + tile * self.tile_blocks
-        return range(start, min(start + self.tile_blocks, self.blocks))
+    def lane_of(self, layer: int) -> int:
+        return layer if len(self.lanes) > 1 else 0
 
     def ready(self, computed_tokens: int) -> int:
-        """How many of a layer's tiles are, from the first one on."""
-        if computed_tokens >= self.tokens:
-            return self.per_layer
-        full_blocks = computed_tokens // self.block_tokens
-        return max(0, full_blocks - self.skip) // self.tile_blocks
+        """How many of a lane's tiles are, from the first one on."""
+        return bisect_right(self.chunks, computed_tokens, key=lambda chunk: chunk.stop)

@@ -7,16 +7,15 @@ must not change the number, so writes go by a grid that is fixed in the sequence
     chunk_tokens 32     0        32        64        96
     tokens 16..80           |=====|=========|====|           3 chunks
 
-A write is one call of `Backend.write`; the source makes it when the last token of a chunk
-is computed, per layer or for all layers at once.
+A write is one call of `Backend.write`: a source rank makes it for each destination rank that
+shares heads and layers with it, when the last token of a chunk is computed; per layer, or for
+all layers that the two share.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from pdgate.transfer.plan.agree import LayoutMismatch
 from pdgate.transfer.plan.layout import KvLayout, Rank
-from pdgate.transfer.plan.links import Link, common, parts_of
+from pdgate.transfer.plan.links import common, parts_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,21 +33,10 @@ class Rhythm:
 WHOLE = Rhythm(chunk_tokens=0, by_layer=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Write:
-    link: Link
-    layers: range
-    tokens: range
-
-
-def check_rhythm(source: KvLayout, destination: KvLayout, rhythm: Rhythm) -> None:
-    """A page that two chunks share would be written twice. Raises LayoutMismatch."""
+def fitting(source: KvLayout, destination: KvLayout, wanted: Rhythm) -> Rhythm:
+    """What comes closest to it: a block that two chunks share would be written twice."""
     larger = max(source.block_tokens, destination.block_tokens)
-    if rhythm.chunk_tokens < 0 or rhythm.chunk_tokens % larger:
-        raise LayoutMismatch(
-            f"chunks of {rhythm.chunk_tokens} tokens cut blocks of {source.block_tokens} tokens "
-            f"at the source, {destination.block_tokens} at the destination"
-        )
+    return replace(wanted, chunk_tokens=-(-wanted.chunk_tokens // larger) * larger)
 
 
 def chunks(tokens: range, chunk_tokens: int) -> list[range]:
@@ -62,16 +50,6 @@ def chunks(tokens: range, chunk_tokens: int) -> list[range]:
         common(tokens, range(start, start + chunk_tokens))
         for start in range(first, tokens.stop, chunk_tokens)
     ]
-
-
-def writes(link: Link, tokens: range, rhythm: Rhythm) -> Iterator[Write]:
-    """What the link's source has to write, in the order in which it is computed."""
-    for chunk in chunks(tokens, rhythm.chunk_tokens):
-        if rhythm.by_layer:
-            for layer in link.layers:
-                yield Write(link, range(layer, layer + 1), chunk)
-        else:
-            yield Write(link, link.layers, chunk)
 
 
 def sources(source: KvLayout, destination: KvLayout, to: Rank) -> int:

@@ -39,10 +39,11 @@ def push(to: FakeCore, **wrong: Any) -> messages.Push:
         shape=Shape.of(to.layout, to.model),
         descriptors=[descriptors.as_data(region.descriptor) for region in to.regions],
         block_ids=list(D_BLOCKS),
-        skip=0,
+        start=0,
         tokens=NEEDED,
         immediate=7,
-        tile_blocks=1,
+        tile_tokens=LAYOUT.block_tokens,
+        by_layer=True,
     )
     return msgspec.structs.replace(right, **wrong)
 
@@ -75,13 +76,15 @@ def untouched(core: FakeCore) -> bool:
         ({"block_ids": [4, 4]}, Why.BAD_BLOCKS),
         ({"block_ids": [4]}, Why.BAD_BLOCKS),
         ({"block_ids": [4, 5, 6]}, Why.BAD_BLOCKS),
-        ({"tile_blocks": 0}, Why.UNSUPPORTED),
-        ({"tile_blocks": 10**6}, Why.UNSUPPORTED),
+        ({"tile_tokens": -1}, Why.UNSUPPORTED),
+        ({"tile_tokens": 1 << 40}, Why.UNSUPPORTED),
         ({"immediate": 2**32}, Why.BROKEN),
         ({"seconds": float("nan")}, Why.BROKEN),
         ({"seconds": -1.0}, Why.BROKEN),
-        ({"skip": -1}, Why.BROKEN),
-        ({"skip": 2}, Why.BROKEN),
+        ({"start": -4}, Why.BROKEN),
+        ({"start": 2}, Why.BROKEN),
+        ({"start": 8}, Why.BROKEN),
+        ({"context": messages.Room({}, 0, 64)}, Why.UNSUPPORTED),
         ({"tokens": 0}, Why.BROKEN),
         ({"key": "another"}, Why.UNKNOWN),
         ({"engine_id": "another life"}, Why.WRONG_ENGINE),
@@ -97,7 +100,7 @@ def test_what_cannot_be_right_is_refused_by_name(
     assert isinstance(refused, messages.Refused)
     assert refused.why == why
     assert untouched(decode)
-    assert isinstance(answer(prefill, push(decode)), messages.Accepted)
+    assert isinstance(answer(prefill, push(decode)), messages.Writing)
 
 
 @pytest.mark.parametrize("field", ["length", "backend", "epoch", "address"])
@@ -110,7 +113,7 @@ def test_a_descriptor_of_other_memory_is_refused_or_fails(
     with dial(prefill) as sock:
         messages.send(sock, push(decode, descriptors=[{**right, field: wrong}]))
         said = messages.receive(sock)
-        while isinstance(said, messages.Accepted):
+        while isinstance(said, messages.Writing):
             said = messages.receive(sock)
 
     assert isinstance(said, messages.Refused | messages.Failed)
@@ -126,7 +129,7 @@ def test_a_second_push_of_one_key_is_refused(backend: str, decode: FakeCore) -> 
         prefill.connector.plan(arrival("p1", "k", params={"do_remote_decode": True}))
         with dial(prefill) as first:
             messages.send(first, push(decode))
-            assert isinstance(messages.receive(first), messages.Accepted)
+            assert isinstance(messages.receive(first), messages.Writing)
 
             refused = answer(prefill, push(decode))
             reader = answer(prefill, messages.Prefill("k", list(PROMPT)))
@@ -147,7 +150,7 @@ def test_a_decode_engine_that_leaves_has_its_prefill_aborted(
         prefill.connector.plan(arrival("p1", "k", params={"do_remote_decode": True}))
         with dial(prefill) as sock:
             messages.send(sock, push(decode))
-            assert isinstance(messages.receive(sock), messages.Accepted)
+            assert isinstance(messages.receive(sock), messages.Writing)
             if not silent:
                 sock.close()
 
@@ -159,7 +162,7 @@ def test_a_cancel_is_confirmed_and_nothing_comes_later(backend: str, decode: Fak
         prefill.connector.plan(arrival("p1", "k", params={"do_remote_decode": True}))
         with dial(prefill) as sock:
             messages.send(sock, push(decode))
-            assert isinstance(messages.receive(sock), messages.Accepted)
+            assert isinstance(messages.receive(sock), messages.Writing)
 
             messages.send(sock, messages.Cancel())
             said = [messages.receive(sock), messages.receive(sock)]
@@ -221,7 +224,7 @@ def test_a_lease_that_ends_before_the_push_is_a_named_error(
 
 def test_what_decode_has_already_is_not_written(prefill: FakeCore, decode: FakeCore) -> None:
     landed = tiles(decode)
-    skipped = push(decode, skip=1, block_ids=[D_BLOCKS[1]])
+    skipped = push(decode, start=LAYOUT.block_tokens)
     with dial(prefill) as sock:
         messages.send(sock, skipped)
         for _ in range(LAYOUT.layers):

@@ -4,10 +4,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pdgate.transfer.messenger.errors import HandOverError, Why
-from pdgate.transfer.messenger.sending import Sending, Tile
-from pdgate.transfer.messenger.tiles import Tiles
+from pdgate.transfer.messenger.sending import Sending
+from pdgate.transfer.messenger.tiles import Tile, Tiles
+from pdgate.transfer.plan.count import WHOLE, Rhythm
 
-TILES = Tiles(layers=2, block_tokens=4, skip=0, tokens=10, tile_blocks=1)
+TILES = Tiles.of(2, range(10), Rhythm(4, by_layer=True))
 GAVE_UP = HandOverError(Why.CANCELLED, "nobody waits")
 
 
@@ -19,7 +20,7 @@ def test_in_whatever_chunks_it_is_computed_every_tile_is_written_once(
     written = [tile for layer, tokens in chunks for tile in sending.computed(layer, tokens)]
     written += sending.computed(0, 10) + sending.computed(1, 10)
 
-    assert sorted((tile.layer, tile.number) for tile in written) == [
+    assert sorted((tile.lane, tile.chunk) for tile in written) == [
         (layer, number) for layer in range(2) for number in range(3)
     ]
 
@@ -73,3 +74,33 @@ def test_who_hangs_up_because_all_has_landed_is_no_failure() -> None:
 
     assert sending.over
     assert sending.error is None
+
+
+def test_all_layers_together_go_when_the_last_of_them_is_computed() -> None:
+    sending = Sending(Tiles.of(3, range(10), WHOLE))
+
+    due = [sending.computed(layer, tokens) for tokens in (8, 10) for layer in (0, 2, 1)]
+
+    assert due == [[], [], [], [], [], [Tile(0, 0)]]
+
+
+def test_with_a_context_it_is_complete_when_that_has_landed_too() -> None:
+    """Which is written once, however often all is said to be computed."""
+    sending = Sending(TILES, with_context=True)
+    for _ in sending.computed(0, 10) + sending.computed(1, 10):
+        sending.landed()
+    assert not sending.over
+
+    assert [sending.finished(), sending.finished()] == [True, False]
+    sending.landed()
+
+    assert sending.over
+    assert sending.error is None
+
+
+def test_a_context_is_not_written_after_a_stop() -> None:
+    sending = Sending(TILES, with_context=True)
+    sending.stop(GAVE_UP)
+
+    assert not sending.finished()
+    assert sending.over

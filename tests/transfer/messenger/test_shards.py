@@ -3,15 +3,20 @@
 import socket
 from contextlib import closing
 
+import msgspec
 import pytest
 
 from pdgate.transfer import descriptors
 from pdgate.transfer.base import Descriptor, PeerLost, TransferError
 from pdgate.transfer.messenger import messages, shards
+from pdgate.transfer.messenger.asked import Asked
 from pdgate.transfer.messenger.errors import HandOverError, Why
 from pdgate.transfer.messenger.mover import Destination, Done, Mover
 from pdgate.transfer.messenger.shape import Shape
 from pdgate.transfer.messenger.sharded import Sharded
+from pdgate.transfer.messenger.tiles import Tile, Tiles
+from pdgate.transfer.plan.count import WHOLE, Rhythm
+from pdgate.transfer.plan.layout import Order, Rank
 from tests.support.engine_pair import D_BLOCKS, arrival
 from tests.support.fake_core import SECONDS, FakeCore
 
@@ -21,7 +26,7 @@ def shape(tp: int, kv_heads: int = 4) -> Shape:
 
 
 def region(tp: int, length: int | None = None, backend: str = "shm") -> dict[str, object]:
-    bytes_needed = shape(tp).total_bytes if length is None else length
+    bytes_needed = shape(tp).region_bytes(0) if length is None else length
     return descriptors.as_data(Descriptor(backend, "ab" * 16, bytes_needed, {}))
 
 
@@ -33,7 +38,7 @@ def refused(data: list[dict[str, object]], tp: int = 2) -> HandOverError:
 
 def test_a_peer_has_as_many_regions_as_shards() -> None:
     assert len(shards.remotes([region(2), region(2)], shape(2), "shm")) == 2
-    assert refused([region(2)]).message == "1 regions for tp 2"
+    assert refused([region(2)]).message == "1 regions for 2 ranks"
     assert refused([]).why is Why.WRONG_SHAPE
 
 
@@ -54,18 +59,52 @@ def test_shards_that_cannot_be_are_refused(tp: int) -> None:
 def test_a_shard_waits_for_each_source_that_has_some_of_its_heads(
     source: int, to: int, writers: int
 ) -> None:
-    assert [shards.senders(shape(source), shape(to), shard) for shard in range(to)] == (
-        [writers] * to
-    )
+    assert shards.counts(shape(source), shape(to), range(8), WHOLE) == [writers] * to
 
 
 def test_pages_of_equal_shards_go_whole() -> None:
     """One range per layer, as blocks in a row are adjacent."""
-    (cut,) = shards.reads(shape(1), shape(1), "k", [(4, 8), (5, 9)])
+    (cut,) = shards.reads(shape(1), shape(1), "k", ((4, 5), (8, 9)), range(8))
 
     page = shape(1).page_bytes
     assert [one.length for one in cut.ranges] == [2 * page] * 3
-    assert cut.total_bytes == 6 * page
+
+
+def test_regions_are_numbered_stage_by_stage() -> None:
+    """As both sides send their descriptors."""
+    staged = msgspec.structs.replace(shape(2), stages=(1, 2))
+
+    assert [shards.region(staged, Rank(0, stage, tp)) for stage in (0, 1) for tp in (0, 1)] == [
+        0,
+        1,
+        2,
+        3,
+    ]
+    page = staged.page_bytes
+    assert [staged.region_bytes(rank) // page for rank in range(4)] == [16, 16, 32, 32]
+
+
+def met(**theirs: object) -> str:
+    ours = msgspec.structs.replace(shape(1), order=Order.HND)
+    with pytest.raises(HandOverError) as caught:
+        shards.meet(ours, msgspec.structs.replace(ours, **theirs))
+    assert caught.value.why is Why.WRONG_SHAPE
+    return caught.value.message
+
+
+def test_what_can_never_fit_is_refused_with_both_numbers() -> None:
+    assert met(block_tokens=6) == "block_tokens 4 here, 6 there"
+    assert met(planes=1) == "planes 2 here, 1 there"
+    assert met(order=None) == "order HND here, unsaid there"
+    assert met(stages=(2, 2)) == "stages of [2, 2] layers for 3 layers"
+    assert met(stages=(3, 0)) == "stages must be positive, not 0"
+    assert "1024 stages" in met(stages=(1,) * 1024, tp=4)
+
+
+def test_pages_that_only_their_engine_can_read_are_not_cut_by_tokens() -> None:
+    """vLLM's CPU pages, say: a block of 32 tokens is not two of 16."""
+    with pytest.raises(HandOverError, match="block_tokens 4 here, 8 there"):
+        shards.meet(shape(1), msgspec.structs.replace(shape(1), block_tokens=8))
 
 
 class Ways(Mover):
@@ -99,15 +138,24 @@ class Way(Destination):
 
 
 def sharded(movers: list[Ways]) -> Sharded:
-    remotes = [Descriptor("shm", "ab" * 16, 0, {})]
-    return Sharded(movers, remotes, 0, shape(4), shape(1), "k")
+    asked = Asked(
+        key="k",
+        wait=False,
+        remotes=[Descriptor("shm", "ab" * 16, 0, {})],
+        shape=shape(1),
+        block_ids=[8],
+        tiles=Tiles.of(3, range(4), Rhythm(4, by_layer=True)),
+        immediate=1,
+        until=0.0,
+    )
+    return Sharded(movers, 0, shape(4), asked)
 
 
 def test_a_tile_has_landed_when_all_its_parts_have() -> None:
     movers = [Ways() for _ in range(4)]
     ended: list[TransferError | None] = []
 
-    sharded(movers).write(0, [(4, 8)], 0.0, 1, ended.append)
+    sharded(movers).write(Tile(0, 0), [4], ended.append)
     for mover in movers:
         assert ended == []
         (done,) = mover.done
@@ -121,7 +169,7 @@ def test_a_part_that_fails_is_told_when_the_others_move_nothing_any_more() -> No
     ended: list[TransferError | None] = []
     lost = PeerLost("gone")
 
-    sharded(movers).write(0, [(4, 8)], 0.0, 1, ended.append)
+    sharded(movers).write(Tile(0, 0), [4], ended.append)
     for mover, error in zip(movers, [None, lost, None, TransferError("later")], strict=True):
         assert ended == []
         mover.done[0](error)
@@ -138,6 +186,15 @@ def test_movers_that_were_opened_in_vain_are_closed() -> None:
     assert [mover.open_now for mover in movers] == [0, 0, 0, 0]
 
 
+def test_blocks_of_ours_that_do_not_exist_fail_the_tile() -> None:
+    ended: list[TransferError | None] = []
+
+    sharded([Ways() for _ in range(4)]).write(Tile(0, 0), [99], ended.append)
+
+    (error,) = ended
+    assert str(error) == "block 99 of a source that has 16"
+
+
 @pytest.mark.parametrize("tp", [3, -1, 1 << 40])
 def test_a_prefill_with_impossible_shards_is_told_to_stop(tp: int) -> None:
     with (
@@ -150,8 +207,10 @@ def test_a_prefill_with_impossible_shards_is_told_to_stop(tp: int) -> None:
         server.settimeout(SECONDS)
         with server.accept()[0] as sock:
             sock.settimeout(SECONDS)
-            assert isinstance(messages.receive(sock), messages.Push)
-            messages.send(sock, messages.Accepted(tp))
+            said = messages.receive(sock)
+            assert isinstance(said, messages.Push)
+            replaced = msgspec.structs.replace(said.shape, tp=tp)
+            messages.send(sock, messages.Writing(replaced))
             assert isinstance(messages.receive(sock), messages.Cancel)
             messages.send(sock, messages.Stopped())
 

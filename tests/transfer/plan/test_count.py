@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pdgate.transfer.plan.agree import LayoutMismatch
-from pdgate.transfer.plan.count import WHOLE, Rhythm, check_rhythm, chunks, expected, writes
+from pdgate.transfer.plan.count import WHOLE, Rhythm, chunks, expected, fitting
 from pdgate.transfer.plan.layout import KvLayout, Rank
 from pdgate.transfer.plan.links import links_from, spread
 from tests.support.kv_layouts import HEADS, PLAIN, engines, layouts
+from tests.transfer.plan.writing import writes
 
 
 def sent(
@@ -75,20 +75,6 @@ def test_a_push_by_layer_is_one_write_per_source_layer_and_chunk() -> None:
     assert expected(source, destination, Rank(0, 0, 0), range(16, 80), rhythm) == 2 * 8 * 3
 
 
-def test_layers_of_a_chunk_go_before_the_next_chunk() -> None:
-    (link,) = links_from(PLAIN, Rank(0, 0, 0), PLAIN, 0, spread("k"))
-
-    order = [(one.tokens, one.layers) for one in writes(link, range(6), Rhythm(4, True))]
-
-    first, second = range(4), range(4, 6)
-    assert order == [
-        (first, range(1)),
-        (first, range(1, 2)),
-        (second, range(1)),
-        (second, range(1, 2)),
-    ]
-
-
 def test_chunks_are_cut_by_a_grid_of_the_sequence() -> None:
     """A prefix that was cached shortens the first chunk and moves none."""
     assert chunks(range(16, 80), 32) == [range(16, 32), range(32, 64), range(64, 80)]
@@ -98,10 +84,11 @@ def test_nothing_to_send_is_nothing_to_wait_for() -> None:
     assert expected(PLAIN, PLAIN, Rank(0, 0, 0), range(8, 8), WHOLE) == 0
 
 
-@pytest.mark.parametrize("chunk_tokens", [8, -16, 24])
-def test_chunks_that_cut_a_page_are_refused(chunk_tokens: int) -> None:
-    destination = replace(PLAIN, block_tokens=16)
+@pytest.mark.parametrize(
+    ("wanted", "chunk_tokens"), [(0, 0), (1, 16), (16, 16), (17, 32), (32, 32)]
+)
+def test_chunks_do_not_cut_a_page_of_either_side(wanted: int, chunk_tokens: int) -> None:
+    large = replace(PLAIN, block_tokens=16)
 
-    with pytest.raises(LayoutMismatch, match=r"4 tokens at the source, 16 at the destination"):
-        check_rhythm(PLAIN, destination, Rhythm(chunk_tokens, True))
-    check_rhythm(PLAIN, destination, Rhythm(32, True))
+    for pair in ((PLAIN, large), (large, PLAIN)):
+        assert fitting(*pair, Rhythm(wanted, True)) == Rhythm(chunk_tokens, True)

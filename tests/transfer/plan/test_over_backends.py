@@ -10,12 +10,13 @@ import pytest
 from pdgate.transfer import registry
 from pdgate.transfer.base import Backend, Region
 from pdgate.transfer.plan import memory
-from pdgate.transfer.plan.count import Rhythm, expected, writes
+from pdgate.transfer.plan.count import Rhythm, expected
 from pdgate.transfer.plan.layout import KvLayout, Order, Rank
 from pdgate.transfer.plan.links import spread
 from pdgate.transfer.plan.meeting import Meeting
 from tests.support.kv_layouts import PLAIN
 from tests.support.kv_ranks import BLOCKS, Arrays, cache, share
+from tests.transfer.plan.writing import writes
 
 SECONDS = 10.0
 IMMEDIATE = 77
@@ -71,10 +72,8 @@ def test_a_push_by_layer_and_chunk_is_complete_when_the_count_is(
     for at, region in prefill.regions.items():
         for pair in meeting.out_of(at, choose):
             to = decode.regions[pair.link.destination].descriptor
-            for write in writes(pair.link, TOKENS, RHYTHM):
-                ranges = pair.segments(
-                    SOURCE_BLOCKS, BLOCKS_TO, write.tokens, write.layers
-                ).writes()
+            for tokens, layers in writes(pair.link, TOKENS, RHYTHM):
+                ranges = pair.segments(SOURCE_BLOCKS, BLOCKS_TO, tokens, layers).writes()
                 prefill.backend.write(region, to, ranges, SECONDS, IMMEDIATE)
     for one in waiting:
         one.wait(SECONDS)

@@ -6,8 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pdgate.transfer import ranges as lists
-from pdgate.transfer.base import OutOfBounds, Range
+from pdgate.transfer.base import Range
 from pdgate.transfer.plan.layout import Rank
 from pdgate.transfer.plan.pair import Pair
 from pdgate.transfer.plan.segments import Ranges, Segments
@@ -31,12 +30,6 @@ def test_they_read_like_a_list() -> None:
     assert list(ranges()[1:]) == THREE[1:]
     with pytest.raises(IndexError):
         ranges()[3]
-
-
-def test_a_backend_checks_and_merges_them_like_a_list() -> None:
-    assert lists.merge(ranges()) == [THREE[0], Range(16, 0, 12)]
-    with pytest.raises(OutOfBounds):
-        lists.check(ranges(), 28, 47)
 
 
 def test_packed_they_are_the_same_numbers() -> None:

@@ -1,0 +1,110 @@
+"""One push on P's side: both halves of it, and what is written of it."""
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from pdgate.transfer.base import TransferError
+from pdgate.transfer.messenger.asked import Asked
+from pdgate.transfer.messenger.context import NOTHING, Context
+from pdgate.transfer.messenger.errors import HandOverError, Why
+from pdgate.transfer.messenger.line import Line
+from pdgate.transfer.messenger.mover import Mover
+from pdgate.transfer.messenger.outbox import Outbox
+from pdgate.transfer.messenger.sending import Sending
+from pdgate.transfer.messenger.shape import Shape
+from pdgate.transfer.messenger.sharded import Sharded
+from pdgate.transfer.messenger.tiles import Tile
+
+
+@dataclass(eq=False, slots=True)
+class Request:
+    """P's own side of a key.
+
+    Attributes:
+        tokens: Computed so far, by layer.
+        kept: All is computed, and the core waits for `release`.
+        dropped: The core wants its pages back.
+        lingering: It waits for `release` all the same.
+        done: It was handed over before it was kept.
+    """
+
+    id: str
+    key: str
+    tokens: list[int]
+    block_ids: Sequence[int] = ()
+    context: Context = NOTHING
+    kept: bool = False
+    dropped: bool = False
+    lingering: bool = False
+    done: bool = False
+
+
+class Push:
+    """What one D has asked for. It never waits.
+
+    Attributes:
+        lock: The table's, which guards `sending` and `request` here too.
+        request: What is pushed, once both sides have met.
+        met_at: When that was, on time.monotonic().
+        over: Nothing of it moves any more, and D was told.
+    """
+
+    def __init__(
+        self, asked: Asked, line: Line, lock: threading.Lock, ended: Callable[["Push"], None]
+    ) -> None:
+        """`ended` is called without the lock after each write."""
+        self.asked = asked
+        self.line = line
+        self.sending = Sending(asked.tiles, with_context=asked.slot is not None)
+        self.request: Request | None = None
+        self.met_at = 0.0
+        self.over = threading.Event()
+        self._lock = lock
+        self._ended = ended
+        self._way: Sharded | None = None
+
+    @property
+    def began(self) -> bool:
+        return self._way is not None
+
+    def way(self, movers: Sequence[Mover], shape: Shape) -> Sharded:
+        """To D's memory, for `begin`. Raises OSError, TransferError, HandOverError."""
+        return Sharded(movers, self.line.fileno(), shape, self.asked)
+
+    def begin(self, way: Sharded) -> None:
+        self._way = way
+
+    def due(self, request: Request) -> list[Tile]:
+        """What can be written now, of all layers. With the lock."""
+        due: list[Tile] = []
+        for layer, tokens in enumerate(request.tokens):
+            due += self.sending.computed(layer, tokens)
+        return due
+
+    def write(self, due: Sequence[Tile], block_ids: Sequence[int]) -> None:
+        """Without the lock: it may be over before this returns."""
+        if not due:
+            return
+        assert self._way is not None
+        for tile in due:
+            self._way.write(tile, block_ids, self._landed)
+
+    def write_context(self, outbox: Outbox, context: Context) -> None:
+        """Like `write`."""
+        slot, asked = self.asked.slot, self.asked
+        assert slot is not None
+        outbox.send(context, slot.remote, slot.offset, asked.until, asked.immediate, self._landed)
+
+    def close(self) -> None:
+        """When it is over."""
+        if self._way is not None:
+            self._way.close()
+
+    def _landed(self, error: TransferError | None) -> None:
+        with self._lock:
+            if error is None:
+                self.sending.landed()
+            else:
+                self.sending.failed(HandOverError(Why.BROKEN, f"a write failed: {error}"))
+        self._ended(self)
