@@ -1,0 +1,111 @@
+"""Turns of the three ways, and what was hidden in each round."""
+
+import socket
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from statistics import median
+
+from benchmarks.overlap.prefill import Model, Prefill, Run, layer_ranges
+from benchmarks.transfer import cases, ends
+from benchmarks.transfer.pair import Process
+from pdgate.transfer import descriptors, registry
+from pdgate.transfer.messenger.process_mover import ProcessMover
+
+Spread = tuple[float, float, float]
+"""Median, least, most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    alone: Run
+    at_the_end: Run
+    by_layers: Run
+
+    @property
+    def transfer_seconds(self) -> float:
+        return self.at_the_end.seconds - self.at_the_end.computed
+
+    @property
+    def hidden(self) -> float:
+        """Share of the transfer; below 0 if pushing by layers is slower than at the end."""
+        return 1 - (self.by_layers.seconds - self.alone.seconds) / self.transfer_seconds
+
+    @property
+    def before_the_end(self) -> float:
+        """Share of the transfer that needed no time after compute; says nothing of its pace."""
+        left = self.by_layers.seconds - self.by_layers.computed
+        return 1 - left / self.transfer_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Medians over the rounds; of shares also the least and the most.
+
+    Attributes:
+        shown: The round whose share is the median.
+    """
+
+    backend: str
+    model: str
+    compute_ms: float
+    transfer_ms: float
+    at_the_end_ms: float
+    by_layers_ms: float
+    hidden: Spread
+    before_the_end: Spread
+    shown: Round
+
+
+def run(backend: str, model: Model, rounds: int, say: Callable[[str], None]) -> Figures:
+    """Raises TransferError, RuntimeError if other bytes arrive than were sent."""
+    with ExitStack() as stack:
+        far = Process([backend, str(model.bytes)])
+        stack.callback(far.close)
+        ours = stack.enter_context(closing(registry.load(backend)))
+        region = ours.allocate(model.bytes)
+        ends.fill(region.memory)
+        mover = stack.enter_context(closing(ProcessMover(backend, region)))
+        # A messenger has the connection here on which D asked; D sees its end.
+        line, theirs = socket.socketpair()
+        stack.enter_context(line)
+        stack.enter_context(theirs)
+        to = stack.enter_context(
+            closing(mover.open(descriptors.from_data(far.hello), line.fileno()))
+        )
+        prefill = Prefill(model)
+        found = []
+        for number in range(rounds + 1):
+            # The first one is for connections, page faults and clocks of the processor.
+            say(f"{backend}, {model.name}: round {number} of {rounds}")
+            layers = layer_ranges(model, number)
+            pages = [page for layer in layers for page in layer]
+            alone = prefill.alone()
+            pushed = []
+            for push in (prefill.at_the_end, prefill.by_layers):
+                data = cases.as_data([pages])
+                far.ask({"prepare": data})
+                pushed.append(push(to, layers, 1))
+                far.ask({"verify": data})
+            found.append(Round(alone, *pushed))
+    return figures(backend, model, found[1:])
+
+
+def figures(backend: str, model: Model, found: list[Round]) -> Figures:
+    by_share = sorted(found, key=lambda one: one.hidden)
+    shown = by_share[len(by_share) // 2]
+    return Figures(
+        backend,
+        model.name,
+        1e3 * median(one.alone.seconds for one in found),
+        1e3 * median(one.transfer_seconds for one in found),
+        1e3 * median(one.at_the_end.seconds for one in found),
+        1e3 * median(one.by_layers.seconds for one in found),
+        _spread([one.hidden for one in found]),
+        _spread([one.before_the_end for one in found]),
+        shown,
+    )
+
+
+def _spread(shares: Sequence[float]) -> Spread:
+    return median(shares), min(shares), max(shares)
