@@ -14,10 +14,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from pdgate.engine.connector import Connector, Core
-from pdgate.engine.hand_over.kvt import Kvt
 from pdgate.engine.hand_over.settings import ConnectorSettings
-from pdgate.engine.vllm import memory, metrics, settings, surface
+from pdgate.engine.vllm import metrics, settings, surface
+from pdgate.engine.vllm.answers import Form
+from pdgate.engine.vllm.complaints import HOOKS
+from pdgate.engine.vllm.dialects import Dialects, Mode
 from pdgate.engine.vllm.guard import guarded
+from pdgate.engine.vllm.kv_region import open_region
 from pdgate.engine.vllm.orders import Order
 from pdgate.engine.vllm.prefill_call import PrefillCalls
 from pdgate.engine.vllm.reports import NOTHING
@@ -33,6 +36,13 @@ log = logging.getLogger(__name__)
 @dataclass
 class Orders(surface.KVConnectorMetadata):  # type: ignore[misc]
     orders: tuple[Order, ...] = ()
+
+
+@dataclass
+class Handshake(surface.KVConnectorHandshakeMetadata):  # type: ignore[misc]
+    """From the worker to the scheduler, once."""
+
+    form: Form
 
 
 class PdgateConnector(surface.KVConnectorBase_V1, surface.SupportsHMA):  # type: ignore[misc]
@@ -57,12 +67,19 @@ class PdgateConnector(surface.KVConnectorBase_V1, surface.SupportsHMA):  # type:
         self._scheduler: SchedulerSide | None = None
         self._worker: WorkerSide | None = None
         self._backend: Backend | None = None
+        self._hand_over: Dialects | None = None
         self._growth = metrics.Growth()
         self._layers: dict[str, int] = {}
         if role == surface.KVConnectorRole.SCHEDULER:
             self._scheduler = SchedulerSide(vllm_config.cache_config.block_size)
 
     # EngineCore.
+
+    @guarded(None)
+    def set_xfer_handshake_metadata(self, metadata: dict[int, Handshake]) -> None:
+        """Once, before the first request; keyed by rank, of which there is one."""
+        (from_worker,) = metadata.values()
+        self._decides.answers_with(from_worker.form)
 
     @guarded((0, False))
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> Any:
@@ -85,8 +102,8 @@ class PdgateConnector(surface.KVConnectorBase_V1, surface.SupportsHMA):  # type:
         try:
             self._follow(scheduler_output)
         # Whoever waits for these pages must not have them; everything else goes on.
-        except Exception:
-            log.exception("the progress of prefills could not be read")
+        except Exception:  # noqa: BLE001
+            HOOKS.about("build_connector_meta")
         return Orders(self._decides.take_orders())
 
     def _follow(self, step: Any) -> None:
@@ -104,8 +121,12 @@ class PdgateConnector(surface.KVConnectorBase_V1, surface.SupportsHMA):  # type:
 
     @guarded((False, None))
     def request_finished(self, request: Any, block_ids: list[int]) -> Any:
-        keeps = self._decides.finished(request, request.status.name, block_ids)
-        return keeps, None
+        ending = self._decides.finished(request, request.status.name, block_ids)
+        if ending.as_abort:
+            # vLLM asks us before it tells the client, and reads the reason from here
+            # (0.32.0, v1/core/sched/scheduler.py, update_from_output()).
+            request.status = type(request.status).FINISHED_ABORTED
+        return ending.keeps, ending.answer
 
     def request_finished_all_groups(self, request: Any, block_ids: Any) -> Any:
         return self.request_finished(request, block_ids[0] if block_ids else [])
@@ -114,15 +135,18 @@ class PdgateConnector(surface.KVConnectorBase_V1, surface.SupportsHMA):  # type:
 
     def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
         """Once, before anything is served. Raises ValueError, OSError, LookupError."""
-        isa = surface.instruction_set(next(iter(kv_caches.values())))
-        found = memory.of(kv_caches, isa)
-        self._layers = {name: layer for layer, name in enumerate(found.layers)}
         extra = self._settings.extra
         backend = registry.load(extra.transfer, host=extra.host, advertise=extra.advertise)
-        region = backend.register((found.address, found.length))
+        layers = self._vllm_config.compilation_config.static_forward_context
+        bound = [layers[name].kv_cache for name in kv_caches]
+        isa = surface.instruction_set(next(iter(kv_caches.values())))
+        rebase = surface.rebase if extra.mover == "process" else None
+        region, found = open_region(backend, kv_caches, bound, isa, rebase)
+        self._layers = {name: layer for layer, name in enumerate(found.layers)}
 
         def hand_over(core: Core) -> Connector:
-            return Kvt(
+            self._hand_over = Dialects(
+                Mode(extra.mode),
                 core=core,
                 layout=found.layout,
                 regions=[region],
@@ -135,8 +159,10 @@ class PdgateConnector(surface.KVConnectorBase_V1, surface.SupportsHMA):  # type:
                     kv_port=self._settings.kv_port,
                     lease_seconds=extra.lease_seconds,
                     model=self._model,
+                    mover="process" if extra.mover == "process" else "threads",
                 ),
             )
+            return self._hand_over
 
         def calls(failed: Callable[[str, str], None]) -> PrefillCalls:
             served = self._settings.served_model
@@ -152,6 +178,11 @@ class PdgateConnector(surface.KVConnectorBase_V1, surface.SupportsHMA):  # type:
         )
 
     @guarded(None)
+    def get_handshake_metadata(self) -> Handshake | None:
+        """Once, after `register_kv_caches`."""
+        return None if self._hand_over is None else Handshake(self._hand_over.answer_form())
+
+    @guarded(None)
     def handle_preemptions(self, kv_connector_metadata: Orders) -> None:
         """Before anything of a step that preempts."""
         if self._worker is not None:
@@ -164,8 +195,8 @@ class PdgateConnector(surface.KVConnectorBase_V1, surface.SupportsHMA):  # type:
             if self._worker is not None:
                 self._worker.obey(connector_metadata.orders)
         # As for `guarded`, which would also hide a failure of vLLM's own part.
-        except Exception:
-            log.exception("the orders of a step broke")
+        except Exception:  # noqa: BLE001
+            HOOKS.about("bind_connector_metadata")
 
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
         """Nothing to do: loads were started with the orders."""
@@ -194,8 +225,8 @@ class PdgateConnector(surface.KVConnectorBase_V1, surface.SupportsHMA):  # type:
         try:
             results = self._worker.results() if self._worker is not None else NOTHING
         # As for `guarded`, but the answer has to be made anew each time.
-        except Exception:
-            log.exception("get_transfer_results broke")
+        except Exception:  # noqa: BLE001
+            HOOKS.about("get_transfer_results")
             results = NOTHING
         return surface.KVConnectorTransferResults(
             finished_sending=set(results.sent),

@@ -5,14 +5,13 @@ measured for each hook that a request's fields can reach).
 """
 
 import functools
-import logging
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
+from pdgate.engine.vllm.complaints import HOOKS
+
 P = ParamSpec("P")
 R = TypeVar("R")
-
-log = logging.getLogger(__name__)
 
 
 def guarded(otherwise: Any) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -24,8 +23,8 @@ def guarded(otherwise: Any) -> Callable[[Callable[P, R]], Callable[P, R]]:
             try:
                 return hook(*args, **kwargs)
             # Whatever it is: the other requests have done nothing to deserve it.
-            except Exception:
-                log.exception("%s broke", hook.__name__)
+            except Exception:  # noqa: BLE001
+                HOOKS.about(hook.__name__)
                 found: R = otherwise
                 return found
 

@@ -54,6 +54,14 @@ def intent(params: object) -> Intent:
     return Intent.NOTHING
 
 
+def speaks_nixl(params: Mapping[str, Any]) -> bool:
+    """Whether this is vllm-nixl: both sides' params name both wishes, and vllm-kvt's never do.
+
+    Source: vLLM 0.32.0, distributed/kv_transfer/kv_connector/v1/nixl/pull_scheduler.py.
+    """
+    return "do_remote_decode" in params and "do_remote_prefill" in params
+
+
 def wire_id(request_id: str) -> str:
     """What both engines make of their own ids of one request: X-Request-Id, mostly.
 

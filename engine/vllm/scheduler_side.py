@@ -8,6 +8,9 @@ vLLM calls `matched` on every step until the request has blocks, and again after
 preemption or a failed load; what was ordered once is not ordered again, the rest is
 computed here.
 
+A load that fails ends as its protocol says: with vllm-nixl as vLLM has it, a 500; with
+vllm-kvt as HTTP 200 with finish_reason "abort".
+
 Source: vLLM 0.32.0, vllm/v1/core/sched/scheduler.py.
 """
 
@@ -16,7 +19,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from pdgate.engine.vllm.intent import Intent, intent, wire_id
+from pdgate.engine.vllm.answers import NO_FORM, Form, filled
+from pdgate.engine.vllm.intent import Intent, intent, speaks_nixl, wire_id
 from pdgate.engine.vllm.orders import (
     Asked,
     Cancel,
@@ -36,6 +40,7 @@ FINISHED: Final[Mapping[str, str]] = {
     "FINISHED_STOPPED": "stop",
 }
 """Names of vLLM's RequestStatus that leave a whole prompt behind."""
+FAILED: Final = "FINISHED_ERROR"
 
 log = logging.getLogger(__name__)
 
@@ -53,11 +58,33 @@ class Request(Protocol):
     num_computed_tokens: int
 
 
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """
+    Attributes:
+        keeps: Its blocks stay until the worker reports them sent.
+        answer: kv_transfer_params for its client.
+        as_abort: It is to end as an aborted one.
+    """
+
+    keeps: bool = False
+    answer: dict[str, Any] | None = None
+    as_abort: bool = False
+
+
 @dataclass(slots=True)
 class _Live:
+    """
+    Attributes:
+        cached_tokens: Of the prompt, which were in a cache here.
+        loading: vLLM waits for the end of its load.
+    """
+
     asked: Asked
     intent: Intent
+    cached_tokens: int = 0
     ordered: bool = False
+    loading: bool = False
 
     @property
     def fetches(self) -> bool:
@@ -75,18 +102,29 @@ class SchedulerSide:
         self._live: dict[str, _Live] = {}
         self._orders: list[Order] = []
         self._holds = 0
+        self._form = NO_FORM
+
+    def answers_with(self, form: Form) -> None:
+        """Where the blocks of this engine are read (answers.py)."""
+        self._form = form
 
     def matched(self, request: Request, computed_tokens: int) -> int:
         """How many tokens beyond `computed_tokens` a peer has; 0 for none, or no longer."""
         live = self._of(request)
-        if live is None or live.ordered or not live.fetches:
+        if live is None or live.ordered:
+            return 0
+        live.cached_tokens = computed_tokens
+        if not live.fetches:
             return 0
         return max(0, live.tokens - computed_tokens)
 
     def allocated(self, request: Request, block_ids: Sequence[int], external_tokens: int) -> None:
         """It has blocks; `external_tokens` of them have to come from a peer."""
         live = self._of(request)
-        if live is None or live.ordered:
+        if live is None:
+            return
+        if live.ordered:
+            live.loading = False
             return
         live.ordered = True
         match live.intent:
@@ -96,6 +134,7 @@ class SchedulerSide:
             case _ if external_tokens > 0:
                 needed = block_ids[: -(-live.tokens // self._block_tokens)]
                 there = live.tokens - external_tokens
+                live.loading = True
                 self._orders.append(Fetch(live.asked, tuple(needed), live.tokens, there))
             case _:
                 self._orders.append(LetGo(live.asked))
@@ -123,35 +162,41 @@ class SchedulerSide:
         """After a bug: whatever was promised to vLLM for this request is a failure now."""
         self._orders.append(Refuse(request_id, why))
 
-    def finished(self, request: Request, status: str, block_ids: Sequence[int]) -> bool:
-        """Whether its blocks have to stay until the worker reports them sent."""
+    def finished(self, request: Request, status: str, block_ids: Sequence[int]) -> Ending:
         live = self._live.pop(request.request_id, None)
         if live is None:
-            return False
+            return Ending()
         if live.intent is Intent.HOLD:
-            if live.ordered:
-                self._holds -= 1
-                self._keep(live.asked, request, status, block_ids)
-            return live.ordered
+            if not live.ordered:
+                return Ending()
+            self._holds -= 1
+            return Ending(True, self._keep(live, request, status, block_ids))
         if not live.ordered:
             self._orders.append(LetGo(live.asked))
         elif status not in FINISHED:
             # Of no effect if the load is over; if not, vLLM waits for its report.
             self._orders.append(Cancel(live.asked.id))
-        return False
+        failed_load = live.loading and status == FAILED
+        return Ending(as_abort=failed_load and not speaks_nixl(live.asked.params))
 
     def take_orders(self) -> tuple[Order, ...]:
         orders, self._orders = tuple(self._orders), []
         return orders
 
-    def _keep(self, asked: Asked, request: Request, status: str, block_ids: Sequence[int]) -> bool:
+    def _keep(
+        self, live: _Live, request: Request, status: str, block_ids: Sequence[int]
+    ) -> dict[str, Any] | None:
+        """The answer."""
+        asked = live.asked
         tokens = min(len(asked.prompt), request.num_computed_tokens)
         if status not in FINISHED or tokens == 0:
             self._orders.append(Drop(asked.id, f"the prefill ended as {status}"))
-            return False
+            return None
         needed = block_ids[: -(-tokens // self._block_tokens)]
         self._orders.append(Kept(asked.id, tuple(needed), tokens, FINISHED[status]))
-        return True
+        if not speaks_nixl(asked.params):
+            return None
+        return filled(self._form, asked.id, needed, tokens, live.cached_tokens)
 
     def _of(self, request: Request) -> _Live | None:
         found = self._live.get(request.request_id)

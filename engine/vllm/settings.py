@@ -6,16 +6,22 @@
  "kv_connector_extra_config": {"transfer": "tcp", "api": "127.0.0.1:8000"}}
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
+from pdgate.engine.vllm.dialects import Mode
 from pdgate.protocols.instance import Role
 
 ROLES: Final[Mapping[str, str]] = {
     "kv_producer": Role.PREFILL,
     "kv_consumer": Role.DECODE,
     "kv_both": Role.BOTH,
+}
+
+CHOICES: Final[Mapping[str, Sequence[str]]] = {
+    "mode": tuple(Mode),
+    "mover": ("process", "threads"),
 }
 
 
@@ -30,6 +36,8 @@ class Extra:
         api: host:port of this engine's own HTTP API. P needs it to prefill what D asks it
             for (vllm-kvt batch).
         lease_seconds: How long P keeps blocks for D, and how long D waits for P.
+        mode: How KV moves with vllm-kvt (dialects.py).
+        mover: "process" or "threads": who writes into peers (kv_region.py).
         model: What P and D compare to know that they serve the same model; the model's
             path if empty.
     """
@@ -39,6 +47,8 @@ class Extra:
     advertise: str = ""
     api: str = ""
     lease_seconds: float = 30.0
+    mode: str = Mode.LAYERWISE.value
+    mover: str = "process"
     model: str = ""
 
 
@@ -73,6 +83,11 @@ def read(role: str, kv_port: int, extra: Mapping[str, Any], served_model: str) -
     chosen = Extra(**extra)
     if chosen.lease_seconds <= 0:
         raise ValueError("kv_connector_extra_config.lease_seconds must be positive")
+    for name, choices in CHOICES.items():
+        if extra.get(name, choices[0]) not in choices:
+            raise ValueError(
+                f"kv_connector_extra_config.{name} must be one of {', '.join(choices)}"
+            )
     # An engine that only asks needs no port that others know, and often shares its host.
     port = 0 if role == "kv_consumer" else kv_port
     return Settings(ROLES[role], port, chosen, served_model)

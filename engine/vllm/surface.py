@@ -1,4 +1,4 @@
-"""All that pdgate imports from vLLM. Its connector API calls itself experimental.
+"""All that pdgate imports from vLLM, and does to its tensors. Its connector API calls itself experimental.
 
 TESTED is what tests/end_to_end/vllm runs on. Another release starts with a warning if
 everything below is there, and not at all if something is missing: better than a hook that
@@ -8,6 +8,7 @@ is never called.
 # Without stubs all of vLLM is Any for the type checker: what we hand over is checked on our
 # side of connector.py.
 import logging
+from collections.abc import Iterable
 from typing import Any, Final
 
 try:
@@ -42,6 +43,7 @@ __all__ = [
     "check_version",
     "create_metric_per_engine",
     "instruction_set",
+    "rebase",
     "share_log",
 ]
 
@@ -79,3 +81,17 @@ def instruction_set(tensor: Any) -> str:
 
     block_tokens, head_dim = tensor.shape[2], tensor.shape[3] // 2
     return f"cpu-{cpu_attn._get_attn_isa(tensor.dtype, block_tokens, head_dim)}"
+
+
+def rebase(tensors: Iterable[Any], to: memoryview) -> None:
+    """The same tensors, at the same offsets of other bytes, which they keep alive.
+
+    What is in the old ones is lost to them.
+    """
+    import torch  # type: ignore[import-not-found]
+
+    storage = torch.frombuffer(to, dtype=torch.uint8).untyped_storage()
+    # The only mode in which tensors that were made in it can be changed.
+    with torch.inference_mode():
+        for tensor in tensors:
+            tensor.set_(storage, tensor.storage_offset(), tensor.size(), tensor.stride())

@@ -29,11 +29,10 @@ class Left:
 
 def prefill(pair: Pair, tokens: list[int]) -> Left:
     """Has P read a prompt."""
+    if pair.transfer is NIXL:
+        return prefill_by_nixl(pair, tokens)
     told = {"do_remote_decode": True, "do_remote_prefill": False}
     call_id = uuid.uuid4().hex
-    if pair.transfer is NIXL:
-        answer = _ask(pair, tokens, told, call_id)
-        return Left(answer.model_extra["kv_transfer_params"], call_id)
     if pair.transfer is MOONCAKE:
         transfer = {"transfer_id": uuid.uuid4().hex}
         _ask(pair, tokens, {**told, **transfer}, call_id)
@@ -44,8 +43,16 @@ def prefill(pair: Pair, tokens: list[int]) -> Left:
             "remote_bootstrap_addr": f"http://{pair.prefill_kv}",
         }
         return Left({**receive, **transfer}, call_id)
-    _ask(pair, tokens, told, call_id)
+    # Both wishes named would be vllm-nixl.
+    _ask(pair, tokens, {"do_remote_decode": True}, call_id)
     return Left({"do_remote_prefill": True, **asking(pair)}, call_id)
+
+
+def prefill_by_nixl(pair: Pair, tokens: list[int]) -> Left:
+    """P's answer leads to it; our own connector gives one too."""
+    call_id = uuid.uuid4().hex
+    answer = _ask(pair, tokens, {"do_remote_decode": True, "do_remote_prefill": False}, call_id)
+    return Left(answer.model_extra["kv_transfer_params"], call_id)
 
 
 def asking(pair: Pair) -> Params:

@@ -15,7 +15,7 @@ def crossed(
     """
     record = gateway.record(said.call_id)
     assert (record["path"], record["kv"]) == ("disaggregated", "handed_over")
-    assert (record["protocol"], record["mode"]) == (pair.transfer.protocol, gateway.mode)
+    assert (record["protocol"], record["mode"]) == (gateway.protocol, gateway.mode)
 
     def accounted() -> bool:
         grew = Prompts.of(pair.decode) - before

@@ -144,8 +144,8 @@ def _kv_address(url: str, kv: str) -> Sequence[str]:
     return "--instance", f"role=prefill,url={url},kv={kv}"
 
 
-def pdgate_over(backend: str) -> Transfer:
-    """A short lease, because vllm-kvt leaves P no other way to learn that D refused a call."""
+def pdgate_over(backend: str, mode: str = "layerwise") -> Transfer:
+    """A short lease, because it is P's only way to learn that D refused a call."""
 
     def connector(api_port: int, kv_port: int) -> dict[str, Any]:
         return {
@@ -156,10 +156,12 @@ def pdgate_over(backend: str) -> Transfer:
                 "transfer": backend,
                 "api": f"{LOOPBACK}:{api_port}",
                 "lease_seconds": LEASE_SECONDS,
+                "mode": mode,
             },
         }
 
-    return Transfer(f"vllm-kvt-{backend}", "vllm-kvt", connector, _kv_address, computed_by_decode=1)
+    name = f"pdgate-{backend}-{mode}"
+    return Transfer(name, "vllm-kvt", connector, _kv_address, computed_by_decode=1)
 
 
 NIXL: Final = Transfer(
@@ -185,6 +187,8 @@ MOONCAKE: Final = Transfer(
 PDGATE_TCP: Final = pdgate_over("tcp")
 PDGATE_SHM: Final = pdgate_over("shm")
 PDGATE_MOONCAKE: Final = pdgate_over("mooncake")
+PDGATE_PULL: Final = pdgate_over("tcp", "pull")
+PDGATE_PUSH: Final = pdgate_over("tcp", "push")
 
 
 class Pair:
@@ -208,7 +212,6 @@ class Pair:
         self.decode = ready(decode, self._decode_port)
         kv = self.prefill_kv
         self.serve: Sequence[str] = (
-            *("--pdd-protocol", transfer.protocol),
             *transfer.prefill_flag(self.prefill.url, kv),
             *("--decode", self.decode.url),
         )

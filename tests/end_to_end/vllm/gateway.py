@@ -15,12 +15,14 @@ from tests.support.ports import LOOPBACK, free_port
 from tests.support.processes import Child, child
 
 MODES: Final = ("batch", "staged")
+"""Scheduling modes."""
 START_SECONDS: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
 class Gateway:
     url: str
+    protocol: str
     mode: str
     process: Child
 
@@ -39,19 +41,22 @@ class Gateway:
 
 
 @contextmanager
-def gateway_over(pair: Pair, mode: str, logs: Path) -> Iterator[Gateway]:
+def gateway_over(pair: Pair, mode: str, logs: Path, protocol: str = "") -> Iterator[Gateway]:
+    """`protocol`: another than the pair's first one."""
+    protocol = protocol or pair.transfer.protocol
     port = free_port()
     url = f"http://{LOOPBACK}:{port}"
     command = [
         *(sys.executable, "-m", "pdgate", "serve"),
         *("--host", LOOPBACK, "--port", str(port)),
+        *("--pdd-protocol", protocol),
         *pair.serve,
         *("--scheduling-mode", mode),
         "--debug-routes",
         # On two cores that three engines and others share, a healthy one may answer late.
         *("--health-timeout", "20"),
     ]
-    log = logs / f"gateway-{pair.transfer.name}-{mode}.log"
+    log = logs / f"gateway-{pair.transfer.name}-{protocol}-{mode}.log"
     with child(command, log=log, name="gateway") as process:
         process.wait_for_http(f"{url}/ready", START_SECONDS)
-        yield Gateway(url, mode, process)
+        yield Gateway(url, protocol, mode, process)

@@ -4,8 +4,9 @@ import re
 import time
 import urllib.request
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
+from pdgate.engine.vllm.metrics import PREFIX
 from tests.end_to_end.vllm.engines import Engine
 
 SETTLE_SECONDS = 12
@@ -24,6 +25,12 @@ def metric(engine: Engine, name: str, **labels: str) -> float:
         if found and all(f'{label}="{value}"' in found[1] for label, value in labels.items()):
             total += float(found[2])
     return total
+
+
+def names_of_metrics(engine: Engine) -> set[str]:
+    with urllib.request.urlopen(f"{engine.url}/metrics", timeout=30) as answer:
+        text = answer.read().decode()
+    return set(re.findall(r"^([a-z_:]+)(?=[{ ])", text, re.MULTILINE))
 
 
 def held_share(engine: Engine) -> float:
@@ -56,6 +63,26 @@ class Prompts:
             self.computed - before.computed,
             self.transferred - before.transferred,
             self.cached - before.cached,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """What our own connector has counted so far, on one engine."""
+
+    bytes: float
+    transfers: float
+    seconds: float
+    failed: float
+    expired: float
+
+    @classmethod
+    def by(cls, engine: Engine) -> "Counted":
+        return cls(*(metric(engine, f"{PREFIX}{each.name}_total") for each in fields(cls)))
+
+    def __sub__(self, before: "Counted") -> "Counted":
+        return Counted(
+            *(getattr(self, one.name) - getattr(before, one.name) for one in fields(self))
         )
 
 

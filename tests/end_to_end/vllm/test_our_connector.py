@@ -1,7 +1,4 @@
-"""PdgateConnector over each of our backends, and what must not hurt more than one request.
-
-The pair over tcp goes through all tests of this folder; the others through these.
-"""
+"""What must not hurt more than one request of PdgateConnector's, and what it counts."""
 
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -10,101 +7,50 @@ from signal import SIGCONT, SIGKILL, SIGSTOP
 from typing import Any
 
 import pytest
-from openai import APIStatusError, APITimeoutError, InternalServerError
+from openai import APITimeoutError, BadRequestError, InternalServerError
 
-from tests.end_to_end.vllm.asking import GREEDY, client, complete, prompt
-from tests.end_to_end.vllm.by_hand import Left, asking, decode, prefill
-from tests.end_to_end.vllm.crossing import crossed
-from tests.end_to_end.vllm.engines import (
-    BLOCK,
-    LEASE_SECONDS,
-    PDGATE_MOONCAKE,
-    PDGATE_SHM,
-    Engine,
-    Fleet,
-    Pair,
-    Transfer,
+from pdgate.engine.vllm.metrics import COUNTERS, GAUGES, PREFIX
+from tests.end_to_end.vllm.asking import GREEDY, Said, client, complete, prompt
+from tests.end_to_end.vllm.by_hand import Left, asking, decode, prefill, prefill_by_nixl
+from tests.end_to_end.vllm.engines import BLOCK, LEASE_SECONDS, PDGATE_SHM, Engine, Fleet, Pair
+from tests.end_to_end.vllm.metrics import (
+    Counted,
+    held_share,
+    metric,
+    names_of_metrics,
+    running,
+    settles,
 )
-from tests.end_to_end.vllm.gateway import MODES, Gateway, gateway_over
-from tests.end_to_end.vllm.isolation import isolated
-from tests.end_to_end.vllm.metrics import Prompts, held_share, metric, running, settles
 from tests.support.processes import Child, answers_200
 
 BLOCK_BYTES = 2 * 2 * 2 * BLOCK * 32 * 4
 """Of the model that make_model.py makes: layers, K and V, KV heads, tokens, head size, float32."""
 
-lengths = pytest.mark.parametrize("length", [5, BLOCK + 1, 700])
-
-
-# A pair takes half a minute to start: what does not depend on the backend is tried on one.
-on_one = pytest.mark.parametrize("ours", [PDGATE_SHM], indirect=True, ids=lambda it: it.name)
-
-
-@pytest.fixture(scope="module", params=[PDGATE_SHM, PDGATE_MOONCAKE], ids=lambda it: it.name)
-def ours(
-    request: pytest.FixtureRequest, fleet: Fleet, starting_alone: tuple[Child, int]
-) -> Iterator[Pair]:
-    transfer: Transfer = request.param
-    isolated(transfer)
-    with ExitStack() as stack:
-        yield Pair(fleet, transfer, stack)
-
 
 @pytest.fixture(scope="module")
-def our_gateways(fleet: Fleet, ours: Pair) -> Iterator[Mapping[str, Gateway]]:
+def ours(fleet: Fleet, starting_alone: tuple[Child, int]) -> Iterator[Pair]:
+    """A pair takes half a minute to start, and nothing in here depends on the backend."""
     with ExitStack() as stack:
-        yield {mode: stack.enter_context(gateway_over(ours, mode, fleet.logs)) for mode in MODES}
+        yield Pair(fleet, PDGATE_SHM, stack)
 
 
-@lengths
-@pytest.mark.parametrize("mode", MODES)
-def test_a_completion_equals_that_of_one_engine(
-    mode: str, length: int, alone: Engine, ours: Pair, our_gateways: Mapping[str, Gateway]
-) -> None:
-    asked = prompt(length, f"{ours.transfer.name} {mode} {length}")
-    gateway = our_gateways[mode]
-    before = Prompts.of(ours.decode)
-
-    with client(gateway.url) as through, client(alone.url) as reference:
-        said = complete(through, asked)
-        expected = complete(reference, asked)
-
-    assert said.answer == expected.answer
-    crossed(said, before, ours, gateway)
-
-
-def test_calls_at_once_do_not_mix(
-    alone: Engine, ours: Pair, our_gateways: Mapping[str, Gateway]
-) -> None:
-    prompts = [prompt(40 + 50 * i, f"{ours.transfer.name} at once {i}") for i in range(8)]
-
-    with (
-        client(our_gateways["batch"].url) as through,
-        client(alone.url) as reference,
-        ThreadPoolExecutor(len(prompts)) as at_once,
-    ):
-        said = list(at_once.map(lambda asked: complete(through, asked).token_ids, prompts))
-        expected = [complete(reference, asked).token_ids for asked in prompts]
-
-    assert said == expected
-    nothing_is_held(ours)
-
-
-@on_one
 def test_what_was_moved_is_counted(ours: Pair) -> None:
-    before = {name: metric(ours.decode, f"vllm:pdgate_{name}_total") for name in COUNTED}
+    before = Counted.by(ours.decode)
 
     delegate(ours, prompt(3 * BLOCK + 2, f"{ours.transfer.name} counted"))
 
-    def counted() -> bool:
-        grown = {n: metric(ours.decode, f"vllm:pdgate_{n}_total") - before[n] for n in COUNTED}
-        return grown == {"bytes": 4 * BLOCK_BYTES, "transfers": 1, "failed": 0}
-
-    assert settles(counted)
-    assert metric(ours.decode, "vllm:pdgate_seconds_total") > 0
+    assert settles(lambda: Counted.by(ours.decode) != before)
+    grown = Counted.by(ours.decode) - before
+    assert (grown.bytes, grown.transfers, grown.failed) == (4 * BLOCK_BYTES, 1, 0)
+    assert grown.seconds > 0
 
 
-COUNTED = ("bytes", "transfers", "failed")
+def test_each_engine_shows_all_of_the_metrics(ours: Pair) -> None:
+    for engine in (ours.prefill, ours.decode):
+        names = [*(f"{name}_total" for name in COUNTERS), *GAUGES]
+        shown = names_of_metrics(engine)
+        assert {f"{PREFIX}{name}" for name in names} <= shown
+
 
 BAD: list[dict[str, Any]] = [
     {"do_remote_prefill": True},
@@ -120,7 +66,6 @@ BAD: list[dict[str, Any]] = [
 ]
 
 
-@on_one
 @pytest.mark.parametrize("params", BAD, ids=str)
 def test_a_bad_request_hurts_nobody_else(params: dict[str, Any], alone: Engine, ours: Pair) -> None:
     """It fails, or is computed where it is; stock connectors lose the engine to some of these."""
@@ -131,36 +76,62 @@ def test_a_bad_request_hurts_nobody_else(params: dict[str, Any], alone: Engine, 
     for engine in (ours.prefill, ours.decode):
         with client(engine.url) as direct:
             said = outcome(direct, asked, params)
-            assert said in (500, expected)
+            assert said in ("refused", expected)
 
     assert delegate(ours, asked).token_ids == expected
     nothing_is_held(ours)
 
 
-@on_one
 def test_a_call_of_an_unknown_id_fails(ours: Pair) -> None:
     asked = prompt(70, f"{ours.transfer.name} unknown")
-    left = Left({"do_remote_prefill": True, **asking(ours)}, "nobody-prefilled-this")
+    failed = Counted.by(ours.decode).failed
 
-    with pytest.raises(InternalServerError):
-        decode(ours, asked, left)
+    said = decode(ours, asked, unknown(ours))
 
+    assert (said.finish_reason, said.token_ids) == ("abort", [])
+    assert settles(lambda: Counted.by(ours.decode).failed == failed + 1)
     nothing_is_held(ours)
 
 
-@on_one
+def test_a_pull_of_an_unknown_id_fails(ours: Pair) -> None:
+    """As vllm-nixl has it: vLLM's own 500, which names no cause."""
+    asked = prompt(70, f"{ours.transfer.name} unknown pull")
+    left = prefill_by_nixl(ours, asked)
+
+    with pytest.raises(InternalServerError):
+        decode(ours, asked, Left({**left.params, "remote_request_id": "nobody's"}, left.call_id))
+
+    assert decode(ours, asked, left).finish_reason == "length"
+    nothing_is_held(ours)
+
+
 def test_what_nobody_fetches_is_given_back(ours: Pair) -> None:
-    expired = metric(ours.prefill, "vllm:pdgate_expired_total")
+    expired = Counted.by(ours.prefill).expired
 
     left = prefill(ours, prompt(100, f"{ours.transfer.name} unfetched"))
 
+    assert settles(lambda: metric(ours.prefill, f"{PREFIX}held_blocks") == 4)
     assert settles(lambda: held_share(ours.prefill) == 0, LEASE_SECONDS + 10)
-    assert settles(lambda: metric(ours.prefill, "vllm:pdgate_expired_total") == expired + 1)
-    with pytest.raises(InternalServerError):
-        decode(ours, prompt(100, f"{ours.transfer.name} unfetched"), left)
+    assert settles(lambda: Counted.by(ours.prefill).expired == expired + 1)
+    assert settles(lambda: metric(ours.prefill, f"{PREFIX}held_blocks") == 0)
+    late = decode(ours, prompt(100, f"{ours.transfer.name} unfetched"), left)
+    assert late.finish_reason == "abort"
 
 
-@on_one
+def test_what_decode_refuses_is_held_until_the_lease_ends_and_shown(ours: Pair) -> None:
+    """D answers 400 before its connector hears of the call, so nobody can tell P."""
+    expired = Counted.by(ours.prefill).expired
+    asked = prompt(100, f"{ours.transfer.name} refused")
+    left = prefill(ours, asked)
+
+    with client(ours.decode.url) as direct, pytest.raises(BadRequestError):
+        ask(direct, asked, left.params, left.call_id, max_tokens=1_000_000)
+
+    assert settles(lambda: metric(ours.prefill, f"{PREFIX}held_blocks") == 4)
+    assert settles(lambda: Counted.by(ours.prefill).expired == expired + 1, LEASE_SECONDS + 10)
+    nothing_is_held(ours)
+
+
 def test_a_client_that_leaves_while_prefill_hangs_frees_decode(ours: Pair) -> None:
     asked = prompt(300, f"{ours.transfer.name} leaves early")
     ours.prefill.process.signal(SIGSTOP)
@@ -175,7 +146,6 @@ def test_a_client_that_leaves_while_prefill_hangs_frees_decode(ours: Pair) -> No
     delegate(ours, asked)
 
 
-@on_one
 def test_prefill_killed_in_the_middle_fails_one_call_and_can_come_back(
     alone: Engine, ours: Pair
 ) -> None:
@@ -187,8 +157,7 @@ def test_prefill_killed_in_the_middle_fails_one_call_and_can_come_back(
         waiting = beside.submit(delegate, ours, asked)
         assert settles(lambda: held_share(ours.decode) > 0)
         ours.prefill.process.signal(SIGKILL)
-        with pytest.raises(InternalServerError):
-            waiting.result(LEASE_SECONDS * 3)
+        assert waiting.result(LEASE_SECONDS * 3).finish_reason == "abort"
 
     assert settles(lambda: held_share(ours.decode) == 0)
     ours.restart_prefill()
@@ -197,23 +166,31 @@ def test_prefill_killed_in_the_middle_fails_one_call_and_can_come_back(
     nothing_is_held(ours)
 
 
-def delegate(pair: Pair, tokens: list[int]) -> Any:
+def delegate(pair: Pair, tokens: list[int]) -> Said:
     """One request to D, which has P compute the prompt."""
     with client(pair.decode.url) as direct:
         return ask(direct, tokens, asking(pair))
 
 
+def unknown(pair: Pair) -> Left:
+    return Left({"do_remote_prefill": True, **asking(pair)}, "nobody-prefilled-this")
+
+
 def outcome(direct: Any, tokens: list[int], params: Mapping[str, Any]) -> Any:
-    """The tokens, or the status of the refusal."""
+    """The tokens, or that the load failed, in either way of saying so."""
     try:
-        return ask(direct, tokens, params).token_ids
-    except APIStatusError as error:
-        return error.status_code
+        said = ask(direct, tokens, params)
+    except InternalServerError:
+        return "refused"
+    return "refused" if said.finish_reason == "abort" else said.token_ids
 
 
-def ask(direct: Any, tokens: list[int], params: Mapping[str, Any]) -> Any:
+def ask(
+    direct: Any, tokens: list[int], params: Mapping[str, Any], call_id: str = "", **more: Any
+) -> Said:
     extra = {**GREEDY["extra_body"], "kv_transfer_params": params}
-    return complete(direct, tokens, extra_body=extra)
+    headers = {"X-Request-Id": call_id} if call_id else {}
+    return complete(direct, tokens, extra_body=extra, extra_headers=headers, **more)
 
 
 def nothing_is_held(pair: Pair, seconds: float = LEASE_SECONDS + 10) -> None:

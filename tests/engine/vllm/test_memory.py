@@ -1,48 +1,11 @@
-"""KV tensors as vLLM's CPU backend lays them out, without torch."""
-
-import math
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 import pytest
 
 from pdgate.engine.vllm import memory
+from tests.engine.vllm.tensors import BASE, LAYER_BYTES, Tensor, two_layers
 
-BASE = 1 << 20
-SHAPE = (256, 2, 32, 64)
-LAYER_BYTES = math.prod(SHAPE) * 4
-
-
-@dataclass(frozen=True)
-class Storage:
-    address: int
-
-    def data_ptr(self) -> int:
-        return self.address
-
-
-@dataclass(frozen=True)
-class Tensor:
-    address: int
-    shape: tuple[int, ...] = SHAPE
-    dtype: Any = "torch.float32"
-    contiguous: bool = True
-    storage: int = BASE
-
-    def element_size(self) -> int:
-        return 4
-
-    def is_contiguous(self) -> bool:
-        return self.contiguous
-
-    def data_ptr(self) -> int:
-        return self.address
-
-    def untyped_storage(self) -> Storage:
-        return Storage(self.storage)
-
-
-LAYERS = {"layers.1": Tensor(BASE + LAYER_BYTES), "layers.0": Tensor(BASE)}
+LAYERS = two_layers()
 
 
 def test_all_layers_are_one_stretch_of_pages() -> None:

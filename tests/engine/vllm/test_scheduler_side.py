@@ -17,13 +17,15 @@ from pdgate.engine.vllm.orders import (
     Progress,
     Refuse,
 )
-from pdgate.engine.vllm.scheduler_side import SchedulerSide
+from pdgate.engine.vllm.scheduler_side import Ending, SchedulerSide
 
 BLOCK = 4
 HOLD = {"do_remote_decode": True}
 FETCH = {"remote_host": "h", "remote_port": 1, "do_remote_prefill": True}
 DELEGATE = {"remote_host": "h", "remote_port": 1}
-CAPPED, ABORTED = "FINISHED_LENGTH_CAPPED", "FINISHED_ABORTED"
+ASK = {"do_remote_decode": True, "do_remote_prefill": False}
+ANSWER = {"do_remote_decode": False, "do_remote_prefill": True, "remote_request_id": "p1"}
+CAPPED, ABORTED, FAILED = "FINISHED_LENGTH_CAPPED", "FINISHED_ABORTED", "FINISHED_ERROR"
 
 
 @dataclass
@@ -115,7 +117,7 @@ def test_a_peer_is_told_when_the_client_left_the_queue(side: SchedulerSide) -> N
     request = Request(kv_transfer_params=FETCH)
     side.matched(request, 0)
 
-    assert not side.finished(request, ABORTED, [])
+    assert side.finished(request, ABORTED, []) == Ending()
 
     assert side.take_orders() == (LetGo(request.asked),)
 
@@ -125,7 +127,7 @@ def test_a_load_is_cancelled_when_its_client_leaves(side: SchedulerSide) -> None
     side.allocated(request, [5, 6, 7], 9)
     side.take_orders()
 
-    assert not side.finished(request, ABORTED, [])
+    assert side.finished(request, ABORTED, []) == Ending()
 
     assert side.take_orders() == (Cancel(request.request_id),)
 
@@ -135,7 +137,7 @@ def test_an_answered_request_leaves_nothing_behind(side: SchedulerSide) -> None:
     side.allocated(request, [5, 6, 7], 9)
     side.take_orders()
 
-    assert not side.finished(request, CAPPED, [5, 6, 7])
+    assert side.finished(request, CAPPED, [5, 6, 7]) == Ending()
 
     assert side.take_orders() == ()
     assert side._live == {}
@@ -148,7 +150,7 @@ def test_a_whole_prompt_is_kept(status: str, why: str, side: SchedulerSide) -> N
     side.allocated(request, [3, 4, 5], 0)
     request.num_computed_tokens = 10
 
-    assert side.finished(request, status, [3, 4, 5, 6])
+    assert side.finished(request, status, [3, 4, 5, 6]) == Ending(keeps=True)
 
     held = Kept(request.request_id, (3, 4, 5), 10, why)
     assert side.take_orders() == (Hold(request.asked), held)
@@ -160,7 +162,7 @@ def test_an_aborted_prefill_is_dropped_by_who_knows_its_readers(side: SchedulerS
     side.allocated(request, [3, 4, 5], 0)
     request.num_computed_tokens = 4
 
-    assert side.finished(request, ABORTED, [3])
+    assert side.finished(request, ABORTED, [3]) == Ending(keeps=True)
 
     (_, drop) = side.take_orders()
     assert isinstance(drop, Drop)
@@ -170,7 +172,7 @@ def test_a_prefill_that_left_the_queue_has_nothing_to_drop(side: SchedulerSide) 
     request = Request(kv_transfer_params=HOLD)
     side.matched(request, 0)
 
-    assert not side.finished(request, ABORTED, [])
+    assert side.finished(request, ABORTED, []) == Ending()
     assert side.take_orders() == ()
 
 
@@ -179,7 +181,7 @@ def test_requests_of_nobody_else_are_left_alone(side: SchedulerSide) -> None:
 
     assert side.matched(request, 0) == 0
     side.allocated(request, [1, 2, 3], 0)
-    assert not side.finished(request, CAPPED, [1, 2, 3])
+    assert side.finished(request, CAPPED, [1, 2, 3]) == Ending()
     assert side.take_orders() == ()
 
 
@@ -231,3 +233,56 @@ def test_the_readers_of_a_preempted_prefill_are_evicted(side: SchedulerSide) -> 
     side.preempted("another")
 
     assert side.take_orders() == (Evict(request.request_id),)
+
+
+def test_a_prefill_of_vllm_nixl_says_where_its_blocks_are(side: SchedulerSide) -> None:
+    side.answers_with({"remote_host": "h", "remote_block_ids": []})
+    request = Request(kv_transfer_params=ASK)
+    side.matched(request, BLOCK)
+    side.allocated(request, [3, 4, 5], 0)
+    request.num_computed_tokens = 10
+
+    ending = side.finished(request, CAPPED, [3, 4, 5, 6])
+
+    assert ending.keeps
+    assert ending.answer == {
+        "remote_host": "h",
+        "remote_request_id": request.request_id,
+        "remote_block_ids": [[3, 4, 5]],
+        "remote_num_tokens": 10,
+        "remote_prefill_cached_tokens": BLOCK,
+    }
+
+
+@pytest.mark.parametrize(("params", "status"), [(HOLD, CAPPED), (ASK, ABORTED)])
+def test_nobody_else_is_told_of_blocks(
+    params: dict[str, Any], status: str, side: SchedulerSide
+) -> None:
+    """vllm-kvt meets by request id; and what was aborted has nothing to read."""
+    side.answers_with({"remote_host": "h"})
+    request = Request(kv_transfer_params=params)
+    side.allocated(request, [3, 4, 5], 0)
+    request.num_computed_tokens = 10
+
+    assert side.finished(request, status, [3, 4, 5]) == Ending(keeps=True)
+
+
+@pytest.mark.parametrize(
+    ("params", "as_abort"), [(FETCH, True), (DELEGATE, True), (ANSWER, False)], ids=repr
+)
+def test_a_load_that_failed_ends_as_its_protocol_says(
+    params: dict[str, Any], as_abort: bool, side: SchedulerSide
+) -> None:
+    request = Request(kv_transfer_params=params)
+    side.allocated(request, [5, 6, 7], 9)
+
+    assert side.finished(request, FAILED, []) == Ending(as_abort=as_abort)
+
+
+def test_what_fails_after_its_load_was_not_its_load(side: SchedulerSide) -> None:
+    """A grammar that cannot be compiled, say: vLLM tells its client."""
+    request = Request(kv_transfer_params=FETCH)
+    side.allocated(request, [5, 6, 7], 9)
+    side.allocated(request, [5, 6, 7], 0)
+
+    assert side.finished(request, FAILED, []) == Ending()

@@ -1,0 +1,42 @@
+"""What breaks on every step is said now and then.
+
+vLLM calls a connector's hooks hundreds of times a second, some once per layer, and a bug in
+one of them breaks them all: the traceback is told once, then again each minute with a count.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+REPEAT_SECONDS: Final = 60.0
+
+log = logging.getLogger(__name__)
+
+
+class Complaints:
+    """Thread-safe."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._lock = threading.Lock()
+        self._said: dict[str, float] = {}
+        self._left_out: dict[str, int] = {}
+
+    def about(self, what: str) -> None:
+        """From within `except`. `what` is one of a few: it is remembered."""
+        now = self._now()
+        with self._lock:
+            said = self._said.get(what)
+            if said is not None and now - said < REPEAT_SECONDS:
+                self._left_out[what] = self._left_out.get(what, 0) + 1
+                return
+            self._said[what] = now
+            left_out = self._left_out.pop(what, 0)
+        since = f" (and {left_out} times since the last such line)" if left_out else ""
+        log.exception("%s broke%s", what, since)
+
+
+HOOKS: Final = Complaints()
+"""Of this process, as there is one connector in it."""

@@ -1,0 +1,157 @@
+"""vLLM's scheduler as a connector meets it, with the asserts that end an engine.
+
+    waiting --blocks--> loading --received--> loaded -.
+       ^   '----------- running <---------------------'
+       '--preempted--'     '--> finished, its blocks held until sent or received
+
+Source: vLLM 0.32.0, v1/core/sched/scheduler.py: schedule(), update_from_output(),
+finish_requests(), _update_from_kv_xfer_finished(); what comes in which order in a step is
+as measured on it. The policy for failed loads is "fail".
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pdgate.engine.connector import Connector, Core
+from pdgate.engine.vllm.orders import Evict
+from pdgate.engine.vllm.scheduler_side import SchedulerSide
+from pdgate.engine.vllm.worker_side import WorkerSide
+from tests.engine.vllm.moody_peer import MoodyPeer
+from tests.engine.vllm.worker_rig import FakeCalls
+
+BLOCK_TOKENS: Final = 4
+CHUNK_TOKENS: Final = 6
+LAYERS: Final = 2
+PROMPT: Final = tuple(range(10))
+TOTAL_BLOCKS: Final = 10
+
+
+@dataclass
+class Request:
+    request_id: str
+    kv_transfer_params: dict[str, Any] | None
+    prompt_token_ids: list[int] | None = field(default_factory=lambda: list(PROMPT))
+    prompt_embeds: Any = None
+    mm_features: Any = ()
+    lora_request: Any = None
+    cache_salt: str | None = None
+    num_computed_tokens: int = 0
+    state: str = "waiting"
+    blocks: list[int] = field(default_factory=list)
+
+
+class FakeVllm:
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.free = set(range(TOTAL_BLOCKS))
+        self.requests: dict[str, Request] = {}
+        self.received: Counter[str] = Counter()
+        self.started: set[str] = set()
+        """All that vLLM has waited for."""
+        self._to_preempt: list[Request] = []
+        self._side = SchedulerSide(BLOCK_TOKENS)
+        self.worker = WorkerSide(self._connect, FakeCalls, lambda: self.now)
+
+    def _connect(self, core: Core) -> Connector:
+        self.peer = MoodyPeer(core)
+        return self.peer
+
+    def arrive(self, params: dict[str, Any]) -> None:
+        name = f"cmpl-r{len(self.requests)}-{len(self.started)}-{sum(self.received.values())}"
+        while name in self.requests or name in self.started:
+            name += "x"
+        self.requests[name] = Request(name, params)
+
+    def in_state(self, *states: str) -> list[Request]:
+        return [request for request in self.requests.values() if request.state in states]
+
+    def preempt(self, request: Request) -> None:
+        self._to_preempt.append(request)
+
+    def abort(self, request: Request) -> None:
+        self._finish(request, "FINISHED_ABORTED")
+
+    def step(self) -> None:
+        preempted = self._preempt()
+        for request in self.in_state("waiting", "loaded"):
+            self._place(request)
+        ends = self._compute()
+        orders = self._side.take_orders()
+        if any(isinstance(order, Evict) for order in orders):
+            self.worker.evict(orders)
+        for blocks in preempted:
+            self.peer.nobody_is_in(blocks)
+        self.worker.obey(orders)
+        for layer in range(LAYERS):
+            self.worker.computed(layer)
+        results = self.worker.results()
+        for request, end in ends:
+            request.num_computed_tokens = end
+            if end == len(PROMPT):
+                self._finish(request, "FINISHED_LENGTH_CAPPED")
+        for request_id in results.failed:
+            found = self.requests.get(request_id)
+            if found is not None and found.state == "loading":
+                self._finish(found, "FINISHED_ERROR")
+        for request_id in results.received:
+            self.received[request_id] += 1
+            request = self.requests[request_id]
+            if request.state == "loading":
+                request.state = "loaded"
+            else:
+                assert request.state == "finished"
+                self._free(request)
+        for request_id in results.sent:
+            assert self.requests[request_id].state == "finished"
+            self._free(self.requests[request_id])
+
+    def _preempt(self) -> list[list[int]]:
+        left = []
+        for request in self._to_preempt:
+            if request.state != "running":
+                continue
+            self._side.preempted(request.request_id)
+            left.append(request.blocks)
+            self.free |= set(request.blocks)
+            request.blocks, request.state, request.num_computed_tokens = [], "waiting", 0
+        self._to_preempt = []
+        return left
+
+    def _place(self, request: Request) -> None:
+        if request.state == "loaded":
+            self._side.allocated(request, request.blocks, 0)
+            request.num_computed_tokens = len(PROMPT) - 1
+            request.state = "running"
+            return
+        external = self._side.matched(request, 0)
+        needed = -(-len(PROMPT) // BLOCK_TOKENS)
+        if len(self.free) < needed:
+            return
+        request.blocks = [self.free.pop() for _ in range(needed)]
+        self._side.allocated(request, request.blocks, external)
+        request.state = "loading" if external else "running"
+        if external:
+            self.started.add(request.request_id)
+
+    def _compute(self) -> list[tuple[Request, int]]:
+        ends = []
+        for request in self.in_state("running"):
+            end = min(request.num_computed_tokens + CHUNK_TOKENS, len(PROMPT))
+            self._side.computing(request.request_id, request.blocks, end)
+            ends.append((request, end))
+        return ends
+
+    def _finish(self, request: Request, status: str) -> None:
+        awaited = request.state == "loading"
+        request.state = "finished"
+        blocks = [] if awaited else request.blocks
+        ending = self._side.finished(request, status, blocks)
+        if not (ending.keeps or awaited):
+            self._free(request)
+
+    def _free(self, request: Request) -> None:
+        self.peer.nobody_is_in(request.blocks)
+        assert not self.free & set(request.blocks)
+        self.free |= set(request.blocks)
+        del self.requests[request.request_id]

@@ -1,0 +1,57 @@
+"""vLLM's KV cache becomes memory that the mover process can map, or stays as it is."""
+
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from pdgate.engine.vllm.kv_region import open_region
+from pdgate.transfer import registry
+from pdgate.transfer.base import Backend
+from pdgate.transfer.memory import address
+from tests.engine.vllm.tensors import BASE, LAYER_BYTES, Tensor, rebase, two_layers
+
+
+@pytest.fixture(params=["tcp", "shm"])
+def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
+    with closing(registry.load(request.param)) as backend:
+        yield backend
+
+
+def test_all_tensors_move_into_shared_memory(backend: Backend) -> None:
+    """A layer may hold a view of its own; what it wrote elsewhere would reach nobody."""
+    tensors = two_layers()
+    view = Tensor(BASE + LAYER_BYTES, shape=(512, 2, 16, 64))
+
+    region, found = open_region(backend, tensors, [tensors["layers.0"], view], "", rebase)
+
+    base = address(region.memory)
+    assert region.share() is not None
+    assert (found.address, found.length) == (base, 2 * LAYER_BYTES)
+    assert tensors["layers.0"].address == base
+    assert tensors["layers.1"].address == view.address == base + LAYER_BYTES
+
+
+@pytest.mark.parametrize(
+    "bound", [Tensor(BASE, storage=BASE - 64), [Tensor(BASE)]], ids=["other storage", "a list"]
+)
+def test_what_cannot_all_be_moved_stays(
+    bound: object, backend: Backend, caplog: pytest.LogCaptureFixture
+) -> None:
+    tensors = two_layers()
+
+    region, found = open_region(backend, tensors, [bound], "", rebase)
+
+    assert region.share() is None
+    assert tensors == two_layers()
+    assert (found.address, found.length) == (BASE, 2 * LAYER_BYTES)
+    assert "stays private memory" in caplog.text
+
+
+def test_it_stays_where_that_is_wanted(backend: Backend) -> None:
+    tensors = two_layers()
+
+    region, _ = open_region(backend, tensors, tensors.values(), "", None)
+
+    assert region.share() is None
+    assert tensors == two_layers()

@@ -1,0 +1,136 @@
+"""Two worker halves with the real hand-over between them, over memory of their own.
+
+The test is vLLM: it gives the orders of each step and calls the hook of each layer.
+"""
+
+import threading
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+from typing import Any
+
+from pdgate.engine.connector import Connector, Core
+from pdgate.engine.hand_over.settings import ConnectorSettings
+from pdgate.engine.layout import Layout
+from pdgate.engine.vllm.dialects import Dialects, Mode
+from pdgate.engine.vllm.intent import PREFILL_ID
+from pdgate.engine.vllm.orders import Asked, Fetch, Hold, Kept
+from pdgate.engine.vllm.prefill_call import Calls, Failed
+from pdgate.engine.vllm.reports import Results
+from pdgate.engine.vllm.worker_side import WorkerSide
+from pdgate.transfer import registry
+
+SECONDS = 10.0
+LAYOUT = Layout(layers=3, blocks=16, kv_heads=2, block_tokens=4, head_dim=8)
+PROMPT = tuple(range(100, 110))
+TOKENS = len(PROMPT) - 1
+P_BLOCKS, D_BLOCKS = (9, 2, 5), (4, 11, 7)
+
+
+class Engine(WorkerSide, Calls):
+    """A worker and its KV memory; it also takes the calls that its hand-over makes to its API."""
+
+    def __init__(
+        self,
+        backend: str,
+        role: str,
+        stack: ExitStack,
+        mode: Mode = Mode.LAYERWISE,
+        layout: Layout = LAYOUT,
+    ) -> None:
+        self.memory = bytearray(layout.total_bytes)
+        self.loads: dict[str, threading.Event] = {}
+        self.prefills: list[str] = []
+        self.asked_for = threading.Event()
+        self.freed = threading.Event()
+        transfer = stack.enter_context(closing(registry.load(backend)))
+        region = transfer.register(memoryview(self.memory))
+
+        def connect(core: Core) -> Connector:
+            settings = ConnectorSettings(role, "127.0.0.1", 0, "127.0.0.1", 0, SECONDS, "tiny")
+            self.hand_over = Dialects(
+                mode,
+                core=core,
+                layout=layout,
+                regions=[region],
+                backend=transfer,
+                settings=settings,
+            )
+            return self.hand_over
+
+        super().__init__(connect, self._its_own_api)
+        stack.callback(self.close)
+
+    def _its_own_api(self, failed: Failed) -> Calls:
+        return self
+
+    def start(self, prefill_id: str, prompt: Sequence[int]) -> None:
+        self.prefills.append(prefill_id)
+        self.asked_for.set()
+
+    def cancel(self, prefill_id: str) -> None:
+        """vLLM would abort the request; the test does."""
+
+    def loaded(self, request_id: str, error: str | None = None) -> None:
+        super().loaded(request_id, error)
+        self.loads[request_id].set()
+
+    def release(self, request_id: str) -> None:
+        super().release(request_id)
+        self.freed.set()
+
+    def page(self, layer: int, block_id: int) -> memoryview:
+        start = LAYOUT.page_offset(layer, block_id)
+        return memoryview(self.memory)[start : start + LAYOUT.page_bytes]
+
+    def fetch(self, params: dict[str, Any], wire_id: str = "r") -> None:
+        self.loads["d1"] = threading.Event()
+        self.obey([Fetch(Asked("d1", wire_id, PROMPT, params), D_BLOCKS, TOKENS, 0)])
+
+    def outcome(self) -> Results:
+        assert self.loads["d1"].wait(SECONDS)
+        return self.results()
+
+
+class Pair:
+    def __init__(
+        self,
+        backend: str,
+        stack: ExitStack,
+        modes: tuple[Mode, Mode] = (Mode.LAYERWISE, Mode.LAYERWISE),
+        d_layout: Layout = LAYOUT,
+    ) -> None:
+        """`modes`: prefill's and decode's."""
+        self.p = Engine(backend, "prefill", stack, modes[0])
+        self.d = Engine(backend, "decode", stack, modes[1], d_layout)
+
+    @property
+    def at_p(self) -> dict[str, Any]:
+        host, port = self.p.connector.kv_address
+        return {"remote_host": host, "remote_port": port}
+
+    def delegated(self) -> Hold:
+        """D has asked, and P's request for it has come in."""
+        self.d.fetch(self.at_p)
+        assert self.p.asked_for.wait(SECONDS)
+        params = {"do_remote_decode": True, PREFILL_ID: self.p.prefills[0]}
+        return Hold(Asked("p1", "r", PROMPT[:TOKENS], params))
+
+    def compute(self, layer: int) -> None:
+        for place, block_id in enumerate(P_BLOCKS):
+            self.p.page(layer, block_id)[:] = content(layer, place)
+        self.p.computed(layer)
+
+    def same(self) -> bool:
+        return all(
+            self.d.page(layer, block_id) == content(layer, place)
+            for layer in range(LAYOUT.layers)
+            for place, block_id in enumerate(D_BLOCKS)
+        )
+
+
+def content(layer: int, place: int) -> bytes:
+    return bytes([1 + 10 * layer + place]) * LAYOUT.page_bytes
+
+
+def kept(tokens: int = TOKENS) -> Kept:
+    return Kept("p1", P_BLOCKS, tokens, "length")
