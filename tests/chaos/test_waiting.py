@@ -1,0 +1,34 @@
+"""Waiting ends with what was waited for, or says what never came."""
+
+import pytest
+
+from pdgate.chaos.waiting import NeverHappened, accepts, until
+from tests.support.raw_server import Peer, raw_server
+
+
+async def test_it_returns_the_first_answer_that_is_true() -> None:
+    answers = iter([0, 0, 3])
+
+    async def question() -> int:
+        return next(answers)
+
+    assert await until(question, "three") == 3
+
+
+async def test_what_never_comes_is_named() -> None:
+    async def never() -> bool:
+        return False
+
+    with pytest.raises(NeverHappened, match="the moon"):
+        await until(never, "the moon", within_seconds=0.05)
+
+
+async def test_a_listener_accepts_until_it_stops() -> None:
+    async def nothing(peer: Peer) -> None:
+        return
+
+    async with raw_server(nothing) as server:
+        host, port = server.url.removeprefix("http://").split(":")
+        assert await accepts(host, int(port))
+        server.stop()
+        assert not await accepts(host, int(port))
