@@ -9,6 +9,10 @@ batch, prefill computes all tokens but the last, samples nothing, and writes eac
 pages into decode's as soon as it is computed; in staged, all at once. A load that fails
 ends as HTTP 200 with finish_reason "abort". A decode that gives up tells prefill.
 
+In staged, decode may ask before prefill knows the request. KVT answers 404 then, and is
+asked again after growing waits; here the question stays open for as long as those waits
+would last together, and is answered at the moment that prefill knows.
+
 Source: Llumnix v1, HybridConnector with the kvt backend; its rpc is spoken in the
 words of messages.py here.
 """
@@ -28,6 +32,8 @@ from pdgate.transfer.messenger.source import Source
 class Kvt(TwoSided):
     load_failure: ClassVar = "abort"
     pushes: ClassVar = True
+    meet_seconds: ClassVar = 2.0
+    """How long a question for a request that prefill does not know stays open in staged."""
 
     def plan(self, arrival: Arrival) -> Load | Keep | None:
         params = arrival.params or {}
@@ -42,7 +48,7 @@ class Kvt(TwoSided):
             read.host(params, "remote_host"),
             read.port(params, "remote_port"),
             wire_id(arrival),
-            wait_seconds=0.0 if staged else self.settings.lease_seconds,
+            wait_seconds=self.meet_seconds if staged else self.settings.lease_seconds,
             prompt=() if staged else tuple(arrival.prompt),
             push=True,
         )

@@ -7,6 +7,7 @@
     d    do_remote_decode, transfer_id       remote_bootstrap_addr, id      transfer id
 
 A request that did not stop by length keeps nothing, and its reader is refused at once.
+A transfer id is good for one request on each side.
 Prefill writes into decode's pages, layer by layer if decode asks before it is done. Only
 in generation a, whose params name prefill's blocks, decode reads.
 
@@ -20,6 +21,7 @@ from urllib.parse import urlsplit
 from pdgate.engine.connector import Arrival, Keep, Load, Pages
 from pdgate.engine.hand_over import params as read
 from pdgate.engine.hand_over.bootstrap import Bootstrap, query
+from pdgate.engine.hand_over.once import Once
 from pdgate.engine.hand_over.two_sided import TwoSided, wire_id
 from pdgate.transfer.messenger.source import Source
 
@@ -42,6 +44,7 @@ class Mooncake(TwoSided):
             super().close()
             raise
         self.kv_address = (settings.advertised_host, self._bootstrap.port)
+        self._transfers = Once()
         # Requests of generation a: their answer carries params.
         self._answered: set[str] = set()
 
@@ -55,8 +58,7 @@ class Mooncake(TwoSided):
             raise ValueError("do_remote_decode and do_remote_prefill contradict each other")
         if not keep and not load:
             return None
-        by_transfer = params.get("transfer_id") is not None
-        key = f"transfer {read.text(params, 'transfer_id')}" if by_transfer else wire_id(arrival)
+        key = self._key(arrival, params)
         if load:
             return self._load(self._source(params, key), len(arrival.prompt) - 1)
         kept = self._keep(arrival.id, key)
@@ -104,6 +106,13 @@ class Mooncake(TwoSided):
     def close(self) -> None:
         super().close()
         self._bootstrap.close()
+
+    def _key(self, arrival: Arrival, params: Mapping[str, Any]) -> str:
+        if params.get("transfer_id") is None:
+            return wire_id(arrival)
+        transfer_id = read.text(params, "transfer_id")
+        self._transfers.use(transfer_id)
+        return f"transfer {transfer_id}"
 
     def _source(self, params: Mapping[str, Any], key: str) -> Source:
         lease = self.settings.lease_seconds

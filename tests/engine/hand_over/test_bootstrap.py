@@ -23,9 +23,11 @@ def server() -> Iterator[Bootstrap]:
         yield bootstrap
 
 
-def get(port: int, target: str, method: str = "GET") -> tuple[int, bytes]:
+def get(
+    port: int, target: str, method: str = "GET", body: bytes | None = None
+) -> tuple[int, bytes]:
     with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=SECONDS)) as connection:
-        connection.request(method, target)
+        connection.request(method, target, body)
         response = connection.getresponse()
         return response.status, response.read()
 
@@ -59,9 +61,87 @@ def test_another_engine_or_rank_is_not_there(server: Bootstrap) -> None:
         ask(server.port, rank=1)
 
 
+WORKER = {
+    "engine_id": "engine-2", "dp_rank": 1, "tp_rank": 0, "pp_rank": 0, "addr": "tcp://10.0.0.2:7100"
+}  # fmt: skip
+
+
+def register(port: int, **other: object) -> tuple[int, object]:
+    status, body = get(port, "/register", "POST", json.dumps({**WORKER, **other}).encode())
+    return status, json.loads(body)
+
+
+def test_workers_of_other_ranks_register_as_vllms_do(server: Bootstrap) -> None:
+    assert register(server.port) == (200, {"status": "ok"})
+    assert register(server.port, tp_rank=1, addr="tcp://10.0.0.2:7101")[0] == 200
+
+    assert json.loads(get(server.port, "/query")[1]) == {
+        "0": {"engine_id": "engine-1", "worker_addr": {"0": {"0": "tcp://127.0.0.1:7000"}}},
+        "1": {
+            "engine_id": "engine-2",
+            "worker_addr": {"0": {"0": "tcp://10.0.0.2:7100"}, "1": {"0": "tcp://10.0.0.2:7101"}},
+        },
+    }
+    assert ask(server.port, rank=1, engine_id="engine-2") == ("10.0.0.2", 7100)
+
+
+def test_a_worker_may_say_the_same_again(server: Bootstrap) -> None:
+    """It does when the answer to the first time was lost."""
+    register(server.port)
+
+    assert register(server.port) == (200, {"status": "ok"})
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        ({"engine_id": "engine-3"}, "Engine ID mismatch for dp_rank=1: expected engine-2"),
+        ({"addr": "tcp://10.0.0.3:7100"}, "already registered at tcp://10.0.0.2:7100"),
+        # Nobody takes the place of the engine that runs the server.
+        ({"dp_rank": 0}, "Engine ID mismatch for dp_rank=0: expected engine-1"),
+    ],
+)
+def test_a_worker_that_contradicts_an_earlier_one_is_refused(
+    server: Bootstrap, other: dict[str, object], said: str
+) -> None:
+    register(server.port)
+    before = get(server.port, "/query")
+
+    status, answer = register(server.port, **other)
+
+    assert status == 400
+    assert isinstance(answer, dict)
+    assert said in answer["detail"]
+    assert get(server.port, "/query") == before
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"engine_id": "e"}', b'{"dp_rank": "0"}'])
+def test_a_registration_of_another_kind_is_unprocessable(server: Bootstrap, body: bytes) -> None:
+    assert get(server.port, "/register", "POST", body)[0] == 422
+
+
+def test_a_registration_that_is_too_long_is_not_read(server: Bootstrap) -> None:
+    head = f"POST /register HTTP/1.1\r\nContent-Length: {65 << 10}\r\n\r\n".encode()
+    with socket.create_connection(("127.0.0.1", server.port), timeout=SECONDS) as sock:
+        sock.sendall(head)
+
+        assert sock.recv(12) == b"HTTP/1.1 413"
+
+
+def test_a_body_may_come_late(server: Bootstrap) -> None:
+    body = json.dumps(WORKER).encode()
+    head = f"POST /register HTTP/1.1\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    with socket.create_connection(("127.0.0.1", server.port), timeout=SECONDS) as sock:
+        for piece in (head[:9], head[9:], body[:7], body[7:]):
+            sock.sendall(piece)
+
+        assert sock.recv(15) == b"HTTP/1.1 200 OK"
+
+
 def test_anything_else_is_not_found(server: Bootstrap) -> None:
     assert get(server.port, "/")[0] == 404
     assert get(server.port, "/query", "POST")[0] == 404
+    assert get(server.port, "/register")[0] == 404
 
 
 def test_a_head_without_end_is_refused(server: Bootstrap) -> None:

@@ -57,7 +57,7 @@ def test_waiting_for_prefill_has_a_deadline(dialect: str, start: Start) -> None:
     assert error.startswith("unknown key")
 
 
-@pytest.mark.parametrize("dialect", ["vllm-nixl", "vllm-mooncake a", "vllm-kvt staged"])
+@pytest.mark.parametrize("dialect", ["vllm-nixl", "vllm-mooncake a"])
 def test_in_a_serial_hand_over_nobody_waits_for_what_is_not_there(
     dialect: str, start: Start
 ) -> None:

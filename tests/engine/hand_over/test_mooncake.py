@@ -36,3 +36,18 @@ def test_mooncake_checks_the_engine_id(dialect: str, start: Start) -> None:
     error = pair.d.result()
     assert error is not None
     assert error.startswith("wrong engine")
+
+
+def test_a_transfer_id_is_good_for_one_request_on_each_side(start: Start) -> None:
+    """Even if the first has ended, and whichever engine the second use comes to."""
+    pair = start("vllm-mooncake d")
+    prefill(pair)
+    to_decode = pair.to_decode()
+    pair.d.load(to_decode, D_BLOCKS)
+    assert pair.d.result() is None
+    pair.p.freed.get(timeout=SECONDS)
+
+    with pytest.raises(ValueError, match="'xfer-1' was used before"):
+        pair.p.connector.plan(replace(pair.to_prefill(), id="p2"))
+    with pytest.raises(ValueError, match="'xfer-1' was used before"):
+        pair.d.connector.plan(replace(to_decode, id="d2"))
