@@ -166,5 +166,9 @@ class Connector(ABC):
         Comes before the pages are used again; not after a `release`.
         """
 
+    def gauges(self) -> Mapping[str, tuple[str, float]]:
+        """What only this protocol has to show on /metrics: name -> meaning, number. No waiting."""
+        return {}
+
     @abstractmethod
     def close(self) -> None: ...

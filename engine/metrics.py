@@ -88,6 +88,8 @@ class EngineMetrics(Collector):
                 "kv_transfers_failed": ("Loads that failed or were cancelled", moved.failed),
                 "kv_leases_expired": ("Kept requests that expired", moved.expired),
             }
+            for name, (meaning, number) in self._connector.gauges().items():
+                yield self._gauge(name, meaning, number)
         for name, (meaning, number) in counters.items():
             yield self._counter(f"pdgate_engine_{name}", meaning, number)
 

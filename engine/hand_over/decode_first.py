@@ -24,17 +24,19 @@ global prefill queue).
 import logging
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from pdgate.cluster.queue import settings as queue_settings
 from pdgate.cluster.queue.contract import Buried, Item, QueueError, QueueFull
 from pdgate.cluster.queue.opening import open_queue
+from pdgate.cluster.queue.watch import Watch
 from pdgate.engine.connector import Arrival, Core, Load, Pages
 from pdgate.engine.hand_over import params as read
 from pdgate.engine.hand_over.claim_desk import ClaimDesk
 from pdgate.engine.hand_over.kvt import Kvt
+from pdgate.engine.hand_over.queue_gauges import shown
 from pdgate.engine.hand_over.second_tries import SecondTries
 from pdgate.engine.hand_over.settings import ConnectorSettings
 from pdgate.engine.hand_over.tickets import Ticket, Tickets, Turn
@@ -80,6 +82,7 @@ class DecodeFirst(Kvt):
         except OSError:
             super().close()
             raise
+        self._watch = Watch(self._queue)
         self._worker: Worker | None = None
         if prefills:
             serving = Serving(uuid.uuid4().hex, *self.service_address, chosen.hold_seconds)
@@ -129,6 +132,9 @@ class DecodeFirst(Kvt):
         claim = source.turn.claim or self._stand_in_line(source.turn)
         return claim.host, claim.port
 
+    def gauges(self) -> Mapping[str, tuple[str, float]]:
+        return shown(self._watch.depth)
+
     def close(self) -> None:
         if self._worker is not None:
             self._worker.cut()
@@ -137,6 +143,7 @@ class DecodeFirst(Kvt):
         self._desk.close()
         if self._worker is not None and not self._worker.wait(CLOSE_SECONDS):
             log.error("the prefill worker does not end")
+        self._watch.close()
         self._queue.close()
 
     def _load_in(self, turn: Turn) -> None:

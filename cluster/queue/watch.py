@@ -1,0 +1,41 @@
+"""Looks at a queue now and then, so that whoever asks for its depth need not wait for it."""
+
+import logging
+import threading
+
+from pdgate.cluster.queue.contract import Depth, Queue, QueueError
+
+EVERY_SECONDS = 2.0
+
+log = logging.getLogger(__name__)
+
+
+class Watch:
+    """
+    Attributes:
+        depth: As it was a moment ago; None while the queue cannot be asked.
+    """
+
+    def __init__(self, queue: Queue, every_seconds: float = EVERY_SECONDS) -> None:
+        """Watches until it is closed; the queue is the caller's to close, after us."""
+        self.depth: Depth | None = None
+        self._queue = queue
+        self._every_seconds = every_seconds
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="pdgate-queue-watch", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._closing.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            try:
+                self.depth = self._queue.depth()
+            except QueueError as error:
+                # Said once; the workers say more.
+                if self.depth is not None:
+                    log.warning("the prefill queue cannot be asked: %s", error)
+                self.depth = None
+            self._closing.wait(self._every_seconds)

@@ -1,0 +1,24 @@
+"""What an engine's /metrics shows of the prefill queue.
+
+Every engine shows the whole queue, so the numbers of several must not be added up.
+"""
+
+from collections.abc import Mapping
+
+from pdgate.cluster.queue.contract import Depth
+
+
+def shown(depth: Depth | None) -> Mapping[str, tuple[str, float]]:
+    """Nothing but that it is away of a queue that cannot be asked."""
+    up = {"pdgate_prefill_queue_up": ("Whether the queue could be asked", float(depth is not None))}
+    if depth is None:
+        return up
+    return up | {
+        "pdgate_prefill_queue_waiting": ("Prompts that nobody has taken", depth.waiting),
+        "pdgate_prefill_queue_taken": ("Prompts that a worker has taken", depth.taken),
+        "pdgate_prefill_queue_buried": ("Prompts given up, as far as kept", depth.buried),
+        "pdgate_prefill_queue_oldest_seconds": (
+            "Since the oldest prompt that is not done was put, or put back",
+            depth.oldest_seconds,
+        ),
+    }

@@ -1,0 +1,51 @@
+"""The depth of a queue is known without asking it, and known to be unknown."""
+
+import threading
+from contextlib import closing
+
+from pdgate.cluster.queue.contract import Depth, QueueAway
+from pdgate.cluster.queue.memory import MemoryQueue
+from pdgate.cluster.queue.settings import QueueSettings
+from pdgate.cluster.queue.watch import Watch
+from tests.cluster.queue.items import PATIENCE_SECONDS, item
+
+OFTEN = 0.001
+
+
+class Fickle(MemoryQueue):
+    """Fails to answer while `away` is set; `asked` tells of each time."""
+
+    def __init__(self) -> None:
+        super().__init__(QueueSettings("memory://it"))
+        self.away = False
+        self.asked = threading.Semaphore(0)
+
+    def depth(self) -> Depth:
+        self.asked.release()
+        if self.away:
+            raise QueueAway("gone for lunch")
+        return super().depth()
+
+    def was_asked_again(self) -> None:
+        """So that the answer to the question before it has been noted."""
+        while self.asked.acquire(blocking=False):
+            pass
+        for _ in range(2):
+            assert self.asked.acquire(timeout=PATIENCE_SECONDS)
+
+
+def test_the_depth_is_followed_through_an_outage() -> None:
+    queue = Fickle()
+    queue.put(item("x"))
+    with closing(Watch(queue, OFTEN)) as watch:
+        queue.was_asked_again()
+        assert watch.depth is not None
+        assert watch.depth.waiting == 1
+
+        queue.away = True
+        queue.was_asked_again()
+        assert watch.depth is None
+
+        queue.away = False
+        queue.was_asked_again()
+        assert watch.depth is not None

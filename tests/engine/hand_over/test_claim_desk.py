@@ -1,0 +1,132 @@
+"""The port for claims, asked by a worker's own end and by whoever else finds it."""
+
+import socket
+from collections.abc import Iterator
+from contextlib import closing, suppress
+
+import pytest
+
+from pdgate.cluster.queue.contract import Item
+from pdgate.engine.hand_over.claim_desk import ClaimDesk
+from pdgate.engine.hand_over.tickets import Ticket, Tickets
+from pdgate.engine.prefill_worker.claim import Claiming, Unreachable
+from pdgate.engine.prefill_worker.wire import Claim, Word
+from pdgate.transfer.messenger.source import Target
+
+NEVER = 3600.0
+SECONDS = 20.0
+
+
+@pytest.fixture
+def tickets() -> Tickets:
+    return Tickets()
+
+
+@pytest.fixture
+def desk(tickets: Tickets) -> Iterator[ClaimDesk]:
+    desk = ClaimDesk("127.0.0.1", 0, tickets)
+    with closing(desk):
+        yield desk
+        tickets.close_all()
+
+
+@pytest.fixture
+def item(desk: ClaimDesk) -> Item:
+    return Item("r1", "127.0.0.1", desk.port, tokens=7, deadline=0.0)
+
+
+@pytest.fixture
+def ticket(tickets: Tickets, item: Item) -> Ticket:
+    """In line."""
+    one = Ticket(item, "request", (1, 2), Target((4,), 1, 0), until=0.0)
+    tickets.open(one)
+    return one
+
+
+CLAIM = Claim("r1", 1, "10.0.0.1", 28000)
+
+
+def never() -> None:
+    raise AssertionError("nobody was to be told")
+
+
+def test_a_worker_hears_that_it_is_the_one_and_later_that_it_is_over(
+    tickets: Tickets, item: Item, ticket: Ticket
+) -> None:
+    with Claiming(item) as claiming:
+        assert claiming.ask(CLAIM) is Word.YOURS
+        assert tickets.wait(ticket.turn, 0) == CLAIM
+
+        tickets.close(ticket)
+        assert claiming.wait(NEVER, never) is Word.OVER
+
+
+def test_a_worker_whose_engine_failed_hears_that_others_are_to_try(
+    tickets: Tickets, item: Item, ticket: Ticket
+) -> None:
+    with Claiming(item) as claiming:
+        claiming.ask(CLAIM)
+
+        tickets.again(ticket, "out of pages")
+
+        assert claiming.wait(NEVER, never) is Word.AGAIN
+
+
+def test_who_asks_for_what_nobody_wants_hears_so(item: Item) -> None:
+    with Claiming(item) as claiming:
+        assert claiming.ask(CLAIM) is Word.GONE
+
+
+def test_while_a_worker_waits_it_may_do_something_now_and_then(
+    tickets: Tickets, item: Item, ticket: Ticket
+) -> None:
+    beats = 0
+
+    def beat() -> None:
+        nonlocal beats
+        beats += 1
+        if beats == 3:
+            tickets.close(ticket)
+
+    with Claiming(item) as claiming:
+        claiming.ask(CLAIM)
+
+        assert claiming.wait(0.001, beat) is Word.OVER
+    assert beats >= 3
+
+
+def test_a_worker_that_dies_does_not_end_what_it_has_arranged(
+    tickets: Tickets, item: Item, ticket: Ticket
+) -> None:
+    with Claiming(item) as claiming:
+        claiming.ask(CLAIM)
+
+    assert tickets.wait(ticket.turn, 0) == CLAIM
+    assert not ticket.turn.ended.is_set()
+
+
+def test_a_decode_engine_that_ends_cannot_be_reached(
+    desk: ClaimDesk, tickets: Tickets, item: Item, ticket: Ticket
+) -> None:
+    with Claiming(item) as claiming:
+        claiming.ask(CLAIM)
+        tickets.close_all()
+        assert claiming.wait(NEVER, never) is Word.OVER
+    desk.close()
+
+    with pytest.raises(Unreachable):
+        Claiming(item)
+
+
+@pytest.mark.parametrize("rubbish", [b"GET / HTTP/1.1\r\n\r\n", b"{}\n", b"x" * 5000, b"\xff\n"])
+def test_whoever_speaks_something_else_is_turned_away(
+    desk: ClaimDesk, item: Item, ticket: Ticket, rubbish: bytes
+) -> None:
+    with socket.create_connection(("127.0.0.1", desk.port), SECONDS) as sock:
+        sock.sendall(rubbish)
+        # A reset is an end, too: of what the desk did not read.
+        with suppress(ConnectionResetError):
+            assert sock.recv(1) == b""
+
+    with Claiming(item) as claiming:
+        assert claiming.ask(CLAIM) is Word.YOURS
