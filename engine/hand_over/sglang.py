@@ -6,10 +6,14 @@
 Each may be a list with one element, as SGLang's own clients send it. The engine's role
 says which side it is.
 
-Source: SGLang, managers/io_struct.py, GenerateReqInput._normalize_bootstrap_params().
+Both sides get the same body. Prefill samples one token of it and no more; decode gets the KV
+of the whole prompt and that token, and goes on behind it.
+
+Sources: SGLang, managers/io_struct.py, GenerateReqInput._normalize_bootstrap_params();
+disaggregation/decode.py, DecodeTransferQueue (the output id comes with the KV).
 """
 
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from pdgate.engine.connector import Arrival, Keep, Load
 from pdgate.engine.hand_over import params as read
@@ -22,6 +26,8 @@ _FIELDS: Final = ("bootstrap_host", "bootstrap_port", "bootstrap_room")
 
 
 class Sglang(TwoSided):
+    hands_first_token: ClassVar = True
+
     def plan(self, arrival: Arrival) -> Load | Keep | None:
         fields = {name: _only(arrival.body.get(name), name) for name in _FIELDS}
         if all(found is None for found in fields.values()):
@@ -38,7 +44,7 @@ class Sglang(TwoSided):
             key,
             wait_seconds=self.settings.lease_seconds,
         )
-        return self._load(source, len(arrival.prompt) - 1)
+        return self._load(source, len(arrival.prompt))
 
 
 def _only(found: Any, name: str) -> Any:

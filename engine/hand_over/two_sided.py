@@ -23,6 +23,7 @@ from pdgate.engine.layout import Layout
 from pdgate.protocols.instance import Role
 from pdgate.transfer.base import Backend, Region
 from pdgate.transfer.messenger import core as messenger
+from pdgate.transfer.messenger.context import Context
 from pdgate.transfer.messenger.counters import Counters
 from pdgate.transfer.messenger.errors import HandOverError, Why
 from pdgate.transfer.messenger.loads import Loads, Reading
@@ -76,6 +77,7 @@ class TwoSided(Connector):
                 settings.lease_seconds,
                 self.locate,
                 settings.patience,
+                deliver=self._deliver,
             )
         )
         offering = Offering(core, self._offers, self._pushes, regions, shape, self.engine_id)
@@ -163,8 +165,13 @@ class TwoSided(Connector):
     def dropped(self, request_id: str, why: str) -> bool:
         dropped = self._offers.drop(request_id, why)
         if dropped.offered:
-            self.counters.expired += 1
+            self.counters.add(expired=1)
         return self._pushes.drop(request_id, why) or dropped.in_use
+
+    def _deliver(self, request_id: str, context: Context) -> None:
+        """What came beside the pages, before the core hears that they are there."""
+        if self.hands_first_token and context.first_token is not None:
+            self.core.sampled(request_id, context.first_token)
 
     def close(self) -> None:
         self._loads.close()

@@ -131,6 +131,8 @@ DIALECTS = [
 ]
 TWO_LEGGED = [dialect for dialect in DIALECTS if dialect != "vllm-kvt batch"]
 AT_ONCE = [d for d in TWO_LEGGED if d not in ("vllm-nixl", "vllm-mooncake a", "vllm-kvt staged")]
+WITH_FIRST_TOKEN = ["sglang"]
+"""Prefill samples the first token of the answer, and decode goes on behind it."""
 
 Start = Callable[..., Pair]
 """(dialect, **options of FakeCore); what it starts is closed for the test."""

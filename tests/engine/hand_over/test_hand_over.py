@@ -11,6 +11,7 @@ from tests.support.engine_pair import (
     P_BLOCKS,
     PROMPT,
     TWO_LEGGED,
+    WITH_FIRST_TOKEN,
     Start,
     prefill,
 )
@@ -24,7 +25,8 @@ def test_the_pages_arrive_and_prefill_lets_go_of_its_own(dialect: str, start: St
     load = pair.d.load(pair.to_decode(prefill(pair)), D_BLOCKS)
 
     assert pair.d.result() is None
-    assert load.tokens == len(PROMPT) - 1
+    assert load.tokens == len(PROMPT) - (0 if dialect in WITH_FIRST_TOKEN else 1)
+    assert pair.d.handed == ([("d1", 7)] if dialect in WITH_FIRST_TOKEN else [])
     assert pair.d.holds(D_BLOCKS, seed=1)
     untouched = set(range(LAYOUT.blocks)) - set(D_BLOCKS)
     assert not any(any(pair.d.page(layer, b)) for b in untouched for layer in range(LAYOUT.layers))
@@ -71,7 +73,7 @@ def test_with_all_in_the_prefix_cache_prefill_still_lets_go(dialect: str, start:
     assert pair.p.freed.get(timeout=SECONDS) == "p1"
 
 
-@pytest.mark.parametrize("dialect", TWO_LEGGED)
+@pytest.mark.parametrize("dialect", [d for d in TWO_LEGGED if d not in WITH_FIRST_TOKEN])
 def test_a_prompt_of_one_token_is_computed_and_prefill_lets_go(dialect: str, start: Start) -> None:
     pair = start(dialect)
     answer = pair.p.prefill(pair.to_prefill(prompt=(5,)), P_BLOCKS[:1])
@@ -79,6 +81,29 @@ def test_a_prompt_of_one_token_is_computed_and_prefill_lets_go(dialect: str, sta
     assert pair.d.connector.plan(pair.to_decode(answer, prompt=(5,))) is None
 
     assert pair.p.freed.get(timeout=SECONDS) == "p1"
+
+
+@pytest.mark.parametrize("dialect", WITH_FIRST_TOKEN)
+def test_a_prompt_of_one_token_comes_with_the_token_behind_it(dialect: str, start: Start) -> None:
+    pair = start(dialect)
+    answer = pair.p.prefill(pair.to_prefill(prompt=(5,)), P_BLOCKS[:1])
+
+    pair.d.load(pair.to_decode(answer, prompt=(5,)), D_BLOCKS[:1])
+
+    assert pair.d.result() is None
+    assert pair.d.handed == [("d1", 7)]
+    assert pair.d.holds(D_BLOCKS[:1], seed=1)
+
+
+@pytest.mark.parametrize("dialect", WITH_FIRST_TOKEN)
+def test_a_prefill_that_sampled_nothing_hands_nothing_over(dialect: str, start: Start) -> None:
+    """Then decode computes the last token, as elsewhere."""
+    pair = start(dialect)
+
+    pair.d.load(pair.to_decode(prefill(pair, first_token=None)), D_BLOCKS)
+
+    assert pair.d.result() is None
+    assert pair.d.handed == []
 
 
 def test_sglang_takes_lists_of_one(start: Start) -> None:
