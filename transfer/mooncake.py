@@ -1,7 +1,7 @@
 """KV transfer by Mooncake's transfer engine, over TCP or RDMA; visiting.py keeps its rules.
 
 It is the engine that vLLM's and SGLang's Mooncake connectors use, so it runs on the same
-networks; the two ends here find each other by P2PHANDSHAKE, without a metadata server.
+networks. The two ends find each other by P2PHANDSHAKE, or by a metadata server.
 
 It listens on every interface, whatever host it is given: random ports for handshakes and
 for data. Whoever reaches them can read and write registered memory. Keep them inside the
@@ -25,7 +25,7 @@ from typing import ClassVar
 
 from pdgate.transfer.base import PeerLost, TransferError
 from pdgate.transfer.library import Library, Move
-from pdgate.transfer.mooncake_engine import Engine, Make, maker
+from pdgate.transfer.mooncake_engine import HANDSHAKE, Engine, Make, Protocol, Settings, maker
 from pdgate.transfer.visiting import Visiting
 
 PIECES_PER_CALL = 512
@@ -45,18 +45,19 @@ class Mooncake(Visiting):
         advertise: str = "",
         *,
         port: int = 0,
-        protocol: str = "tcp",
-        device: str = "",
+        protocol: Protocol = "tcp",
+        metadata_server: str = HANDSHAKE,
+        device_name: str = "",
     ) -> None:
-        """`protocol` and `device` are Mooncake's own ("tcp" or "rdma", a NIC or all).
+        """`protocol` and what comes after it are Mooncake's own, see mooncake_engine.Settings.
 
-        Raises LookupError (not installed), OSError.
+        Raises LookupError (not installed), ValueError, OSError.
         """
-        self._protocol, self._device = protocol, device
+        self._settings = Settings(protocol, metadata_server, device_name)
         super().__init__(host, advertise, port=port)
 
     def open_library(self, host: str, advertise: str) -> Library:
-        engines = Engines(maker(advertise, self._protocol, self._device))
+        engines = Engines(maker(advertise, self._settings))
         log.warning("mooncake listens on every interface, not only on %s", host)
         return engines
 

@@ -28,22 +28,52 @@ LONGEST_LOOK_SECONDS = 1e-3
 NOTICE_SECONDS = 5.0
 MAX_UNCLAIMED_NOTICES = 4096
 MEMORY = "DRAM"
+UCX = "UCX"
 
 
 class Nixl(Visiting):
     name: ClassVar = "nixl"
 
+    def __init__(
+        self,
+        host: str = "127.0.0.1",
+        advertise: str = "",
+        *,
+        port: int = 0,
+        plugin: str = UCX,
+        progress_microseconds: int = nixl_library.PROGRESS_MICROSECONDS,
+    ) -> None:
+        """`plugin`: NIXL's, it moves the bytes. `progress_microseconds`: between two looks of its
+        progress thread; 0 takes a core for it.
+
+        Raises LookupError (not installed), ValueError, OSError.
+        """
+        if progress_microseconds < 0:
+            raise ValueError(f"nixl cannot look every {progress_microseconds} µs")
+        self._plugin, self._progress_microseconds = plugin, progress_microseconds
+        super().__init__(host, advertise, port=port)
+
     def open_library(self, host: str, advertise: str) -> Library:
-        return Agent("NET_DEVICES=lo" if _is_loopback(host) else "")
+        ucx = "NET_DEVICES=lo" if self._plugin == UCX and _is_loopback(host) else ""
+        return Agent(ucx, self._plugin, self._progress_microseconds)
 
 
 class Agent(Library):
-    def __init__(self, ucx: str) -> None:
-        """`ucx`: settings for UCX, as NIXL's `engine_config` takes them."""
+    def __init__(
+        self,
+        ucx: str = "",
+        plugin: str = UCX,
+        progress_microseconds: int = nixl_library.PROGRESS_MICROSECONDS,
+    ) -> None:
+        """`ucx`: settings for UCX, as NIXL's `engine_config` takes them.
+
+        Raises LookupError, OSError.
+        """
         api = nixl_library.load()
         self._errors = nixl_library.errors(api)
         # A new name for each life, so that peers never take us for the one before.
-        self._agent = nixl_library.agent(api, new_epoch(), {"engine_config": ucx} if ucx else {})
+        settings = {"engine_config": ucx} if ucx else {}
+        self._agent = nixl_library.agent(api, new_epoch(), plugin, settings, progress_microseconds)
         self._lock = threading.Lock()
         self._registered: dict[int, Any] = {}
         self._card: bytes = self._agent.get_agent_metadata()

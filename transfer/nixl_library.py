@@ -49,8 +49,10 @@ def load() -> Any:
     raise missing("nixl", "the package nixl", "pip install 'pdgate[nixl]'")
 
 
-def agent(api: Any, name: str, ucx: Mapping[str, str]) -> Any:
-    """With the UCX backend. Raises OSError."""
+def agent(
+    api: Any, name: str, plugin: str, settings: Mapping[str, str], progress_microseconds: int
+) -> Any:
+    """With one plugin, NIXL's name for what moves the bytes. Raises OSError."""
     bindings = api.nixlBind
     strict = api.nixl_thread_sync_t.NIXL_THREAD_SYNC_STRICT
     configuration = api.nixl_agent_config(backends=[], sync_mode=strict)
@@ -58,7 +60,7 @@ def agent(api: Any, name: str, ucx: Mapping[str, str]) -> Any:
         create = bindings.nixlAgent
 
         def patiently(name: str, config: Any) -> Any:
-            config.pthrDelay = PROGRESS_MICROSECONDS
+            config.pthrDelay = progress_microseconds
             return create(name, config)
 
         bindings.nixlAgent = patiently
@@ -67,9 +69,9 @@ def agent(api: Any, name: str, ucx: Mapping[str, str]) -> Any:
         finally:
             bindings.nixlAgent = create
     try:
-        made.create_backend("UCX", dict(ucx))
+        made.create_backend(plugin, dict(settings))
     except errors(api) as error:
-        raise OSError(f"nixl did not start UCX: {error}") from None
+        raise OSError(f"nixl did not start {plugin}: {error}") from None
     return made
 
 

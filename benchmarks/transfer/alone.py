@@ -21,7 +21,7 @@ LOOPBACK: Final = "127.0.0.1"
 def library(name: str) -> Library:
     """Raises LookupError."""
     if name == "mooncake":
-        return Engines(mooncake_engine.maker(LOOPBACK, "tcp", ""))
+        return Engines(mooncake_engine.maker(LOOPBACK, mooncake_engine.Settings()))
     return Agent("NET_DEVICES=lo")
 
 

@@ -31,7 +31,7 @@ def installed() -> None:
 
 @pytest.fixture
 def engines(installed: None) -> Iterator[tuple[Engines, Engines]]:
-    make = mooncake_engine.maker("127.0.0.1", "tcp", "")
+    make = mooncake_engine.maker("127.0.0.1", mooncake_engine.Settings())
     with closing(Engines(make)) as ours, closing(Engines(make)) as theirs:
         yield ours, theirs
 

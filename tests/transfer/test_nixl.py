@@ -37,8 +37,12 @@ def local(ours: Nixl) -> Region:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("options", "delay"),
+    [({}, nixl_library.PROGRESS_MICROSECONDS), ({"progress_microseconds": 250}, 250)],
+)
 def test_the_progress_thread_of_an_agent_does_not_spin(
-    installed: None, monkeypatch: pytest.MonkeyPatch
+    options: dict[str, Any], delay: int, installed: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     api = nixl_library.load()
     create, delays = api.nixlBind.nixlAgent, []
@@ -48,9 +52,9 @@ def test_the_progress_thread_of_an_agent_does_not_spin(
         return create(name, configuration)
 
     monkeypatch.setattr(api.nixlBind, "nixlAgent", recorded)
-    nixl_library.agent(api, "a", {})
+    Nixl(**options).close()
 
-    assert delays == [nixl_library.PROGRESS_MICROSECONDS]
+    assert delays == [delay]
     assert api.nixlBind.nixlAgent is recorded, "other agents of this process are left alone"
 
 
@@ -69,14 +73,25 @@ def test_on_a_loopback_host_nothing_else_is_listened_on(
     asked: list[Any] = []
     make = nixl_library.agent
 
-    def recorded(api: Any, name: str, settings: Any) -> Any:
+    def recorded(api: Any, name: str, plugin: str, settings: Any, delay: int) -> Any:
         asked.append(settings)
-        return make(api, name, settings)
+        return make(api, name, plugin, settings, delay)
 
     monkeypatch.setattr(nixl_library, "agent", recorded)
     Nixl(host, "127.0.0.1").close()
 
     assert asked == [ucx]
+
+
+@pytest.mark.slow
+def test_a_plugin_that_nixl_does_not_have_is_one_line(installed: None) -> None:
+    with pytest.raises(OSError, match="nixl did not start SMOKE"):
+        Nixl(plugin="SMOKE")
+
+
+def test_nobody_looks_in_negative_time() -> None:
+    with pytest.raises(ValueError, match="-1"):
+        Nixl(progress_microseconds=-1)
 
 
 @pytest.mark.slow
