@@ -25,7 +25,7 @@ from typing import ClassVar
 
 from pdgate.transfer.base import PeerLost, TransferError
 from pdgate.transfer.library import Library, Move
-from pdgate.transfer.mooncake_engine import HANDSHAKE, Engine, Make, Protocol, Settings, maker
+from pdgate.transfer.mooncake_engine import HANDSHAKE, Engine, Make, Settings, maker
 from pdgate.transfer.visiting import Visiting
 
 PIECES_PER_CALL = 512
@@ -45,7 +45,7 @@ class Mooncake(Visiting):
         advertise: str = "",
         *,
         port: int = 0,
-        protocol: Protocol = "tcp",
+        protocol: str = "tcp",
         metadata_server: str = HANDSHAKE,
         device_name: str = "",
     ) -> None:

@@ -11,12 +11,10 @@ import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from pdgate.transfer.base import TransferError
 from pdgate.transfer.library import Op, Piece, missing
-
-Protocol = Literal["tcp", "rdma"]
 
 HANDSHAKE: Final = "P2PHANDSHAKE"
 RDMA_DEVICES: Final = Path("/sys/class/infiniband")
@@ -34,7 +32,7 @@ class Settings:
         device_name: RDMA devices with commas between them; empty: all.
     """
 
-    protocol: Protocol = "tcp"
+    protocol: str = "tcp"
     metadata_server: str = HANDSHAKE
     device_name: str = ""
 

@@ -55,6 +55,8 @@ CONTENDERS: Final = {
         Contender("shm-registered", OURS, MEMCPY, "shm", registered=True),
         Contender(SOCKET, BARE, SOCKET),
         Contender("tcp", OURS, SOCKET, "tcp"),
+        Contender("tcp-4-connections", OURS, SOCKET, "tcp", {"connections": 4}),
+        Contender("tcp-crc", OURS, SOCKET, "tcp", {"crc": True}),
         Contender("mooncake", OURS, SOCKET, "mooncake"),
         Contender("mooncake-alone", ALONE, SOCKET, "mooncake"),
         Contender("nixl", OURS, SOCKET, "nixl"),

@@ -95,7 +95,7 @@ def test_a_device_that_is_not_there_is_named_beside_those_that_are(devices: Path
 
 def test_another_protocol_is_refused() -> None:
     with pytest.raises(ValueError, match="'udp'"):
-        Mooncake(protocol="udp")  # type: ignore[arg-type]
+        Mooncake(protocol="udp")
 
 
 @pytest.mark.slow
