@@ -170,5 +170,9 @@ class Connector(ABC):
         """What only this protocol has to show on /metrics: name -> meaning, number. No waiting."""
         return {}
 
+    def leave(self) -> None:
+        """This engine is about to end: begin nothing new of your own. What runs goes on."""
+        return
+
     @abstractmethod
     def close(self) -> None: ...

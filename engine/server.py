@@ -71,7 +71,7 @@ async def _serve(settings: Settings, model: LoadedModel, listening: socket.socke
         )
         ready = _ready_line(settings, listening, connector)
         listed = announcement(settings, listening.getsockname()[1], connector, names)
-        await _Server(config, ready, core, settings, listed).serve([listening])
+        await _Server(config, ready, core, connector, settings, listed).serve([listening])
 
 
 class _Server(uvicorn.Server):
@@ -82,12 +82,14 @@ class _Server(uvicorn.Server):
         config: uvicorn.Config,
         ready_line: str,
         core: EngineCore,
+        connector: Connector | None,
         settings: Settings,
         listed: AbstractAsyncContextManager[None],
     ) -> None:
         super().__init__(config)
         self._ready_line = ready_line
         self._core = core
+        self._connector = connector
         self._goodbye_seconds = settings.goodbye_seconds
         self._lease_seconds = settings.lease_seconds
         self._listed = listed
@@ -101,6 +103,8 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         # Before anything is refused, so that nobody is sent here any more.
         await self._listing.aclose()
+        if self._connector is not None:
+            self._connector.leave()
         ending = asyncio.ensure_future(self._end_answers())
         try:
             await super().shutdown(sockets)

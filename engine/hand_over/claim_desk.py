@@ -9,6 +9,8 @@ from pdgate.transfer.listener import Listener
 
 SPEAK_SECONDS = 5.0
 """For a worker that has connected to say what it wants."""
+ALIVE_SECONDS = 2.0
+"""How often a worker hears that it is still wanted."""
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +43,8 @@ class ClaimDesk:
             lines.say(Answer(found))
             return
         lines.say(Answer(Word.YOURS))
-        # However long it takes: whether that worker lives does not matter for what is served.
-        found.ended.wait()
+        # If the worker is gone, this ends here and nothing else does: whether it lives does not
+        # matter for what its engine was asked to do.
+        while not found.ended.wait(ALIVE_SECONDS):
+            lines.say(Answer(Word.YOURS))
         lines.say(Answer(found.word))

@@ -135,6 +135,10 @@ class DecodeFirst(Kvt):
     def gauges(self) -> Mapping[str, tuple[str, float]]:
         return shown(self._watch.depth)
 
+    def leave(self) -> None:
+        if self._worker is not None:
+            self._worker.stop()
+
     def close(self) -> None:
         if self._worker is not None:
             self._worker.cut()

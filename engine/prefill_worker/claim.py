@@ -12,6 +12,8 @@ from pdgate.transfer.listener import shut
 
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 5.0
+SILENCE_SECONDS = 10.0
+"""Of a decode engine for which we work: frozen or cut off, it must not keep us from others."""
 
 
 class Unreachable(Exception):
@@ -26,8 +28,6 @@ class Claiming:
             self._sock = socket.create_connection((item.host, item.port), CONNECT_SECONDS)
         except OSError as error:
             raise Unreachable(f"{item.host}:{item.port}: {error}") from None
-        # A decode engine whose host is gone says nothing; without this we would wait on.
-        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self._lines = Lines(self._sock)
 
     def ask(self, claim: Claim) -> Word:
@@ -40,16 +40,23 @@ class Claiming:
 
     def wait(self, every_seconds: float, beat: Callable[[], None]) -> Word:
         """The last word. Until it comes, `beat` is called now and then."""
-        beat_at = time.monotonic() + every_seconds
+        now = time.monotonic()
+        beat_at, silent_at = now + every_seconds, now + SILENCE_SECONDS
         while True:
             try:
-                self._sock.settimeout(max(0.001, beat_at - time.monotonic()))
-                return self._lines.hear(Answer).said
+                self._sock.settimeout(max(0.001, min(beat_at, silent_at) - time.monotonic()))
+                said = self._lines.hear(Answer).said
+                if said is not Word.YOURS:
+                    return said
+                silent_at = time.monotonic() + SILENCE_SECONDS
             except TimeoutError:
-                beat()
-                beat_at = time.monotonic() + every_seconds
+                if time.monotonic() >= silent_at:
+                    raise Unreachable("the decode engine says nothing any more") from None
             except (OSError, BadLine) as error:
                 raise Unreachable(str(error)) from None
+            if time.monotonic() >= beat_at:
+                beat()
+                beat_at = time.monotonic() + every_seconds
 
     def cut(self) -> None:
         """From another thread: whatever is being waited for ends."""

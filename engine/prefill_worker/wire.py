@@ -2,7 +2,8 @@
 
     worker says     {"id": "9f3c/r1", "tries": 1, "host": "10.0.0.1", "port": 28000}
     decode answers  {"said": "yours"} | {"said": "taken"} | {"said": "gone"}
-    after "yours"   {"said": "over"}  | {"said": "again"}       when it is, and the end
+    after "yours"   {"said": "yours"}                           every now and then: still so
+                    {"said": "over"}  | {"said": "again"}       when it is, and the end
 
     yours    it calls the prefill engine now; hold the item until the next word
     taken    somebody else is at it, or was given it later: leave the item to the queue

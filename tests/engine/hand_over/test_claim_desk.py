@@ -1,5 +1,6 @@
 """The port for claims, asked by a worker's own end and by whoever else finds it."""
 
+import itertools
 import socket
 from collections.abc import Iterator
 from contextlib import closing, suppress
@@ -7,10 +8,12 @@ from contextlib import closing, suppress
 import pytest
 
 from pdgate.cluster.queue.contract import Item
+from pdgate.engine.hand_over import claim_desk
 from pdgate.engine.hand_over.claim_desk import ClaimDesk
 from pdgate.engine.hand_over.tickets import Ticket, Tickets
+from pdgate.engine.prefill_worker import claim
 from pdgate.engine.prefill_worker.claim import Claiming, Unreachable
-from pdgate.engine.prefill_worker.wire import Claim, Word
+from pdgate.engine.prefill_worker.wire import Answer, Claim, Lines, Word
 from pdgate.transfer.messenger.source import Target
 
 NEVER = 3600.0
@@ -93,6 +96,40 @@ def test_while_a_worker_waits_it_may_do_something_now_and_then(
 
         assert claiming.wait(0.001, beat) is Word.OVER
     assert beats >= 3
+
+
+def test_a_decode_engine_that_falls_silent_does_not_keep_its_worker(
+    item: Item, ticket: Ticket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claim, "SILENCE_SECONDS", 0.05)
+    with Claiming(item) as claiming:
+        claiming.ask(CLAIM)
+
+        with pytest.raises(Unreachable, match="says nothing any more"):
+            claiming.wait(NEVER, never)
+
+
+def test_a_decode_engine_that_takes_long_says_that_it_is_there(
+    tickets: Tickets, item: Item, ticket: Ticket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claim_desk, "ALIVE_SECONDS", 0.001)
+    with socket.create_connection((item.host, item.port), SECONDS) as sock:
+        lines = Lines(sock)
+        lines.say(CLAIM)
+        for _ in range(3):
+            assert lines.hear(Answer).said is Word.YOURS
+
+    # The worker's own end takes no such word for the last one.
+    tickets.again(ticket, "out of pages")
+    with Claiming(item) as claiming:
+        claiming.ask(Claim("r1", 2, "10.0.0.1", 28000))
+        beats = itertools.count()
+
+        def beat() -> None:
+            if next(beats) == 20:
+                tickets.close(ticket)
+
+        assert claiming.wait(0.001, beat) is Word.OVER
 
 
 def test_a_worker_that_dies_does_not_end_what_it_has_arranged(

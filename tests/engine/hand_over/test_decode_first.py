@@ -11,8 +11,9 @@ import pytest
 from pdgate.cluster.queue import settings
 from pdgate.cluster.queue.contract import Item, Queue
 from pdgate.cluster.queue.opening import open_queue
+from pdgate.engine.connector import Keep, Pages
 from pdgate.engine.hand_over import registry
-from tests.support.engine_pair import D_BLOCKS, PROMPT, arrival
+from tests.support.engine_pair import D_BLOCKS, P_BLOCKS, PROMPT, arrival
 from tests.support.fake_core import SECONDS, FakeCore
 
 PROTOCOL = "decode-first"
@@ -254,3 +255,23 @@ def test_without_a_queue_an_engine_does_not_start(queue_url: str) -> None:
 
 def test_the_protocol_is_there() -> None:
     assert PROTOCOL in registry.names()
+
+
+def test_an_engine_that_leaves_finishes_its_prompt_and_takes_no_other(
+    start: Start, queue: Queue
+) -> None:
+    d, leaving = start("decode"), start("prefill", prefills_at_once=False)
+    d.load(arrival("d1"), D_BLOCKS)
+    request_id, _, tokens = leaving.prefills.get(timeout=SECONDS)
+
+    leaving.connector.leave()
+    d.load(arrival("d2"), (6, 7))
+    leaving.write(P_BLOCKS, seed=1)
+    leaving.connector.kept(request_id, Keep(SECONDS), Pages(P_BLOCKS, tokens), None, "length")
+
+    assert d.result() is None
+    assert d.holds(D_BLOCKS, seed=1)
+    wait_for(lambda: queue.depth().taken == 0)
+    assert queue.depth().waiting == 1
+    start("prefill")
+    assert d.result() is None
