@@ -97,6 +97,7 @@ class PdgateConnector(surface.KVConnectorBase_V1, surface.SupportsHMA):  # type:
             if num_external_tokens > 0:
                 self._decides.refuse(request.request_id, "no load could be ordered")
 
+    @guarded(Orders())
     def build_connector_meta(self, scheduler_output: Any) -> Orders:
         """On every step; the orders reach the worker with it."""
         try:
@@ -128,6 +129,7 @@ class PdgateConnector(surface.KVConnectorBase_V1, surface.SupportsHMA):  # type:
             request.status = type(request.status).FINISHED_ABORTED
         return ending.keeps, ending.answer
 
+    @guarded((False, None))
     def request_finished_all_groups(self, request: Any, block_ids: Any) -> Any:
         return self.request_finished(request, block_ids[0] if block_ids else [])
 

@@ -83,7 +83,7 @@ class MoodyPeer(Connector):
             return False
         if why.startswith("preempted"):
             # The engine waits for this one.
-            threading.Thread(target=self.leave, args=(request_id,)).start()
+            threading.Thread(target=self.go, args=(request_id,)).start()
         return True
 
     def close(self) -> None:
@@ -98,7 +98,7 @@ class MoodyPeer(Connector):
     def enter(self, request_id: str) -> None:
         self.reading[request_id] = self.offered[request_id]
 
-    def leave(self, request_id: str) -> None:
+    def go(self, request_id: str) -> None:
         self.offered.pop(request_id, None)
         del self.reading[request_id]
         self.core.release(request_id)

@@ -65,7 +65,7 @@ class Life(RuleBasedStateMachine):
     @precondition(lambda self: self.peer.reading)
     @rule(data=one_of)
     def a_reader_leaves(self, data: st.DataObject) -> None:
-        self.peer.leave(data.draw(st.sampled_from(sorted(self.peer.reading))))
+        self.peer.go(data.draw(st.sampled_from(sorted(self.peer.reading))))
 
     def teardown(self) -> None:
         """Everybody leaves, and nothing is left behind."""
@@ -73,7 +73,7 @@ class Life(RuleBasedStateMachine):
             for name in list(self.peer.loading):
                 self.peer.end_load(name, None)
             for name in list(self.peer.reading):
-                self.peer.leave(name)
+                self.peer.go(name)
             self.vllm.now += LEASE_SECONDS
             self.vllm.step()
             if not self.vllm.requests:

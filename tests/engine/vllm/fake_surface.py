@@ -1,0 +1,98 @@
+"""As much of the vllm package as the connector is built on, for where vLLM is not installed.
+
+Source: vLLM 0.32.0, the modules that surface.py imports.
+"""
+
+import sys
+from dataclasses import dataclass, field
+from enum import Enum, IntEnum, auto
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+
+class Base:
+    def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any) -> None:
+        self._vllm_config = vllm_config
+
+    def bind_connector_metadata(self, connector_metadata: Any) -> None:
+        self.bound = connector_metadata
+
+
+class Role(Enum):
+    SCHEDULER = 0
+    WORKER = 1
+
+
+class Status(IntEnum):
+    FINISHED_LENGTH_CAPPED = auto()
+    FINISHED_ABORTED = auto()
+    FINISHED_ERROR = auto()
+
+
+class Plain:
+    """A base class without anything that matters here."""
+
+
+@dataclass
+class TransferResults:
+    finished_sending: set[str] = field(default_factory=set)
+    finished_recving: set[str] = field(default_factory=set)
+    failed_recving: set[str] = field(default_factory=set)
+
+
+@dataclass
+class Stats:
+    data: dict[str, Any] = field(default_factory=dict)
+
+
+BASE = "vllm.distributed.kv_transfer.kv_connector.v1"
+OURS = ("surface", "stats", "connector")
+
+
+def install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For one test; nothing that was imported with it stays."""
+    modules: dict[str, dict[str, Any]] = {
+        "vllm": {"__version__": "0.32.0+cpu"},
+        f"{BASE}.base": {
+            "KVConnectorBase_V1": Base,
+            "KVConnectorHandshakeMetadata": Plain,
+            "KVConnectorMetadata": Plain,
+            "KVConnectorRole": Role,
+            "KVConnectorTransferResults": TransferResults,
+            "SupportsHMA": Plain,
+        },
+        f"{BASE}.metrics": {"KVConnectorPromMetrics": Plain, "KVConnectorStats": Stats},
+        "vllm.v1.metrics.utils": {"create_metric_per_engine": dict},
+    }
+    for name, holds in modules.items():
+        parts = name.split(".")
+        for end in range(1, len(parts) + 1):
+            path = ".".join(parts[:end])
+            if path not in sys.modules:
+                monkeypatch.setitem(sys.modules, path, ModuleType(path))
+        for what, value in holds.items():
+            setattr(sys.modules[name], what, value)
+    for module in OURS:
+        # Set first, so that what the test imports is taken away again.
+        monkeypatch.setitem(sys.modules, f"pdgate.engine.vllm.{module}", ModuleType("gone"))
+        monkeypatch.delitem(sys.modules, f"pdgate.engine.vllm.{module}")
+
+
+def config(tp: int = 1, **extra: Any) -> Any:
+    return SimpleNamespace(
+        kv_transfer_config=SimpleNamespace(
+            kv_role="kv_both", kv_port=0, kv_connector_extra_config=extra
+        ),
+        parallel_config=SimpleNamespace(
+            tensor_parallel_size=tp, pipeline_parallel_size=1, data_parallel_index=0
+        ),
+        model_config=SimpleNamespace(served_model_name="tiny", model="/model"),
+        cache_config=SimpleNamespace(block_size=4),
+        compilation_config=SimpleNamespace(static_forward_context={}),
+    )
+
+
+def cache_groups(count: int = 1) -> Any:
+    return SimpleNamespace(kv_cache_groups=[object()] * count)

@@ -1,0 +1,149 @@
+"""vLLM's hooks: an exception in one would end the engine, with all its requests."""
+
+import importlib
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pdgate.engine.vllm import complaints
+from pdgate.engine.vllm.complaints import Complaints
+from pdgate.engine.vllm.orders import Fetch, Refuse
+from tests.engine.vllm.fake_surface import Role, Status, cache_groups, config, install
+from tests.engine.vllm.fake_vllm import Request
+
+FETCH = {"remote_host": "h", "remote_port": 1, "do_remote_prefill": True}
+
+
+class Broken:
+    """Whatever is asked of it raises."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise KeyError(f"a bug in {name}")
+
+
+@pytest.fixture
+def module(monkeypatch: pytest.MonkeyPatch) -> Any:
+    install(monkeypatch)
+    monkeypatch.setattr(complaints, "HOOKS", Complaints())
+    return importlib.import_module("pdgate.engine.vllm.connector")
+
+
+@pytest.fixture
+def scheduler(module: Any) -> Any:
+    return module.PdgateConnector(config(), Role.SCHEDULER, cache_groups())
+
+
+@pytest.fixture
+def worker(module: Any) -> Any:
+    """Before it has registered its KV cache."""
+    return module.PdgateConnector(config(), Role.WORKER, cache_groups())
+
+
+def request(params: dict[str, Any], status: Status = Status.FINISHED_ERROR) -> Any:
+    found: Any = Request("cmpl-r-0", params)
+    found.status = status
+    return found
+
+
+def blocks(*ids: int) -> Any:
+    return SimpleNamespace(get_block_ids=lambda: (list(ids),))
+
+
+def test_a_load_is_ordered_with_the_next_step(scheduler: Any) -> None:
+    asked = request(FETCH)
+
+    assert scheduler.get_num_new_matched_tokens(asked, 0) == (9, True)
+    scheduler.update_state_after_alloc(asked, blocks(5, 6, 7), 9)
+
+    (order,) = scheduler.build_connector_meta(SimpleNamespace()).orders
+    assert isinstance(order, Fetch)
+
+
+@pytest.mark.parametrize("hook", ["request_finished", "request_finished_all_groups"])
+def test_a_load_that_failed_is_told_as_an_abort(hook: str, scheduler: Any) -> None:
+    """By the status that vLLM reads when the hook has returned."""
+    asked = request(FETCH)
+    scheduler.update_state_after_alloc(asked, blocks(5, 6, 7), 9)
+
+    assert getattr(scheduler, hook)(asked, []) == (False, None)
+
+    assert asked.status is Status.FINISHED_ABORTED
+
+
+def test_any_other_error_stays_one(scheduler: Any) -> None:
+    asked = request({"unrelated": 1})
+
+    assert scheduler.request_finished(asked, []) == (False, None)
+
+    assert asked.status is Status.FINISHED_ERROR
+
+
+def test_no_hook_of_the_scheduler_raises(module: Any, scheduler: Any) -> None:
+    scheduler._scheduler = Broken()
+
+    assert scheduler.get_num_new_matched_tokens(request(FETCH), 0) == (0, False)
+    assert scheduler.request_finished(request(FETCH), [1]) == (False, None)
+    assert scheduler.request_finished_all_groups(request(FETCH), 7) == (False, None)
+    scheduler.set_xfer_handshake_metadata({0: module.Handshake({})})
+    scheduler.set_xfer_handshake_metadata({})
+    scheduler.update_state_after_alloc(request(FETCH), Broken(), 0)
+    assert scheduler.build_connector_meta(Broken()).orders == ()
+
+
+def test_a_load_that_cannot_be_ordered_fails(scheduler: Any) -> None:
+    """vLLM would wait for its end for ever."""
+    scheduler.update_state_after_alloc(request(FETCH), Broken(), 9)
+
+    (order,) = scheduler.build_connector_meta(SimpleNamespace()).orders
+    assert isinstance(order, Refuse)
+
+
+def test_progress_that_cannot_be_read_is_not_logged_on_every_step(
+    scheduler: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    scheduler.update_state_after_alloc(request({"do_remote_decode": True}), blocks(1, 2, 3), 0)
+
+    for _ in range(1000):
+        scheduler.build_connector_meta(Broken())
+
+    assert caplog.text.count("build_connector_meta broke") == 1
+
+
+def test_no_hook_of_the_worker_raises(module: Any, worker: Any) -> None:
+    worker._worker = worker._hand_over = worker._backend = Broken()
+    orders = module.Orders(())
+
+    worker.handle_preemptions(orders)
+    worker.bind_connector_metadata(orders)
+    worker.start_load_kv(None)
+    worker.wait_for_layer_load("layers.0")
+    worker.save_kv_layer("layers.0", None, None)
+    worker.wait_for_save()
+    assert worker.get_transfer_results(set()).failed_recving == set()
+    assert worker.get_finished(set()) == (None, None)
+    assert worker.get_kv_connector_stats() is None
+    assert worker.get_handshake_metadata() is None
+    worker.shutdown()
+
+
+def test_hooks_before_the_kv_cache_is_known_do_nothing(module: Any, worker: Any) -> None:
+    worker.bind_connector_metadata(module.Orders(()))
+    worker.save_kv_layer("layers.0", None, None)
+
+    assert worker.get_finished(set()) == (set(), set())
+    assert worker.get_kv_connector_stats() is None
+    worker.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("settings", "groups", "why"),
+    [
+        (config(tp=2), 1, "tensor and pipeline parallel"),
+        (config(), 2, "one group of KV blocks"),
+        (config(mode="pul"), 1, "mode"),
+    ],
+)
+def test_what_cannot_work_ends_the_start(settings: Any, groups: int, why: str, module: Any) -> None:
+    with pytest.raises(ValueError, match=why):
+        module.PdgateConnector(settings, Role.WORKER, cache_groups(groups))
