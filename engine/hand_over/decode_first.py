@@ -14,8 +14,7 @@ them; and decode knows when that one can write no more. So a worker that comes l
 from the dead finds nobody who tells it of pages, and a prefill that failed is simply put
 back in line, with the same pages.
 
-    {}                          the queue
-    {do_local_prefill: true}    decode computes all itself: the gateway's rule said so
+    {do_queued_prefill: true}    the queue; other fields mean what they mean to vllm-kvt
 
 Source of the idea: NVIDIA Dynamo, "Disaggregated serving" (conditional disaggregation with a
 global prefill queue).
@@ -32,7 +31,7 @@ from pdgate.cluster.queue import settings as queue_settings
 from pdgate.cluster.queue.contract import Buried, Item, QueueError, QueueFull
 from pdgate.cluster.queue.opening import open_queue
 from pdgate.cluster.queue.watch import Watch
-from pdgate.engine.connector import Arrival, Core, Load, Pages
+from pdgate.engine.connector import Arrival, Core, Keep, Load, Pages
 from pdgate.engine.hand_over import params as read
 from pdgate.engine.hand_over.claim_desk import ClaimDesk
 from pdgate.engine.hand_over.kvt import Kvt
@@ -42,6 +41,7 @@ from pdgate.engine.hand_over.settings import ConnectorSettings
 from pdgate.engine.hand_over.tickets import Ticket, Tickets, Turn
 from pdgate.engine.prefill_worker.wire import Claim
 from pdgate.engine.prefill_worker.worker import Serving, Worker
+from pdgate.protocols.dialects import decode_first
 from pdgate.protocols.instance import Role
 from pdgate.transfer.messenger import core as messenger
 from pdgate.transfer.messenger.errors import HandOverError, Why
@@ -54,6 +54,10 @@ MIN_SECONDS = 0.001
 """Of a wait: none at all would mean that prefill has the pages already."""
 
 log = logging.getLogger(__name__)
+
+
+class Prompt(tuple[int, ...]):
+    """Of a request that is to go to the queue."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,14 +102,17 @@ class DecodeFirst(Kvt):
         """Nobody calls the service of an engine that only decodes: its port is the desk's."""
         return self.settings.kv_port if self.settings.may(Role.PREFILL) else 0
 
-    def plan(self, arrival: Arrival) -> Load | None:
-        if read.flag(arrival.params or {}, "do_local_prefill"):
-            return None
+    def plan(self, arrival: Arrival) -> Load | Keep | None:
+        if not read.flag(arrival.params or {}, decode_first.ASK):
+            return super().plan(arrival)
         self.settings.demand(Role.DECODE)
         tokens = len(arrival.prompt) - 1
-        return Load(tokens, tuple(arrival.prompt)) if tokens else None
+        return Load(tokens, Prompt(arrival.prompt)) if tokens else None
 
     def start(self, request_id: str, load: Load, pages: Pages, skip_tokens: int) -> None:
+        if not isinstance(load.ticket, Prompt):
+            super().start(request_id, load, pages, skip_tokens)
+            return
         if skip_tokens >= load.tokens:
             self.core.loaded(request_id)
             return
@@ -128,7 +135,8 @@ class DecodeFirst(Kvt):
         super().cancel(request_id)
 
     def locate(self, source: Source, until: float) -> tuple[str, int]:
-        assert isinstance(source, Queued)
+        if not isinstance(source, Queued):
+            return super().locate(source, until)
         claim = source.turn.claim or self._stand_in_line(source.turn)
         return claim.host, claim.port
 

@@ -271,17 +271,12 @@ def test_mooncake_does_not_guess_an_engine_id(generation: str) -> None:
     assert caught.value.at == "p0"
 
 
-def test_decode_first_sends_decode_the_call_as_it_came() -> None:
-    call = chat()
+def test_decode_first_tells_decode_when_to_ask_the_queue() -> None:
+    """Nobody else decides: without the field decode computes the prompt itself."""
+    (leg,) = legs_of(DecodeFirst(), chat())
 
-    (leg,) = legs_of(DecodeFirst(), call)
-
-    assert (leg.to, leg.body) == (D0, call.body)
-
-
-def test_decode_first_tells_decode_when_it_is_to_do_it_all() -> None:
-    """Nobody else decides: without the field decode asks the queue."""
-    assert params(DecodeFirst().local(chat(), D0)) == {"do_local_prefill": True}
+    assert (leg.to, params(leg)) == (D0, {"do_queued_prefill": True})
+    assert params(DecodeFirst().local(chat(), D0)) is None
 
 
 def test_sglang_sends_both_to_one_room() -> None:

@@ -11,12 +11,14 @@ import pytest
 from pdgate.cluster.queue import settings
 from pdgate.cluster.queue.contract import Item, Queue
 from pdgate.cluster.queue.opening import open_queue
-from pdgate.engine.connector import Keep, Pages
+from pdgate.engine.connector import Arrival, Keep, Pages
 from pdgate.engine.hand_over import registry
+from pdgate.protocols.dialects import decode_first
 from tests.support.engine_pair import D_BLOCKS, P_BLOCKS, PROMPT, arrival
 from tests.support.fake_core import SECONDS, FakeCore
 
 PROTOCOL = "decode-first"
+QUEUED = dict(decode_first.QUEUED)
 Start = Callable[..., FakeCore]
 
 
@@ -43,6 +45,10 @@ def start(url: str, backend: str) -> Iterator[Start]:
         yield engine
 
 
+def queued(request_id: str) -> Arrival:
+    return arrival(request_id, params=QUEUED)
+
+
 def emptied(queue: Queue) -> bool:
     depth = queue.depth()
     return depth.waiting == depth.taken == 0
@@ -63,7 +69,7 @@ def test_prefill_computes_all_but_the_last_token_into_decodes_pages(
 ) -> None:
     p, d = start("prefill"), start("decode")
 
-    d.load(arrival("d1"), D_BLOCKS)
+    d.load(queued("d1"), D_BLOCKS)
 
     assert d.result() is None
     _, prompt, tokens = p.prefills.get(timeout=SECONDS)
@@ -74,7 +80,7 @@ def test_prefill_computes_all_but_the_last_token_into_decodes_pages(
 
 def test_a_prompt_waits_for_a_prefill_engine_to_come(start: Start) -> None:
     d = start("decode")
-    d.load(arrival("d1"), D_BLOCKS)
+    d.load(queued("d1"), D_BLOCKS)
 
     start("prefill")
 
@@ -86,7 +92,7 @@ def test_blocks_that_decode_has_already_are_not_written(start: Start) -> None:
     start("prefill")
     d = start("decode")
 
-    d.load(arrival("d1"), D_BLOCKS, skip_tokens=4)
+    d.load(queued("d1"), D_BLOCKS, skip_tokens=4)
 
     assert d.result() is None
     assert d.holds(D_BLOCKS[1:], seed=1, first=1)
@@ -94,18 +100,33 @@ def test_blocks_that_decode_has_already_are_not_written(start: Start) -> None:
 
 
 @pytest.mark.parametrize(
-    "told", [arrival(params={"do_local_prefill": True}), arrival(prompt=(1,))], ids=["told", "one"]
+    "asked", [arrival(params=None), arrival(params=QUEUED, prompt=(1,))], ids=["not told", "one"]
 )
-def test_decode_computes_what_it_is_told_to_or_what_is_too_short(
-    start: Start, told: object
+def test_decode_computes_what_it_is_not_told_to_queue_or_what_is_too_short(
+    start: Start, asked: Arrival
 ) -> None:
-    assert start("decode").connector.plan(told) is None  # type: ignore[arg-type]
+    assert start("decode").connector.plan(asked) is None
+
+
+def test_it_is_told_in_a_way_that_is_checked(start: Start) -> None:
+    with pytest.raises(ValueError, match="do_queued_prefill must be true or false"):
+        start("decode").connector.plan(arrival(params={"do_queued_prefill": "yes"}))
+
+
+def test_decode_may_still_be_told_whom_to_ask(start: Start, queue: Queue) -> None:
+    p, d = start("prefill"), start("decode")
+    host, port = p.connector.kv_address
+
+    d.load(arrival("d1", params={"remote_host": host, "remote_port": port}), D_BLOCKS)
+
+    assert d.result() is None
+    assert emptied(queue)
 
 
 def test_what_the_prefix_cache_has_is_not_put_on_the_queue(start: Start, queue: Queue) -> None:
     d = start("decode")
 
-    d.load(arrival("d1"), D_BLOCKS, skip_tokens=len(PROMPT) - 1)
+    d.load(queued("d1"), D_BLOCKS, skip_tokens=len(PROMPT) - 1)
 
     assert d.result() is None
     assert emptied(queue)
@@ -113,13 +134,13 @@ def test_what_the_prefix_cache_has_is_not_put_on_the_queue(start: Start, queue: 
 
 def test_a_prefill_engine_is_sent_no_calls(start: Start) -> None:
     with pytest.raises(ValueError, match="role is prefill"):
-        start("prefill").connector.plan(arrival())
+        start("prefill").connector.plan(queued("d1"))
 
 
 def test_one_engine_may_be_both(start: Start) -> None:
     both = start("both")
 
-    both.load(arrival("d1"), D_BLOCKS)
+    both.load(queued("d1"), D_BLOCKS)
 
     assert both.result() is None
     assert both.holds(D_BLOCKS, seed=1)
@@ -128,7 +149,7 @@ def test_one_engine_may_be_both(start: Start) -> None:
 def test_a_failed_prefill_is_tried_again(start: Start, queue: Queue) -> None:
     """Into the same pages: the prefill engine said that it writes no more."""
     d, p = start("decode"), start("prefill", prefills_at_once=False)
-    d.load(arrival("d1"), D_BLOCKS)
+    d.load(queued("d1"), D_BLOCKS)
     request_id, _, _ = p.prefills.get(timeout=SECONDS)
     p.prefills_at_once = True
 
@@ -144,7 +165,7 @@ def test_a_failed_prefill_is_tried_again(start: Start, queue: Queue) -> None:
 def test_an_engine_that_dies_over_a_prompt_is_replaced_at_once(start: Start, queue: Queue) -> None:
     d = start("decode")
     dying = start("prefill", prefills_at_once=False)
-    d.load(arrival("d1"), D_BLOCKS)
+    d.load(queued("d1"), D_BLOCKS)
     dying.prefills.get(timeout=SECONDS)
     start("prefill")
 
@@ -158,7 +179,7 @@ def test_a_prompt_that_fails_everywhere_fails_its_request(
     start: Start, url: str, queue: Queue
 ) -> None:
     d, p = start("decode"), start("prefill", prefills_at_once=False)
-    d.load(arrival("d1"), D_BLOCKS)
+    d.load(queued("d1"), D_BLOCKS)
 
     for _ in range(settings.read(url).tries):
         request_id, _, _ = p.prefills.get(timeout=SECONDS)
@@ -175,7 +196,7 @@ def test_a_full_queue_fails_the_request_by_name(start: Start, url: str) -> None:
     d = start("decode", prefill_queue=f"{url}?capacity=1")
     open_queue(settings.read(url), "tiny").put(Item("r0", "127.0.0.1", 1, 7, deadline=4e9))
 
-    d.load(arrival("d1"), D_BLOCKS)
+    d.load(queued("d1"), D_BLOCKS)
 
     assert d.result() == "full queue: 1 items are not done yet"
 
@@ -183,7 +204,7 @@ def test_a_full_queue_fails_the_request_by_name(start: Start, url: str) -> None:
 def test_nobody_comes_before_the_deadline(start: Start, queue: Queue) -> None:
     d = start("decode", lease_seconds=0.2)
 
-    d.load(arrival("d1"), D_BLOCKS)
+    d.load(queued("d1"), D_BLOCKS)
 
     assert d.result() == "too late: no prefill worker came for it"
     assert emptied(queue)
@@ -191,7 +212,7 @@ def test_nobody_comes_before_the_deadline(start: Start, queue: Queue) -> None:
 
 def test_a_cancelled_request_leaves_the_queue(start: Start, queue: Queue) -> None:
     d = start("decode")
-    d.load(arrival("d1"), D_BLOCKS)
+    d.load(queued("d1"), D_BLOCKS)
     wait_for(lambda: queue.depth().waiting == 1)
 
     d.connector.cancel("d1")
@@ -202,7 +223,7 @@ def test_a_cancelled_request_leaves_the_queue(start: Start, queue: Queue) -> Non
 
 def test_cancelling_during_the_prefill_ends_it_there_too(start: Start, queue: Queue) -> None:
     d, p = start("decode"), start("prefill", prefills_at_once=False)
-    d.load(arrival("d1"), D_BLOCKS)
+    d.load(queued("d1"), D_BLOCKS)
     request_id, _, _ = p.prefills.get(timeout=SECONDS)
 
     d.connector.cancel("d1")
@@ -214,7 +235,7 @@ def test_cancelling_during_the_prefill_ends_it_there_too(start: Start, queue: Qu
 
 def test_closing_decode_ends_what_waits(start: Start, queue: Queue) -> None:
     d = start("decode")
-    d.load(arrival("d1"), D_BLOCKS)
+    d.load(queued("d1"), D_BLOCKS)
     wait_for(lambda: queue.depth().waiting == 1)
 
     d.connector.close()
@@ -227,7 +248,7 @@ def test_items_of_a_decode_engine_that_is_gone_harm_nobody(start: Start, queue: 
     p, d = start("prefill"), start("decode")
     queue.put(Item("another life/r1", "127.0.0.1", 1, tokens=7, deadline=0.0))
 
-    d.load(arrival("d1"), D_BLOCKS)
+    d.load(queued("d1"), D_BLOCKS)
 
     assert d.result() is None
     wait_for(lambda: emptied(queue))
@@ -240,7 +261,7 @@ def test_every_request_is_served_once_by_several_workers(start: Start) -> None:
 
     for number in range(6):
         for d in ds:
-            d.load(arrival(f"d{number}"), (2 * number, 2 * number + 1))
+            d.load(queued(f"d{number}"), (2 * number, 2 * number + 1))
 
     assert [d.result() for d in ds for _ in range(6)] == [None] * 12
     assert sum(p.prefills.qsize() for p in ps) == 12
@@ -261,11 +282,11 @@ def test_an_engine_that_leaves_finishes_its_prompt_and_takes_no_other(
     start: Start, queue: Queue
 ) -> None:
     d, leaving = start("decode"), start("prefill", prefills_at_once=False)
-    d.load(arrival("d1"), D_BLOCKS)
+    d.load(queued("d1"), D_BLOCKS)
     request_id, _, tokens = leaving.prefills.get(timeout=SECONDS)
 
     leaving.connector.leave()
-    d.load(arrival("d2"), (6, 7))
+    d.load(queued("d2"), (6, 7))
     leaving.write(P_BLOCKS, seed=1)
     leaving.connector.kept(request_id, Keep(SECONDS), Pages(P_BLOCKS, tokens), None, "length")
 
