@@ -144,7 +144,7 @@ def _kv_address(url: str, kv: str) -> Sequence[str]:
     return "--instance", f"role=prefill,url={url},kv={kv}"
 
 
-def pdgate_over(backend: str, mode: str = "layerwise") -> Transfer:
+def pdgate_over(backend: str, mode: str = "layerwise", mover: str = "process") -> Transfer:
     """A short lease, because it is P's only way to learn that D refused a call."""
 
     def connector(api_port: int, kv_port: int) -> dict[str, Any]:
@@ -157,6 +157,7 @@ def pdgate_over(backend: str, mode: str = "layerwise") -> Transfer:
                 "api": f"{LOOPBACK}:{api_port}",
                 "lease_seconds": LEASE_SECONDS,
                 "mode": mode,
+                "mover": mover,
             },
         }
 

@@ -3,13 +3,13 @@
 import json
 import sys
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
-from tests.end_to_end.vllm.engines import Pair
+from tests.end_to_end.vllm.engines import Transfer
 from tests.end_to_end.vllm.metrics import settles
 from tests.support.ports import LOOPBACK, free_port
 from tests.support.processes import Child, child
@@ -40,8 +40,21 @@ class Gateway:
         return found
 
 
+class Fronted(Protocol):
+    """Engines that a gateway can stand in front of.
+
+    Attributes:
+        serve: The flags that tell it of them.
+    """
+
+    @property
+    def transfer(self) -> Transfer: ...
+    @property
+    def serve(self) -> Sequence[str]: ...
+
+
 @contextmanager
-def gateway_over(pair: Pair, mode: str, logs: Path, protocol: str = "") -> Iterator[Gateway]:
+def gateway_over(pair: Fronted, mode: str, logs: Path, protocol: str = "") -> Iterator[Gateway]:
     """`protocol`: another than the pair's first one."""
     protocol = protocol or pair.transfer.protocol
     port = free_port()

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from pdgate.engine.hand_over.two_sided import TwoSided
 from pdgate.engine.vllm.answers import filled
 from pdgate.engine.vllm.dialects import Mode
 from pdgate.engine.vllm.orders import Asked, Hold, Progress
@@ -63,19 +64,24 @@ def test_any_two_modes_go_together(
     assert handed_over(pair)
 
 
-@pytest.mark.parametrize("prefill", [Mode.PUSH, Mode.PULL])
+@pytest.mark.parametrize("prefill", Mode)
 def test_only_layerwise_writes_before_the_prompt_is_computed(
-    prefill: Mode, stack: ExitStack
+    prefill: Mode, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    told: list[int] = []
+
+    def tell(hand_over: TwoSided, request_id: str, layer: int, *rest: Any) -> None:
+        told.append(layer)
+
+    monkeypatch.setattr(TwoSided, "layer_computed", tell)
     pair = Pair("shm", stack, (prefill, Mode.PUSH))
     pair.p.obey([pair.delegated()])
+
     compute(pair)
-    assert not pair.p.freed.is_set()
-    assert not pair.d.loads["d1"].is_set()
+
+    assert told == (list(range(LAYOUT.layers)) if prefill is Mode.LAYERWISE else [])
     assert not any(pair.d.memory)
-
     pair.p.obey([kept()])
-
     assert handed_over(pair)
 
 
