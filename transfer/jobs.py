@@ -3,6 +3,7 @@
 import logging
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from pdgate.transfer.base import State, TransferError
 from pdgate.transfer.deadlines import Deadlines
@@ -20,6 +21,23 @@ Work = Callable[[Running], None]
 """Returns when the bytes are where they belong. Raises TransferError, Interrupted."""
 
 
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How a transfer moves.
+
+    Attributes:
+        work: All of it, or what `begin` has left over; may block.
+        begin: The part that waits for nobody, done on the caller's thread before another one
+            wakes up for the rest. Its errors are for `work` to find, which is called after it
+            even if the transfer has ended meanwhile.
+        at_once: All of `work` waits for nobody, and takes less time than to wake a thread.
+    """
+
+    work: Work
+    begin: Work | None = None
+    at_once: bool = False
+
+
 class Jobs:
     """Runs one function per transfer on a thread, with a deadline for each."""
 
@@ -30,23 +48,22 @@ class Jobs:
         self._alive: set[Running] = set()
         self._closed = False
 
-    def start(self, what: str, timeout_seconds: float, work: Work) -> Running:
+    def start(self, what: str, timeout_seconds: float, plan: Plan) -> Running:
+        """Raises TransferError if we are closed."""
+        if plan.at_once:
+            return self._at_once(what, plan)
         transfer = self._track(Running(what), timeout_seconds)
         try:
-            taken = self._threads.submit(lambda: run(transfer, work))
-        except RuntimeError as error:
-            transfer.leave(TransferError(f"{what}: {error}"))
-        else:
-            if not taken:
-                transfer.leave(TransferError("the backend is closed"))
-        return transfer
-
-    def at_once(self, what: str, work: Work) -> Running:
-        """On the caller's thread, for what takes less time than to hand it to another."""
-        if self._closed:
-            raise TransferError("the backend is closed")
-        transfer = Running(what)
-        run(transfer, work)
+            if plan.begin is not None:
+                plan.begin(transfer)
+            taken = self._threads.submit(lambda: run(transfer, plan))
+        except (Interrupted, RuntimeError) as error:
+            # Given up already, or no room for another thread.
+            taken = False
+            transfer.end(State.FAILED, TransferError(f"{what}: {error}"))
+        if not taken:
+            transfer.end(State.FAILED, TransferError("the backend is closed"))
+            run(transfer, plan)
         return transfer
 
     def expectation(self, what: str, timeout_seconds: float) -> Running:
@@ -67,6 +84,13 @@ class Jobs:
             transfer.settle(CLOSE_SECONDS)
         self._deadlines.close()
 
+    def _at_once(self, what: str, plan: Plan) -> Running:
+        if self._closed:
+            raise TransferError("the backend is closed")
+        transfer = Running(what)
+        run(transfer, plan)
+        return transfer
+
     def _track(self, transfer: Running, timeout_seconds: float) -> Running:
         with self._lock:
             if self._closed:
@@ -81,10 +105,12 @@ class Jobs:
             self._alive.discard(transfer)
 
 
-def run(transfer: Running, work: Work) -> None:
+def run(transfer: Running, plan: Plan) -> None:
     try:
-        transfer.on_interrupt(None)
-        work(transfer)
+        # What has begun, its work has to end, also if nobody waits for it any more.
+        if plan.begin is None:
+            transfer.on_interrupt(None)
+        plan.work(transfer)
     except Interrupted:
         transfer.leave(transfer.error)
     except TransferError as error:

@@ -1,9 +1,8 @@
 """What the backends here share: how a transfer is asked for, checked and begun.
 
-    read, write  ->  an Order, checked from our side   ->  work (the backend's)  ->  Jobs
+    read, write  ->  an Order, checked from our side  ->  a Plan of the backend's  ->  Jobs
 
-A backend says how the bytes of an order move, on a thread of its own or, if it says so
-(`at_once`), on the caller's. What was asked and is wrong raises before anything moves.
+What was asked and is wrong raises before anything moves.
 """
 
 import threading
@@ -24,7 +23,7 @@ from pdgate.transfer.base import (
     Transfer,
     TransferError,
 )
-from pdgate.transfer.jobs import Jobs, Work
+from pdgate.transfer.jobs import Jobs, Plan
 from pdgate.transfer.library import Op
 from pdgate.transfer.ranges import Piece
 from pdgate.transfer.regions import LocalMemory
@@ -63,12 +62,8 @@ class Moving(Backend):
         self._closed = False
 
     @abstractmethod
-    def work(self, order: Order) -> Work:
-        """What moves the bytes; it may block. Raises TransferError."""
-
-    def at_once(self, order: Order) -> bool:
-        """Its work waits for nobody, and takes less time than to hand it to a thread."""
-        return False
+    def plan(self, order: Order) -> Plan:
+        """How the bytes of this order move. Raises TransferError."""
 
     def read(
         self, local: Region, remote: Descriptor, ranges: Sequence[Range], timeout_seconds: float
@@ -117,11 +112,8 @@ class Moving(Backend):
         pieces = lists.pieces(ranges, len(region.memory), remote.length)
         epoch = descriptors.epoch_bytes(remote.epoch)
         order = Order(op, region, remote, epoch, pieces, lists.total(pieces), immediate)
-        work = self.work(order)
         what = f"{self.name} {op} of {order.bytes} bytes at {descriptors.place(remote)}"
-        if self.at_once(order):
-            return self._jobs.at_once(what, work)
-        return self._jobs.start(what, timeout_seconds, work)
+        return self._jobs.start(what, timeout_seconds, self.plan(order))
 
     def _ours(self, region: Region) -> LocalMemory:
         if not isinstance(region, self.memory):

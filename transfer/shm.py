@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from pdgate.transfer import descriptors
 from pdgate.transfer.base import Descriptor, PeerLost, Region, StaleDescriptor
-from pdgate.transfer.jobs import Work
+from pdgate.transfer.jobs import Plan
 from pdgate.transfer.library import Op
 from pdgate.transfer.memory import Memory
 from pdgate.transfer.memory import address as address_of
@@ -71,7 +71,7 @@ class Shm(Moving):
         descriptor = Descriptor(self.name, descriptors.new_epoch(), length, {})
         return ShmMemory(descriptor, Segment(fd, length).memory)
 
-    def work(self, order: Order) -> Work:
+    def plan(self, order: Order) -> Plan:
         assert isinstance(order.local, ShmMemory)
         local = order.local
         name = descriptors.text(order.remote.address, "socket")
@@ -90,16 +90,7 @@ class Shm(Moving):
                 self._links.drop(order.epoch)
                 raise
 
-        return work
-
-    def at_once(self, order: Order) -> bool:
-        """To meet the owner, and to copy by the kernel, may take its time."""
-        if order.bytes > AT_ONCE_BYTES or len(order.pieces) > AT_ONCE_PIECES:
-            return False
-        link = self._links.known(order.epoch)
-        if link is None or link.foreign is not None:
-            return False
-        return order.immediate is None or link.has_room()
+        return Plan(work, at_once=self._at_once(order))
 
     def close(self) -> None:
         with self._lock:
@@ -115,6 +106,15 @@ class Shm(Moving):
             region = ShmRegion(descriptor, self._owner, registered)
             self._owner.add(region)
         return region
+
+    def _at_once(self, order: Order) -> bool:
+        """To meet the owner, and to copy by the kernel, may take its time."""
+        if order.bytes > AT_ONCE_BYTES or len(order.pieces) > AT_ONCE_PIECES:
+            return False
+        link = self._links.known(order.epoch)
+        if link is None or link.foreign is not None:
+            return False
+        return order.immediate is None or link.has_room()
 
 
 def _copy_all(

@@ -16,16 +16,15 @@ from typing import ClassVar
 
 from pdgate.transfer import descriptors, memfd
 from pdgate.transfer.base import Descriptor, OutOfBounds, Region
-from pdgate.transfer.jobs import MAX_THREADS, Work
+from pdgate.transfer.jobs import MAX_THREADS, Plan
 from pdgate.transfer.memory import Memory
 from pdgate.transfer.memory import view as view_of
 from pdgate.transfer.moving import Moving, Order
 from pdgate.transfer.regions import LocalMemory
-from pdgate.transfer.running import Running
 from pdgate.transfer.stripes import split
-from pdgate.transfer.tcp_links import Links
+from pdgate.transfer.tcp_links import InUse, Links
 from pdgate.transfer.tcp_owner import Owner, TcpRegion
-from pdgate.transfer.tcp_talk import Talk
+from pdgate.transfer.tcp_talk import Talk, move_together
 from pdgate.transfer.tcp_wire import MAX_RANGES
 
 STRIPE_BYTES = 4 << 20
@@ -73,10 +72,10 @@ class Tcp(Moving):
         descriptor = Descriptor(self.name, descriptors.new_epoch(), length, {})
         return LocalMemory(memfd.mapped(fd, length), descriptor)
 
-    def work(self, order: Order) -> Work:
-        address = order.remote.address
-        if len(order.pieces) > MAX_RANGES:
-            raise OutOfBounds(f"{len(order.pieces)} ranges are more than {MAX_RANGES}")
+    def plan(self, order: Order) -> Plan:
+        address, pieces = order.remote.address, order.pieces
+        if len(pieces) > MAX_RANGES:
+            raise OutOfBounds(f"{len(pieces)} ranges are more than {MAX_RANGES}")
         talk = Talk(
             self._links,
             (descriptors.text(address, "host"), descriptors.port(address)),
@@ -84,16 +83,15 @@ class Tcp(Moving):
             order.epoch,
             order.local.memory,
             self._crc or address.get("crc") is True,
+            InUse(),
         )
-
-        def work(transfer: Running) -> None:
-            shares = split(order.pieces, self._connections, STRIPE_BYTES)
-            if len(shares) == 1:
-                talk.move(transfer, order.pieces, order.immediate)
-            else:
-                talk.move_together(transfer, shares, order.immediate, self._helpers)
-
-        return work
+        shares = split(pieces, self._connections, STRIPE_BYTES)
+        if len(shares) == 1:
+            exchange = talk.request(pieces, order.immediate)
+            return Plan(exchange.finish, exchange.begin)
+        return Plan(
+            lambda transfer: move_together(transfer, talk, shares, order.immediate, self._helpers)
+        )
 
     def close(self) -> None:
         with self._lock:

@@ -1,9 +1,4 @@
-"""The peer's side of tcp: requests to an owner, on one connection or on several at once.
-
-one         request -> answer
-several     a share of the bytes on each, and then, if the write is counted, one more
-            request that moves nothing: it counts when all shares have landed
-"""
+"""The peer's side of tcp: a request to an owner, and a transfer that is shared by several."""
 
 import socket
 from collections.abc import Callable, Sequence
@@ -22,6 +17,9 @@ from pdgate.transfer.library import Op
 from pdgate.transfer.ranges import Piece
 from pdgate.transfer.running import Interrupted, Running
 from pdgate.transfer.tcp_links import Address, InUse, Links
+
+BEGIN_BYTES = 256 << 10
+"""Sent on the caller's thread: enough to keep the peer busy until a thread of ours is up."""
 
 _REFUSALS: dict[wire.Status, Callable[[str], TransferError]] = {
     wire.Status.STALE: StaleDescriptor,
@@ -43,51 +41,10 @@ class Talk:
     epoch: bytes
     memory: memoryview
     checked: bool
+    in_use: InUse
 
-    def move(self, transfer: Running, pieces: Sequence[Piece], immediate: int | None) -> None:
-        """On one connection. Raises TransferError, Interrupted."""
-        in_use = InUse()
-        transfer.on_interrupt(in_use.interrupt)
-        self._move(transfer, in_use, pieces, immediate)
-
-    def move_together(
-        self,
-        transfer: Running,
-        shares: Sequence[Sequence[Piece]],
-        immediate: int | None,
-        threads: Executor,
-    ) -> None:
-        """Returns when no share moves any more. Raises as `move`."""
-        in_use = InUse()
-        transfer.on_interrupt(in_use.interrupt)
-
-        def move(share: Sequence[Piece]) -> None:
-            try:
-                self._move(transfer, in_use, share, None)
-            except BaseException:
-                # The others move in vain.
-                in_use.interrupt()
-                raise
-
-        others = [threads.submit(move, share) for share in shares[1:]]
-        try:
-            move(shares[0])
-        finally:
-            wait(others)
-        for other in others:
-            other.result()
-        if immediate is not None:
-            self._move(transfer, in_use, [], immediate)
-
-    def _move(
-        self,
-        transfer: Running,
-        in_use: InUse,
-        pieces: Sequence[Piece],
-        immediate: int | None,
-    ) -> None:
-        what, memory = transfer.what, self.memory
-        request = wire.Request(
+    def request(self, pieces: Sequence[Piece], immediate: int | None) -> "Exchange":
+        asked = wire.Request(
             _OPS[self.op],
             self.epoch,
             [remote for _, remote, _ in pieces],
@@ -95,14 +52,47 @@ class Talk:
             immediate,
             self.checked,
         )
-        views = [memory[local : local + length] for local, _, length in pieces]
+        memory = self.memory
+        return Exchange(self, asked, [memory[local : local + n] for local, _, n in pieces])
+
+
+class Exchange:
+    """One request on one connection, and the answer to it."""
+
+    def __init__(self, talk: Talk, request: wire.Request, views: Sequence[memoryview]) -> None:
+        self._talk = talk
+        self._request = request
+        self._views = views
+        self._sock: socket.socket | None = None
+        self._unsent: Sequence[wire.View] | None = None
+
+    def begin(self, transfer: Running) -> None:
+        """As much as can be said without waiting, on a connection that is there."""
+        talk = self._talk
+        # Checksums take their time.
+        if talk.checked or (sock := talk.links.idle(talk.address)) is None:
+            return
+        self._sock = sock
+        talk.in_use.add(sock)
+        transfer.on_interrupt(talk.in_use.interrupt)
+        said = self._said()
         try:
-            sock = self.links.take(self.address)
+            self._unsent = wire.send_some(sock, said, BEGIN_BYTES)
+        except OSError:
+            # It is lost, which sending the same again will tell.
+            self._unsent = said
+
+    def finish(self, transfer: Running) -> None:
+        """Raises TransferError, Interrupted."""
+        talk, what = self._talk, transfer.what
+        try:
+            sock = self._sock or talk.links.take(talk.address)
         except OSError as error:
             raise PeerLost(f"{what}: {error}") from None
         try:
-            with in_use.using(sock):
-                status = _ask(sock, request, views)
+            talk.in_use.add(sock)
+            transfer.on_interrupt(talk.in_use.interrupt)
+            status = self._converse(sock)
         except OSError as error:
             sock.close()
             if transfer.over:
@@ -114,23 +104,59 @@ class Talk:
         except BaseException:
             sock.close()
             raise
-        self.links.give_back(self.address, sock)
+        finally:
+            talk.in_use.discard(sock)
+        talk.links.give_back(talk.address, sock)
         if status is not wire.Status.OK:
             raise _REFUSALS[status](f"{what}: {status.name.lower().replace('_', ' ')}")
 
+    def _said(self) -> Sequence[wire.View]:
+        """A write is sent without asking whether it is welcome: that would take a round trip."""
+        head = wire.encode(self._request)
+        if self._request.op is wire.Op.READ:
+            return [head]
+        trailer = [wire.checksum(self._views)] if self._request.checked else []
+        return [head, *self._views, *trailer]
 
-def _ask(sock: socket.socket, request: wire.Request, views: Sequence[memoryview]) -> wire.Status:
-    head, checked = wire.encode(request), request.checked
-    if request.op is wire.Op.WRITE:
-        # All at once, without asking whether it is welcome: that would cost a round trip.
-        trailer = [wire.checksum(views)] if checked else []
-        wire.send_views(sock, [head, *views, *trailer])
-        return wire.receive_answer(sock, checked=checked)
-    sock.sendall(head)
-    status = wire.receive_answer(sock, checked=checked)
-    if status is wire.Status.OK:
+    def _converse(self, sock: socket.socket) -> wire.Status:
+        checked = self._request.checked
+        wire.send_views(sock, self._said() if self._unsent is None else self._unsent)
+        status = wire.receive_answer(sock, checked=checked)
+        if self._request.op is wire.Op.READ and status is wire.Status.OK:
+            try:
+                wire.receive_bytes(sock, self._views, checked=checked)
+            except wire.Corrupt:
+                return wire.Status.CORRUPT
+        return status
+
+
+def move_together(
+    transfer: Running,
+    talk: Talk,
+    shares: Sequence[Sequence[Piece]],
+    immediate: int | None,
+    threads: Executor,
+) -> None:
+    """A share on each connection; returns when none of them moves any more.
+
+    A counted write ends with a request that moves nothing: all shares have landed then.
+    Raises TransferError, Interrupted.
+    """
+
+    errors: list[BaseException] = []
+
+    def move(share: Sequence[Piece]) -> None:
         try:
-            wire.receive_bytes(sock, views, checked=checked)
-        except wire.Corrupt:
-            return wire.Status.CORRUPT
-    return status
+            talk.request(share, None).finish(transfer)
+        # Whatever it is, it is raised below; the others move in vain, and fail because of it.
+        except BaseException as error:  # noqa: BLE001
+            errors.append(error)
+            talk.in_use.interrupt()
+
+    others = [threads.submit(move, share) for share in shares[1:]]
+    move(shares[0])
+    wait(others)
+    if errors:
+        raise errors[0]
+    if immediate is not None:
+        talk.request([], immediate).finish(transfer)

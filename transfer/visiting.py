@@ -25,7 +25,7 @@ from typing import ClassVar
 from pdgate.transfer import descriptors, memfd
 from pdgate.transfer import visit_wire as wire
 from pdgate.transfer.base import Descriptor, PeerLost, Region, StaleDescriptor, TransferError
-from pdgate.transfer.jobs import Work
+from pdgate.transfer.jobs import Plan
 from pdgate.transfer.library import Library, Move, Piece
 from pdgate.transfer.listener import shut
 from pdgate.transfer.memory import Memory, view
@@ -92,7 +92,7 @@ class Visiting(Moving):
             self._owner.add(region)
         return region
 
-    def work(self, order: Order) -> Work:
+    def plan(self, order: Order) -> Plan:
         address = order.remote.address
         owner = (descriptors.text(address, "host"), descriptors.port(address))
 
@@ -116,7 +116,7 @@ class Visiting(Moving):
 
             self._connected(transfer, owner, talk)
 
-        return visit
+        return Plan(visit)
 
     def _move(self, order: Order, inside: wire.Answer, sock: socket.socket) -> TransferError | None:
         """The library's part, which nothing interrupts. Its error, if it failed."""

@@ -8,7 +8,7 @@ import pytest
 
 from pdgate.transfer.base import State, TransferError
 from pdgate.transfer.deadlines import SWEEP_AT_LEAST, Deadlines
-from pdgate.transfer.jobs import Jobs
+from pdgate.transfer.jobs import MAX_THREADS, Jobs, Plan
 from pdgate.transfer.running import Running
 from pdgate.transfer.threads import Threads
 
@@ -79,13 +79,50 @@ def test_nothing_is_taken_after_the_end() -> None:
 
 
 def test_what_is_done_at_once_has_ended_when_the_call_returns(jobs: Jobs) -> None:
-    done_on = []
+    done_on: list[threading.Thread] = []
 
-    transfer = jobs.at_once("a copy", lambda _: done_on.append(threading.current_thread()))
+    def work(_: Running) -> None:
+        done_on.append(threading.current_thread())
+
+    transfer = jobs.start("a copy", SECONDS, Plan(work, at_once=True))
 
     assert done_on == [threading.current_thread()]
     assert transfer.state is State.DONE
     assert transfer.settled
+
+
+def test_what_has_begun_is_ended_by_its_work_though_it_was_given_up_meanwhile(
+    jobs: Jobs,
+) -> None:
+    """What it has opened is closed by nobody else."""
+    worked = threading.Event()
+
+    def begin(transfer: Running) -> None:
+        transfer.cancel()
+
+    transfer = jobs.start("a copy", SECONDS, Plan(lambda _: worked.set(), begin))
+
+    assert worked.wait(SECONDS)
+    assert transfer.settle(SECONDS)
+    assert transfer.state is State.CANCELLED
+
+
+def test_work_that_was_given_up_before_it_began_is_not_begun(jobs: Jobs) -> None:
+    go_on, worked, full = threading.Event(), threading.Event(), threading.Semaphore(0)
+
+    def hold(_: Running) -> None:
+        full.release()
+        assert go_on.wait(SECONDS)
+
+    held = [jobs.start("a copy", SECONDS, Plan(hold)) for _ in range(MAX_THREADS)]
+    for _ in held:
+        assert full.acquire(timeout=SECONDS)
+    waiting = jobs.start("another", SECONDS, Plan(lambda _: worked.set()))
+    waiting.cancel()
+    go_on.set()
+
+    assert waiting.settle(SECONDS)
+    assert not worked.is_set()
 
 
 def test_what_breaks_at_once_is_an_ended_transfer_too(
@@ -94,7 +131,7 @@ def test_what_breaks_at_once_is_an_ended_transfer_too(
     def broken(_: Running) -> None:
         raise ZeroDivisionError
 
-    transfer = jobs.at_once("a copy", broken)
+    transfer = jobs.start("a copy", SECONDS, Plan(broken, at_once=True))
 
     with pytest.raises(TransferError, match="a copy broke"):
         transfer.wait(SECONDS)

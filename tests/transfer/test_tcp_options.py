@@ -235,6 +235,19 @@ def test_a_write_over_several_connections_is_whole_and_counts_once(
         assert 1 < len(idle) <= 4
 
 
+def test_a_transfer_over_several_connections_ends_with_what_went_wrong_first(
+    small_shares: None,
+) -> None:
+    """And not with what became of the other connections."""
+    with closing(Tcp(connections=4)) as ours, closing(Tcp()) as theirs:
+        local, gone = filled(ours), theirs.allocate(LENGTH)
+        gone.close()
+
+        for _ in range(10):
+            with pytest.raises(StaleDescriptor):
+                ours.write(local, gone.descriptor, ALL, SECONDS, 1).wait(SECONDS)
+
+
 def test_a_connection_that_breaks_ends_all_of_a_transfer(small_shares: None) -> None:
     """The others would move bytes that nobody has any use for."""
     accepted = threading.Semaphore(0)
