@@ -1,50 +1,164 @@
 """neuron: the request id says who the peer is, and its uid is where both meet.
 
-    prefill   cmpl-<uid>_<decode ip>:<api port>, or cmpl-<uid>: keeps
+    prefill   cmpl-<uid>_<decode ip>:<api port>, or cmpl-<uid>: keeps, and samples one token
     decode    cmpl-<uid>_<prefill ip>:<api port>, or cmpl-<uid> with a configured peer: loads
 
-The KV side listens at the API port + 1, and a peer's is found the same way. The first
-token that prefill sampled travels with the offer; decode samples it again from the last
-prompt token, which it computes itself, so the two agree where sampling is greedy.
+P's signal plane listens at its API port + 1, and D finds it there. All of the prompt's KV
+and the first token go to D, which begins with the second one. What the two say and how the
+KV moves is engine/neuron's.
 
 Source: AWS Neuron documentation, "Disaggregated Inference"; ids in
 protocols/dialects/neuron.py.
 """
 
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
 from urllib.parse import urlsplit
 
-from pdgate.engine.connector import Arrival, Keep, Load
+from pdgate.engine.connector import Arrival, Connector, Core, Keep, Load, Pages
 from pdgate.engine.hand_over.settings import ConnectorSettings
-from pdgate.engine.hand_over.two_sided import TwoSided
+from pdgate.engine.layout import Layout
+from pdgate.engine.neuron import recv_buffer
+from pdgate.engine.neuron.peers import Address, Peers
+from pdgate.engine.neuron.send_buffer import SendBuffer
+from pdgate.engine.neuron.setup import Setup
 from pdgate.protocols.dialects.neuron import SIGNAL_PORT_OFFSET, parse
 from pdgate.protocols.instance import Role
-from pdgate.transfer.messenger.source import Source
+from pdgate.transfer.base import Backend, Region
+from pdgate.transfer.messenger.counters import Counters
+from pdgate.transfer.messenger.shape import Shape
 
-_STATIC = "cmpl-"
+BATCH: Final = 64
+"""Requests that may transfer at once."""
+_STATIC: Final = "cmpl-"
 
 
-class Neuron(TwoSided):
-    def service_port(self) -> int:
-        return self.settings.api_port + SIGNAL_PORT_OFFSET
+class Neuron(Connector):
+    """Attributes:
+    hands_first_token: As in `TwoSided`: prefill samples it.
+    """
+
+    hands_first_token: ClassVar = True
+
+    def __init__(
+        self,
+        *,
+        core: Core,
+        layout: Layout,
+        regions: Sequence[Region],
+        backend: Backend,
+        settings: ConnectorSettings,
+    ) -> None:
+        """P listens from now on. Raises OSError if the port is taken."""
+        self.counters = Counters()
+        self._core = core
+        self._layout = layout
+        self._settings = settings
+        setup = Setup(
+            core=core,
+            backend=backend,
+            regions=regions,
+            shape=Shape.of(layout, settings.model),
+            counters=self.counters,
+            batch=BATCH,
+            silence_seconds=settings.patience.silence,
+            ping_seconds=settings.patience.ping,
+            wait_seconds=settings.lease_seconds,
+        )
+        host, port = settings.advertised_host, settings.api_port
+        self._peers = Peers(setup, _joined(host, port))
+        self._send_buffer = None
+        # D does not listen; its address is what it is called on the signal plane.
+        self.kv_address = (host, port)
+        if settings.role == Role.PREFILL:
+            signal_port = port + SIGNAL_PORT_OFFSET
+            self.kv_address = (host, signal_port)
+            self._send_buffer = SendBuffer(
+                setup, settings.kv_host, signal_port, layer_wise=settings.layer_wise
+            )
 
     def plan(self, arrival: Arrival) -> Load | Keep | None:
         named = parse(arrival.wire_id)
         if named is None and not arrival.wire_id.startswith(_STATIC):
             return None
-        uid = arrival.wire_id if named is None else named.uid
-        if self.settings.role == Role.PREFILL:
-            return self._keep(arrival.id, uid)
-        address = peer_of(self.settings) if named is None else (named.host, named.port)
-        if address is None:
+        uid, index = arrival.wire_id, arrival.index
+        if named is not None:
+            uid, index = named.uid, named.index or arrival.index
+        if index:
+            # Prompts of a list come under one id.
+            uid = f"{uid}-{index}"
+        if self._send_buffer is not None:
+            self._send_buffer.expect(uid, arrival.id, len(arrival.prompt))
+            return Keep(self._settings.lease_seconds, max_tokens=1)
+        peer = peer_of(self._settings) if named is None else (named.host, named.port)
+        if peer is None:
             return None
-        host, api_port = address
-        source = Source(
-            host, api_port + SIGNAL_PORT_OFFSET, uid, wait_seconds=self.settings.lease_seconds
+        return Load(len(arrival.prompt), _Ticket(uid, peer))
+
+    def start(self, request_id: str, load: Load, pages: Pages, skip_tokens: int) -> None:
+        ticket: _Ticket = load.ticket
+        blocks: list[int | None] = [*pages.block_ids[: self._layout.blocks_for(load.tokens)]]
+        there = min(len(blocks), skip_tokens // self._layout.block_tokens)
+        if skip_tokens >= load.tokens:
+            there = len(blocks)
+        blocks[:there] = [None] * there
+        host, api_port = ticket.peer
+        self._peers.load(
+            (host, api_port + SIGNAL_PORT_OFFSET),
+            recv_buffer.Load(
+                request_id,
+                ticket.uid,
+                blocks,
+                (len(blocks) - there) * self._layout.block_bytes,
+                time.monotonic() + self._settings.lease_seconds,
+                # Without pages it ended before it got any, and P is only to let go.
+                cancelled=not blocks,
+            ),
         )
-        return self._load(source, len(arrival.prompt) - 1)
+
+    def cancel(self, request_id: str) -> None:
+        self._peers.cancel(request_id)
+
+    def layer_computed(
+        self, request_id: str, layer: int, block_ids: Sequence[int], tokens: int
+    ) -> None:
+        if self._send_buffer is not None:
+            self._send_buffer.layer_computed(request_id, layer, block_ids, tokens)
+
+    def kept(
+        self,
+        request_id: str,
+        keep: Keep,
+        pages: Pages,
+        first_token: int | None,
+        finish_reason: str,
+    ) -> Mapping[str, Any] | None:
+        assert self._send_buffer is not None, "only prefill plans to keep"
+        if not self._send_buffer.kept(request_id, pages.block_ids, first_token):
+            self._core.release(request_id)
+        return None
+
+    def dropped(self, request_id: str, why: str) -> bool:
+        assert self._send_buffer is not None, "only prefill plans to keep"
+        return self._send_buffer.dropped(request_id, why)
+
+    def close(self) -> None:
+        self._peers.close()
+        if self._send_buffer is not None:
+            self._send_buffer.close()
 
 
-def peer_of(settings: ConnectorSettings) -> tuple[str, int] | None:
+@dataclass(frozen=True, slots=True)
+class _Ticket:
+    """Whom to ask for a load, and under which uid."""
+
+    uid: str
+    peer: Address
+
+
+def peer_of(settings: ConnectorSettings) -> Address | None:
     """Raises ValueError if it is configured, but not as "host:port"."""
     if not settings.peer:
         return None
@@ -52,3 +166,7 @@ def peer_of(settings: ConnectorSettings) -> tuple[str, int] | None:
     if not parts.hostname or not parts.port:
         raise ValueError(f'peer must be "host:port", not {settings.peer!r}')
     return parts.hostname, parts.port
+
+
+def _joined(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,6 +1,6 @@
 """Builds the connector of a protocol."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from pdgate.engine.connector import Connector, Core
 from pdgate.engine.hand_over.decode_first import DecodeFirst
@@ -10,12 +10,11 @@ from pdgate.engine.hand_over.neuron import Neuron, peer_of
 from pdgate.engine.hand_over.nixl import Nixl
 from pdgate.engine.hand_over.settings import ConnectorSettings
 from pdgate.engine.hand_over.sglang import Sglang
-from pdgate.engine.hand_over.two_sided import TwoSided
 from pdgate.engine.layout import Layout
 from pdgate.protocols.instance import Role
 from pdgate.transfer.base import Backend, Region
 
-_PROTOCOLS: dict[str, type[TwoSided]] = {
+_PROTOCOLS: dict[str, Callable[..., Connector]] = {
     "decode-first": DecodeFirst,
     "neuron": Neuron,
     "sglang": Sglang,

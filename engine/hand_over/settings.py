@@ -26,6 +26,7 @@ class ConnectorSettings:
         patience: With peers that say nothing.
         peer: "host:port" of the other engine's API, for ids that name none (neuron, static
             1P1D); empty if there is none.
+        layer_wise: With neuron, a request may leave layer by layer while it is computed.
         queue: URL of the prefill queue (decode-first).
     """
 
@@ -38,6 +39,7 @@ class ConnectorSettings:
     model: str
     peer: str = ""
     queue: str = ""
+    layer_wise: bool = True
     mover: Literal["process", "threads"] = "process"
     patience: Patience = field(default_factory=Patience)
 

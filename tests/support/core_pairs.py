@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pdgate.engine.core import EngineCore
+from pdgate.engine.hand_over.neuron import Neuron
 from pdgate.engine.hand_over.registry import connect
 from pdgate.engine.hand_over.settings import ConnectorSettings
 from pdgate.engine.hand_over.two_sided import TwoSided
@@ -55,7 +56,7 @@ class Watched(EngineCore):
 class Side:
     engine: Engine
     core: Watched
-    connector: TwoSided
+    connector: TwoSided | Neuron
     api_port: int
     asked: "queue.Queue[str]" = field(default_factory=queue.Queue)
     """Which hooks the core has called."""
@@ -120,7 +121,7 @@ def side(
     connector = connect(
         protocol, core=core, layout=where, regions=regions, backend=backend, settings=chosen
     )
-    assert isinstance(connector, TwoSided)
+    assert isinstance(connector, TwoSided | Neuron)
     stack.callback(connector.close)
     core.connect(connector)
     core.start()
@@ -142,10 +143,15 @@ def instances(
             protocol,
             generation,
             kv=f"{host}:{port}",
-            engine_ids=((0, at.connector.engine_id),),
+            engine_ids=_engine_ids(at.connector),
         )
 
     return instance(Role.PREFILL, prefill), instance(Role.DECODE, decode)
+
+
+def _engine_ids(connector: TwoSided | Neuron) -> tuple[tuple[int, str], ...]:
+    """Neuron has no such thing."""
+    return ((0, connector.engine_id),) if isinstance(connector, TwoSided) else ()
 
 
 class Crossing:

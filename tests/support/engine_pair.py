@@ -131,7 +131,7 @@ DIALECTS = [
 ]
 TWO_LEGGED = [dialect for dialect in DIALECTS if dialect != "vllm-kvt batch"]
 AT_ONCE = [d for d in TWO_LEGGED if d not in ("vllm-nixl", "vllm-mooncake a", "vllm-kvt staged")]
-WITH_FIRST_TOKEN = ["sglang"]
+WITH_FIRST_TOKEN = ["neuron", "neuron static", "sglang"]
 """Prefill samples the first token of the answer, and decode goes on behind it."""
 
 Start = Callable[..., Pair]

@@ -1,0 +1,297 @@
+"""P's side: a ROUTER that answers what decode engines ask, and the sending of what they may have.
+
+One thread does both and never waits for a peer: an answer is a lookup in memory, a transfer
+is pumped. So a decode engine that is dead, slow or talks nonsense holds up nobody else.
+
+    any thread    expect, layer_computed, kept, dropped   -> Requests, under a lock; wake
+    our thread    message -> answer;  pump all pairings;  transfers that ended -> core.release
+"""
+
+import logging
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import zmq
+
+from pdgate.engine.neuron import kv_map, messages, rules
+from pdgate.engine.neuron.communicator import CompletionToken, Ground
+from pdgate.engine.neuron.kept import Request, Requests
+from pdgate.engine.neuron.messages import Message
+from pdgate.engine.neuron.setup import Setup
+from pdgate.engine.neuron.transfer_engine import SendEngine, ring_bytes
+from pdgate.engine.neuron.turns import Turns
+from pdgate.engine.neuron.wake import Wake
+from pdgate.transfer import descriptors
+from pdgate.transfer.base import TransferError
+from pdgate.transfer.messenger.errors import HandOverError, Why
+
+MAX_PAIRINGS: Final = 1024
+"""Decode engines that are remembered; the one that was not heard of for longest goes first."""
+CLOSE_SECONDS: Final = 10.0
+SETTLE_MILLISECONDS: Final = 5
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(eq=False, slots=True)
+class _Pairing:
+    identity: bytes
+    engine: SendEngine
+    leaving: list[Request] = field(default_factory=list)
+
+
+class SendBuffer:
+    def __init__(self, setup: Setup, host: str, port: int, *, layer_wise: bool) -> None:
+        """Listens from now on. Raises OSError if the port is taken."""
+        self._setup = setup
+        self._lock = threading.Lock()
+        self._requests = Requests(setup.shape.layers, layer_wise=layer_wise)
+        self._turns = Turns()
+        self._pairings: OrderedDict[bytes, _Pairing] = OrderedDict()
+        self._ended: list[_Pairing] = []
+        """Replaced or broken; a write may still read pages."""
+        self._context = zmq.Context()
+        self._router: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
+        self._router.linger = 0
+        self._router.ipv6 = True
+        # A decode engine that was started again has the same identity; the newcomer counts.
+        self._router.router_handover = True
+        try:
+            self._router.bind(f"tcp://{_bindable(host)}:{port}")
+        except zmq.ZMQError as error:
+            self._router.close()
+            self._context.term()
+            raise OSError(error.errno, f"{host}:{port}: {error.strerror}") from None
+        self._wake = Wake()
+        self._ground = Ground(setup.backend, self._wake, setup.silence_seconds)
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="neuron-send", daemon=True)
+        self._thread.start()
+
+    def expect(self, uid: str, request_id: str, prompt_tokens: int) -> None:
+        """Raises ValueError if the uid is taken."""
+        with self._lock:
+            self._requests.expect(uid, request_id, prompt_tokens)
+
+    def layer_computed(
+        self, request_id: str, layer: int, blocks: Sequence[int], tokens: int
+    ) -> None:
+        with self._lock:
+            news = self._requests.computed(request_id, layer, blocks, tokens)
+        if news:
+            self._wake()
+
+    def kept(self, request_id: str, blocks: Sequence[int], first_token: int | None) -> bool:
+        """Whether the pages shall stay until `core.release`."""
+        with self._lock:
+            stays = self._requests.keep(request_id, blocks, first_token)
+        self._wake()
+        return stays
+
+    def dropped(self, request_id: str, why: str) -> bool:
+        """Whether the pages are still read from; then `core.release` follows."""
+        with self._lock:
+            one = self._requests.drop(request_id, str(HandOverError(Why.EXPIRED, why)))
+            in_use = one is not None and one.leaving is not None
+        if one is not None and one.kept:
+            self._setup.counters.expired += 1
+        self._wake()
+        return in_use
+
+    def close(self) -> None:
+        self._closing = True
+        self._wake()
+        self._thread.join(CLOSE_SECONDS)
+
+    def _run(self) -> None:
+        poller = zmq.Poller()
+        poller.register(self._router, zmq.POLLIN)
+        poller.register(self._wake.fileno(), zmq.POLLIN)
+        try:
+            while not self._closing:
+                # An ended pairing is settled without a word.
+                poller.poll(SETTLE_MILLISECONDS if self._ended else None)
+                self._wake.clear()
+                self._answer_all()
+                self._pump()
+        except Exception:  # the last stop of a thread: whoever looks here must find why
+            log.exception("the signal plane broke")
+        finally:
+            self._shut()
+
+    def _shut(self) -> None:
+        for pairing in list(self._pairings.values()):
+            self._end(pairing, TransferError("this engine ends"))
+        until = time.monotonic() + CLOSE_SECONDS
+        while self._ended and time.monotonic() < until:
+            self._pump()
+            # Only writes under way are left; they end on threads of the backend.
+            if self._ended:
+                time.sleep(SETTLE_MILLISECONDS / 1000)
+        # Peers may see the end of the connection only when nothing can land any more.
+        self._router.close()
+        self._context.term()
+        self._wake.close()
+
+    def _answer_all(self) -> None:
+        while True:
+            try:
+                identity, *frames = self._router.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            answer = self._answer(identity, frames)
+            # To somebody who has left it is dropped: a ROUTER does not wait.
+            self._router.send_multipart([identity, *messages.encode(answer)], zmq.NOBLOCK)
+
+    def _answer(self, identity: bytes, frames: Sequence[bytes]) -> Message:
+        try:
+            message = messages.decode(frames)
+            match message.get("type"):
+                case "handshake":
+                    return messages.welcome()
+                case "kv_map_init":
+                    return self._pair(identity, message)
+                case "lookup_all":
+                    return self._lookup_all(
+                        identity, messages.text(message, "request_id"), messages.blocks(message)
+                    )
+                case "lookup_token":
+                    return self._lookup_token(messages.text(message, "request_id"))
+                case "abort":
+                    return self._abort(messages.text(message, "request_id"))
+                case other:
+                    return messages.error(f"there is no message of type {other!r}")
+        except HandOverError as error:
+            return messages.error(str(error))
+        except (ValueError, TransferError, OSError, RecursionError) as error:
+            return messages.error(f"{Why.BROKEN}: {error}")
+
+    def _pair(self, identity: bytes, message: Message) -> Message:
+        """Raises HandOverError, TransferError, OSError."""
+        setup = self._setup
+        theirs = kv_map.from_data(message.get("kv_map"), setup.shape, setup.backend.name)
+        ring = setup.backend.allocate(ring_bytes(setup.shape, theirs.shape))
+        try:
+            engine = SendEngine(self._ground, setup.shape, setup.regions, theirs, ring)
+        except BaseException:
+            ring.close()
+            raise
+        if (old := self._pairings.pop(identity, None)) is not None:
+            self._end(old, TransferError("the decode engine has begun anew"))
+        self._pairings[identity] = _Pairing(identity, engine)
+        if len(self._pairings) > MAX_PAIRINGS:
+            self._end(next(iter(self._pairings.values())), TransferError("too many peers"))
+        memory = [region.descriptor for region in setup.regions]
+        said = kv_map.as_data(setup.shape, memory, ring=descriptors.as_data(ring.descriptor))
+        return messages.kv_map_answer(said)
+
+    def _lookup_all(self, identity: bytes, uid: str, to: Sequence[int | None]) -> Message:
+        """Raises HandOverError, TransferError."""
+        pairing = self._pairings.get(identity)
+        if pairing is None:
+            raise HandOverError(Why.BROKEN, "the peer has to send its KV map first")
+        self._pairings.move_to_end(identity)
+        with self._lock:
+            if why := self._requests.why_gone(uid):
+                self._turns.leave((identity, uid))
+                return messages.error(why)
+            one = self._requests.ready(uid)
+            if one is None:
+                return messages.not_yet()
+            if not self._turns.ask((identity, uid), self._places(), time.monotonic()):
+                return messages.not_yet()
+            token = CompletionToken()
+            pairing.engine.send(uid, one.blocks, to, one.gates, token)
+            one.leaving = token
+            one.token_due = one.first_token is None
+            pairing.leaving.append(one)
+            return messages.found(one.first_token, one.blocks)
+
+    def _lookup_token(self, uid: str) -> Message:
+        with self._lock:
+            if why := self._requests.why_gone(uid):
+                return messages.error(why)
+            one = self._requests.find(uid)
+            if one is None or not one.kept:
+                return messages.not_yet()
+            one.token_due = False
+            if one.sent:
+                self._requests.forget(one)
+            return messages.found(one.first_token)
+
+    def _abort(self, uid: str) -> Message:
+        with self._lock:
+            one = self._requests.find(uid)
+            if one is None:
+                return messages.done(uid)
+            if one.leaving is not None and not one.sent:
+                pairing = next((p for p in self._pairings.values() if one in p.leaving), None)
+            else:
+                pairing = None
+                self._requests.forget(one, str(HandOverError(Why.CANCELLED, "nobody needs it")))
+        if one.leaving is None:
+            self._let_go(one)
+            return messages.done(uid)
+        if pairing is not None:
+            # A piece that is missing would shift all that follow.
+            self._end(pairing, TransferError("the decode engine gave a transfer up"))
+            self._pump()
+        return messages.done(uid) if one.sent else messages.not_yet()
+
+    def _places(self) -> int:
+        """How many requests may begin to leave."""
+        leaving = sum(len(pairing.leaving) for pairing in self._pairings.values())
+        return rules.places(rules.Counts(transferring=leaving), self._setup.batch)
+
+    def _pump(self) -> None:
+        for pairing in list(self._pairings.values()):
+            pairing.engine.pump()
+            self._settle(pairing)
+            if (error := pairing.engine.error) is not None:
+                self._end(pairing, error)
+        for pairing in list(self._ended):
+            self._settle(pairing)
+            if not pairing.leaving and pairing.engine.settled:
+                self._ended.remove(pairing)
+                pairing.engine.close()
+
+    def _end(self, pairing: _Pairing, error: TransferError) -> None:
+        if self._pairings.get(pairing.identity) is pairing:
+            del self._pairings[pairing.identity]
+        log.info(
+            "no transfers to %s any more: %s", pairing.identity.decode(errors="replace"), error
+        )
+        pairing.engine.end(error)
+        self._ended.append(pairing)
+
+    def _settle(self, pairing: _Pairing) -> None:
+        """Lets go of what has left, well or not."""
+        for one in list(pairing.leaving):
+            token = one.leaving
+            if token is None or not token.done:
+                continue
+            if token.error is not None and not pairing.engine.settled:
+                continue
+            pairing.leaving.remove(one)
+            with self._lock:
+                if token.error is not None and not one.ending:
+                    one.ending = str(HandOverError(Why.BROKEN, str(token.error)))
+                self._requests.left(one)
+            self._let_go(one)
+
+    def _let_go(self, one: Request) -> None:
+        if one.kept or one.dropped:
+            self._setup.core.release(one.id)
+        elif one.ending or one.leaving is None:
+            self._setup.core.abort(one.id)
+        # Else it has left before its token was sampled, and `kept` finds it sent.
+
+
+def _bindable(host: str) -> str:
+    if host in ("", "0.0.0.0"):
+        return "*"
+    return f"[{host}]" if ":" in host else host

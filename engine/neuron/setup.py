@@ -1,0 +1,30 @@
+"""What both buffers need of the engine whose pages they move."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pdgate.engine.connector import Core
+from pdgate.transfer.base import Backend, Region
+from pdgate.transfer.messenger.counters import Counters
+from pdgate.transfer.messenger.shape import Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """
+    Attributes:
+        batch: Requests that may transfer at once.
+        silence_seconds: Without a word or byte from a peer until it is held for dead.
+        ping_seconds: Between two signs of life that we ask for while a peer writes.
+        wait_seconds: That pages wait for a reader, and a reader for pages.
+    """
+
+    core: Core
+    backend: Backend
+    regions: Sequence[Region]
+    shape: Shape
+    counters: Counters
+    batch: int
+    silence_seconds: float
+    ping_seconds: float
+    wait_seconds: float
