@@ -215,7 +215,8 @@ class Execution:
                 merge = forwarder.merge(call, to_prefill, to_decode)
                 merging = None if merge is None else Merging(merge, prefilling)
                 begun = _loaded(record, decode)
-                await self._answer(to_decode, Role.DECODE, record, deliver, begun, merging)
+                unless = _unless_failed(prefilling, deliver)
+                await self._answer(to_decode, Role.DECODE, record, unless, begun, merging)
                 # Decode has all it needed; what prefill still says is of no use.
                 prefilling.cancel()
 
@@ -286,6 +287,21 @@ def _decode_leg(
         # It was prefill's answer that was of no use.
         error.at = error.at or prefill.id
         raise
+
+
+def _unless_failed(prefilling: asyncio.Task[Json], deliver: Deliver) -> Deliver:
+    """Delivers unless prefill has failed by now.
+
+    Its group would say so only in the next turn of the event loop, by cancelling us; the
+    first byte would be out by then, and no other engine could be asked.
+    """
+
+    async def deliver_(answer: Answer, record: Record) -> None:
+        if prefilling.done():
+            prefilling.result()
+        await deliver(answer, record)
+
+    return deliver_
 
 
 def _loaded(record: Record, decode: Reserved) -> Begun:

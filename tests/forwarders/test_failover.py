@@ -293,3 +293,28 @@ async def test_blocks_that_may_be_gone_are_not_fetched(seconds: float, prefills:
 
     assert (await asking).body == OK[0]
     assert engines.visits.count("p0") == prefills
+
+
+@pytest.mark.parametrize("turn", range(24))
+async def test_a_prefill_that_fails_as_decode_begins_spoils_no_answer(turn: int) -> None:
+    """Whichever of the two comes first, and in the same turn of the event loop as well."""
+    p0, p1, d0 = (replace(one, protocol="sglang") for one in (P0, P1, D0))
+    fails, begins = asyncio.Event(), asyncio.Event()
+    engines = Scripted(
+        p1=After(fails, EngineFailed("cut")),
+        p0=prefilled(),
+        d0=Turns([begins, piece("a"), piece("b")], OK),
+    )
+    asking = asyncio.create_task(Crossing(engines, p0, p1, d0).ask(chat()))
+    await engines.waits("p1").wait()
+    await engines.waits("d0").wait()
+
+    for now in range(24):
+        if now == turn:
+            fails.set()
+        if now == 12:
+            begins.set()
+        await asyncio.sleep(0)
+    told = await asking
+
+    assert told.body in (OK[0], piece("a") + piece("b"))
