@@ -14,6 +14,7 @@
     intent.py      what a request's kv_transfer_params ask for; vLLM's request ids
     orders.py      what the scheduler's side tells the worker's
     scheduler_side, worker_side, reports
+    running.py     what lives in the worker, put together
     dialects.py    vllm-kvt and vllm-nixl at one port; pull, push and layerwise
     answers.py     what P answers in vllm-nixl
     names.py       the two names of a prefill that D asked for

@@ -9,26 +9,18 @@ which hook is called when and where: see the methods.
 """
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from pdgate.engine.connector import Connector, Core
-from pdgate.engine.hand_over.settings import ConnectorSettings
 from pdgate.engine.vllm import metrics, settings, surface
 from pdgate.engine.vllm.answers import Form
 from pdgate.engine.vllm.complaints import HOOKS
-from pdgate.engine.vllm.dialects import Dialects, Mode
 from pdgate.engine.vllm.guard import guarded
-from pdgate.engine.vllm.kv_region import open_region
 from pdgate.engine.vllm.orders import Order
-from pdgate.engine.vllm.prefill_call import PrefillCalls
 from pdgate.engine.vllm.reports import NOTHING
+from pdgate.engine.vllm.running import Running
 from pdgate.engine.vllm.scheduler_side import SchedulerSide
 from pdgate.engine.vllm.stats import PromMetrics, Stats
-from pdgate.engine.vllm.worker_side import WorkerSide
-from pdgate.transfer import registry
-from pdgate.transfer.base import Backend
 
 log = logging.getLogger(__name__)
 
@@ -65,11 +57,8 @@ class PdgateConnector(surface.KVConnectorBase_V1, surface.SupportsHMA):  # type:
         )
         self._model = self._settings.extra.model or str(vllm_config.model_config.model)
         self._scheduler: SchedulerSide | None = None
-        self._worker: WorkerSide | None = None
-        self._backend: Backend | None = None
-        self._hand_over: Dialects | None = None
+        self._running: Running | None = None
         self._growth = metrics.Growth()
-        self._layers: dict[str, int] = {}
         if role == surface.KVConnectorRole.SCHEDULER:
             self._scheduler = SchedulerSide(vllm_config.cache_config.block_size)
 
@@ -136,66 +125,33 @@ class PdgateConnector(surface.KVConnectorBase_V1, surface.SupportsHMA):  # type:
     # The worker.
 
     def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
-        """Once, before anything is served. Raises ValueError, OSError, LookupError."""
-        extra = self._settings.extra
-        backend = registry.load(extra.transfer, host=extra.host, advertise=extra.advertise)
+        """Once, before anything is served; what it raises ends the start."""
         layers = self._vllm_config.compilation_config.static_forward_context
         bound = [layers[name].kv_cache for name in kv_caches]
         isa = surface.instruction_set(next(iter(kv_caches.values())))
-        rebase = surface.rebase if extra.mover == "process" else None
-        region, found = open_region(backend, kv_caches, bound, isa, rebase)
-        self._layers = {name: layer for layer, name in enumerate(found.layers)}
-
-        def hand_over(core: Core) -> Connector:
-            self._hand_over = Dialects(
-                Mode(extra.mode),
-                core=core,
-                layout=found.layout,
-                regions=[region],
-                backend=backend,
-                settings=ConnectorSettings(
-                    role=self._settings.role,
-                    host=extra.advertise or extra.host,
-                    api_port=0,
-                    kv_host=extra.host,
-                    kv_port=self._settings.kv_port,
-                    lease_seconds=extra.lease_seconds,
-                    model=self._model,
-                    mover="process" if extra.mover == "process" else "threads",
-                ),
-            )
-            return self._hand_over
-
-        def calls(failed: Callable[[str, str], None]) -> PrefillCalls:
-            served = self._settings.served_model
-            return PrefillCalls(extra.api, served, 2 * extra.lease_seconds, failed)
-
-        self._worker = WorkerSide(hand_over, calls)
-        self._backend = backend
-        log.info(
-            "KV of %s at %s:%d over %s",
-            self._model,
-            *self._worker.connector.kv_address,
-            extra.transfer,
+        self._running = Running.start(
+            self._settings, self._model, kv_caches, bound, isa, surface.rebase
         )
 
     @guarded(None)
     def get_handshake_metadata(self) -> Handshake | None:
         """Once, after `register_kv_caches`."""
-        return None if self._hand_over is None else Handshake(self._hand_over.answer_form())
+        if self._running is None:
+            return None
+        return Handshake(self._running.hand_over.answer_form())
 
     @guarded(None)
     def handle_preemptions(self, kv_connector_metadata: Orders) -> None:
         """Before anything of a step that preempts."""
-        if self._worker is not None:
-            self._worker.evict(kv_connector_metadata.orders)
+        if self._running is not None:
+            self._running.worker.evict(kv_connector_metadata.orders)
 
     def bind_connector_metadata(self, connector_metadata: Orders) -> None:
         """On every step, before the forward pass; also on steps without one."""
         super().bind_connector_metadata(connector_metadata)
         try:
-            if self._worker is not None:
-                self._worker.obey(connector_metadata.orders)
+            if self._running is not None:
+                self._running.worker.obey(connector_metadata.orders)
         # As for `guarded`, which would also hide a failure of vLLM's own part.
         except Exception:  # noqa: BLE001
             HOOKS.about("bind_connector_metadata")
@@ -211,21 +167,21 @@ class PdgateConnector(surface.KVConnectorBase_V1, surface.SupportsHMA):  # type:
         self, layer_name: str, kv_layer: Any, attn_metadata: Any, **kwargs: Any
     ) -> None:
         """After each layer's attention. On a CPU its KV is in the blocks by now."""
-        if self._worker is not None:
-            self._worker.computed(self._layers[layer_name])
+        if self._running is not None:
+            self._running.worker.computed(self._running.layers[layer_name])
 
     def wait_for_save(self) -> None:
         """Nothing to do: blocks stay where they are until they are reported sent."""
 
     @guarded((None, None))
     def get_finished(self, finished_req_ids: set[str]) -> Any:
-        results = self._worker.results() if self._worker is not None else NOTHING
+        results = self._running.worker.results() if self._running is not None else NOTHING
         return set(results.sent), set(results.received)
 
     def get_transfer_results(self, finished_req_ids: set[str]) -> Any:
         """Instead of get_finished, where vLLM knows it: a failed load is named by its id."""
         try:
-            results = self._worker.results() if self._worker is not None else NOTHING
+            results = self._running.worker.results() if self._running is not None else NOTHING
         # As for `guarded`, but the answer has to be made anew each time.
         except Exception:  # noqa: BLE001
             HOOKS.about("get_transfer_results")
@@ -238,17 +194,18 @@ class PdgateConnector(surface.KVConnectorBase_V1, surface.SupportsHMA):  # type:
 
     @guarded(None)
     def get_kv_connector_stats(self) -> Stats | None:
-        if self._worker is None:
+        if self._running is None:
             return None
-        counters = self._worker.connector.counters
+        worker = self._running.worker
+        counters = worker.connector.counters
         grown = self._growth.since(
             metrics.Totals(
                 bytes=counters.bytes_moved,
                 transfers=counters.transfers,
-                seconds=self._worker.load_seconds,
+                seconds=worker.load_seconds,
                 failed=counters.failed,
                 expired=counters.expired,
-                held_blocks=self._worker.held_blocks,
+                held_blocks=worker.held_blocks,
                 stranded_blocks=counters.stranded,
             )
         )
@@ -256,10 +213,8 @@ class PdgateConnector(surface.KVConnectorBase_V1, surface.SupportsHMA):  # type:
 
     @guarded(None)
     def shutdown(self) -> None:
-        if self._worker is not None:
-            self._worker.close()
-        if self._backend is not None:
-            self._backend.close()
+        if self._running is not None:
+            self._running.close()
 
     @classmethod
     def requires_piecewise_for_cudagraph(cls, extra_config: dict[str, Any]) -> bool:

@@ -111,7 +111,7 @@ def test_progress_that_cannot_be_read_is_not_logged_on_every_step(
 
 
 def test_no_hook_of_the_worker_raises(module: Any, worker: Any) -> None:
-    worker._worker = worker._hand_over = worker._backend = Broken()
+    worker._running = Broken()
     orders = module.Orders(())
 
     worker.handle_preemptions(orders)
