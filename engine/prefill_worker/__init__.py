@@ -12,7 +12,7 @@
     wire.py      what worker and decode engine say to each other
     claim.py     the worker's end of it
     worker.py    the loop, on a thread
-    cli.py       `pdgate prefill-worker`, for an engine that has none inside
+    cli.py       `pdgate prefill-worker`, for an engine that has none inside; health.py: is it up?
 
 The worker moves nothing: the decode engine itself asks the prefill engine that it was told
 of, and knows best how that ended. So a worker may die at any moment without any harm.

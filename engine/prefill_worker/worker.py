@@ -8,6 +8,7 @@ while the queue gives it to another worker, which may reach it, or gives it up.
 import logging
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from pdgate.cluster.queue.contract import Delivery, Queue, QueueError
@@ -36,12 +37,19 @@ class Serving:
     hold_seconds: float
 
 
+def always() -> bool:
+    """Of an engine in our own process."""
+    return True
+
+
 class Worker:
     """Works from `start` on. The queue is the caller's to close, after us."""
 
-    def __init__(self, queue: Queue, serving: Serving) -> None:
+    def __init__(self, queue: Queue, serving: Serving, ready: Callable[[], bool] = always) -> None:
+        """`ready` is asked before each item; it may block for a moment."""
         self._queue = queue
         self._serving = serving
+        self._ready = ready
         self._stopping = threading.Event()
         self._lock = threading.Lock()
         self._claiming: Claiming | None = None
@@ -69,6 +77,9 @@ class Worker:
 
     def _run(self) -> None:
         while not self._stopping.is_set():
+            if not self._ready():
+                self._stopping.wait(RETRY_SECONDS)
+                continue
             try:
                 delivery = self._queue.take(self._serving.name, TAKE_SECONDS)
                 self._reached()
@@ -85,6 +96,7 @@ class Worker:
             with Claiming(item) as claiming:
                 self._arm(claiming)
                 said = claiming.ask(Claim(item.id, delivery.tries, serving.host, serving.port))
+                log.debug("item %s, try %d: %s", item.id, delivery.tries, said)
                 if said is Word.YOURS:
                     said = claiming.wait(serving.hold_seconds, lambda: self._hold(delivery))
         except Unreachable as error:

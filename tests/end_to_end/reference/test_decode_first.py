@@ -152,9 +152,7 @@ def test_every_prompt_is_served_once_though_a_prefill_engine_is_killed(slow: Sit
     answers = expected(slow, CALLS)
     victim = slow.prefill[0]
     with asking(slow, CALLS) as asked:
-        slow.wait_until(
-            lambda: victim.metric("vllm:num_requests_running") > 0, "a prompt at the victim"
-        )
+        slow.wait_until(lambda: slow.depth().taken == 2, "a prompt at each of the two")
         victim.process.signal(signal.SIGKILL)
 
         assert [one.result() for one in asked] == answers

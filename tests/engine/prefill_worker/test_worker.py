@@ -13,7 +13,7 @@ from pdgate.cluster.queue.memory import MemoryQueue
 from pdgate.cluster.queue.settings import QueueSettings
 from pdgate.engine.hand_over.claim_desk import ClaimDesk
 from pdgate.engine.hand_over.tickets import Ticket, Tickets
-from pdgate.engine.prefill_worker.worker import Serving, Worker
+from pdgate.engine.prefill_worker.worker import Serving, Worker, always
 from pdgate.transfer.messenger.source import Target
 from tests.support.ports import free_port
 
@@ -83,8 +83,11 @@ Start = Callable[..., Worker]
 def start() -> Iterator[Start]:
     with ExitStack() as stack:
 
-        def working(queue: MemoryQueue, hold_seconds: float = NEVER) -> Worker:
-            worker = Worker(queue, Serving(uuid.uuid4().hex, "10.0.0.1", 28000, hold_seconds))
+        def working(
+            queue: MemoryQueue, hold_seconds: float = NEVER, ready: Callable[[], bool] = always
+        ) -> Worker:
+            serving = Serving(uuid.uuid4().hex, "10.0.0.1", 28000, hold_seconds)
+            worker = Worker(queue, serving, ready)
             worker.start()
             stack.callback(worker.wait, SECONDS)
             stack.callback(worker.cut)
@@ -162,6 +165,28 @@ def test_it_says_that_it_is_still_at_it_also_to_a_queue_that_is_away(
     decode.tickets.close(ticket)
 
     assert queue.finished.acquire(timeout=SECONDS)
+
+
+def test_while_its_engine_is_not_well_it_leaves_the_items_to_others(
+    start: Start, decode: Decode
+) -> None:
+    """It would only use up their tries."""
+    queue, ticket = Watched(), decode.ticket()
+    asked, well = threading.Semaphore(0), threading.Event()
+
+    def ready() -> bool:
+        asked.release()
+        return well.is_set()
+
+    queue.put(ticket.item)
+    start(queue, ready=ready)
+    for _ in range(2):
+        assert asked.acquire(timeout=SECONDS)
+    assert queue.depth().waiting == 1
+
+    well.set()
+
+    assert decode.tickets.wait(ticket.turn, SECONDS)
 
 
 def test_an_outage_of_the_queue_is_waited_out(start: Start, decode: Decode) -> None:

@@ -1,0 +1,58 @@
+"""The `prefill-worker` command: beside a prefill engine that has no worker inside."""
+
+import logging
+import signal
+import threading
+import uuid
+from contextlib import closing
+from types import FrameType
+from typing import Annotated
+from urllib.parse import urlsplit
+
+import typer
+
+from pdgate.cluster import address
+from pdgate.cluster.queue import settings
+from pdgate.cluster.queue.opening import open_queue
+from pdgate.engine.prefill_worker.health import Health
+from pdgate.engine.prefill_worker.worker import Serving, Worker
+
+STOPPING = (signal.SIGTERM, signal.SIGINT)
+
+
+def prefill_worker(
+    queue: Annotated[str, typer.Option(help="The prefill queue, redis://host:port/0.")],
+    model: Annotated[str, typer.Option(help="As decode engines call it to their peers.")],
+    engine: Annotated[str, typer.Option(help="URL of the engine's API; asked for /health.")],
+    kv: Annotated[str, typer.Option(help="host:port of the engine's KV side, as others dial it.")],
+    log_level: str = "info",
+) -> None:
+    """Take prompts off a queue for a prefill engine that speaks vllm-kvt (needs the extra `redis`).
+
+    Told to stop, it finishes the prompt it has.
+    """
+    logging.basicConfig(level=log_level.upper())
+    try:
+        chosen = settings.read(queue)
+        parts = urlsplit(f"//{address.host_and_port(kv)}")
+        ready = Health(engine)
+        opened = open_queue(chosen, model)
+    except (ValueError, LookupError) as error:
+        raise typer.BadParameter(str(error)) from error
+    with closing(opened):
+        assert parts.hostname is not None
+        assert parts.port is not None
+        serving = Serving(uuid.uuid4().hex, parts.hostname, parts.port, chosen.hold_seconds)
+        worker = Worker(opened, serving, ready)
+        stopped = threading.Event()
+
+        def stop(_: int, __: FrameType | None) -> None:
+            stopped.set()
+
+        for number in STOPPING:
+            signal.signal(number, stop)
+        worker.start()
+        typer.echo(f"pdgate prefill-worker takes prompts for {engine}")
+        stopped.wait()
+        worker.stop()
+        worker.wait()
