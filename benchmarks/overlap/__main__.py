@@ -1,4 +1,4 @@
-"""python -m benchmarks.overlap [--rounds N] [--picture FILE] [--json FILE] [--smoke]
+"""python -m benchmarks.overlap [--rounds N] [--picture FILE] [--json FILE] [--results FILE] [--smoke]
 
 Prints a table in Markdown; see the package for what is measured.
 """
@@ -13,6 +13,7 @@ from pathlib import Path
 
 from benchmarks.overlap import prefill, rounds, timeline
 from benchmarks.overlap.rounds import Figures
+from benchmarks.transfer import results
 
 BACKENDS = ("shm", "tcp")
 ONE_CORE = "OPENBLAS_NUM_THREADS"
@@ -23,9 +24,11 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--picture", type=Path, help="where to draw the rounds, as SVG")
     parser.add_argument("--json", type=Path, help="where to write the figures as JSON")
+    parser.add_argument("--results", type=Path, help="page whose table to rewrite")
     parser.add_argument("--smoke", action="store_true", help="one small prompt only")
     asked = parser.parse_args(words)
     models = (prefill.SMOKE,) if asked.smoke else (prefill.LARGE, prefill.SMALL)
+    about = results.machine(asked.rounds)
     found = [
         rounds.run(backend, model, asked.rounds, lambda line: print(line, file=sys.stderr))
         for backend in BACKENDS
@@ -35,7 +38,10 @@ def main(words: Sequence[str] | None = None) -> None:
         asked.picture.write_text(timeline.picture(found))
     if asked.json:
         asked.json.write_text(json.dumps([asdict(one) for one in found], indent=1) + "\n")
-    print(markdown(found))
+    shown = markdown(found)
+    if asked.results:
+        results.rewrite(asked.results, "overlap", f"{about}\n\n{shown}")
+    print(shown)
 
 
 HEADINGS = (

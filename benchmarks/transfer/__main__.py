@@ -1,4 +1,4 @@
-"""python -m benchmarks.transfer [--rounds N] [--only shm,tcp] [--json FILE] [--smoke]
+"""python -m benchmarks.transfer [--rounds N] [--only shm,tcp] [--json FILE] [--results FILE] [--smoke]
 
 Prints the tables; see the package for what is measured. Without a network namespace
 (tools/isolated.sh) Mooncake is left out, and says so.
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks.transfer import cases, report, rounds
+from benchmarks.transfer import cases, report, results, rounds
 from benchmarks.transfer.contenders import CONTENDERS, Contender
 
 
@@ -41,6 +41,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--only", default="", help="contenders, with commas between them")
     parser.add_argument("--json", type=Path, help="where to write the figures as JSON")
+    parser.add_argument("--results", type=Path, help="page whose tables to rewrite")
     parser.add_argument("--smoke", action="store_true", help="a few small transfers only")
     asked = parser.parse_args(words)
     sizes, region_bytes = (
@@ -48,10 +49,14 @@ def main(words: Sequence[str] | None = None) -> None:
         if asked.smoke
         else (cases.FULL, cases.FULL_REGION_BYTES)
     )
+    about = results.machine(asked.rounds)
     found = rounds.run(chosen(asked.only), sizes, region_bytes, asked.rounds, _say)
     if asked.json:
         asked.json.write_text(json.dumps([asdict(one) for one in found], indent=1) + "\n")
-    print(report.markdown(found))
+    shown = report.markdown(found)
+    if asked.results:
+        results.rewrite(asked.results, "transfer", f"{about}\n\n{shown}")
+    print(shown)
 
 
 if __name__ == "__main__":

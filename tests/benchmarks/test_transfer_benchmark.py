@@ -128,3 +128,18 @@ def test_what_is_hidden_counts_what_slows_compute_down() -> None:
     assert (free.hidden, free.before_the_end) == (1, 1)
     assert (slowed.hidden, slowed.before_the_end) == (0.5, 1)
     assert (late.hidden, late.before_the_end) == (0.25, 0.25)
+
+
+def test_only_the_benchmarks_own_place_on_the_page_is_rewritten(tmp_path: Path) -> None:
+    from benchmarks.transfer import results
+
+    page = tmp_path / "RESULTS.md"
+    page.write_text("before\n<!-- a -->\nold\n<!-- /a -->\n<!-- b -->\nkept\n<!-- /b -->\nafter\n")
+
+    results.rewrite(page, "a", r"\1 new")
+
+    assert page.read_text() == (
+        "before\n<!-- a -->\n\n\\1 new\n\n<!-- /a -->\n<!-- b -->\nkept\n<!-- /b -->\nafter\n"
+    )
+    with pytest.raises(ValueError, match="no place for c"):
+        results.rewrite(page, "c", "new")
