@@ -62,9 +62,11 @@ def port(address: Mapping[str, Any]) -> int:
 
 
 def place(descriptor: Descriptor) -> str:
-    """Where it is, for messages; a name or host and port."""
-    said = descriptor.address.values()
-    return ":".join([str(one) for one in said if one is not True and one is not False])
+    """Where it is, for messages."""
+    address = descriptor.address
+    if "host" in address:
+        return f"{address['host']}:{address.get('port')}"
+    return " ".join([str(one) for one in address.values()])
 
 
 def check_backend(descriptor: Descriptor, name: str) -> None:

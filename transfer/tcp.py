@@ -27,6 +27,7 @@ from pdgate.transfer.tcp_owner import Owner, TcpRegion
 from pdgate.transfer.tcp_talk import Talk, move_together
 from pdgate.transfer.tcp_wire import MAX_RANGES
 
+MAX_CONNECTIONS = 16
 STRIPE_BYTES = 4 << 20
 """Less than this is not worth another connection."""
 
@@ -45,20 +46,25 @@ class Tcp(Moving):
     ) -> None:
         """Listens on host:port (0: any); peers dial `advertise`, or `host` if that is empty.
 
-        `connections`: a large transfer of ours goes over as many at once.
-        `crc`: ours and those of peers that reach our memory carry checksums.
+        `connections`: a large transfer goes over as many at once. `crc`: all carry checksums.
+        Both are for our transfers and, by the descriptors, for those of peers with our memory.
         Raises ValueError, OSError.
         """
-        if connections < 1:
-            raise ValueError(f"tcp needs a connection to a peer, not {connections}")
+        if not 1 <= connections <= MAX_CONNECTIONS:
+            raise ValueError(f"tcp takes 1 to {MAX_CONNECTIONS} connections, not {connections}")
         super().__init__()
         self._owner = Owner(host, port, checked=crc)
-        self._address = {"host": advertise or host, "port": self._owner.port, "crc": crc}
+        self._address = {
+            "host": advertise or host,
+            "port": self._owner.port,
+            "connections": connections,
+            "crc": crc,
+        }
         self._connections, self._crc = connections, crc
         self._links = Links()
         # Apart from the jobs, which wait for them.
         self._helpers = ThreadPoolExecutor(
-            MAX_THREADS * max(1, connections - 1), thread_name_prefix="pdgate-tcp-share"
+            MAX_THREADS * (MAX_CONNECTIONS - 1), thread_name_prefix="pdgate-tcp-share"
         )
 
     def allocate(self, length: int) -> Region:
@@ -85,7 +91,11 @@ class Tcp(Moving):
             self._crc or address.get("crc") is True,
             InUse(),
         )
-        shares = split(pieces, self._connections, STRIPE_BYTES)
+        theirs = address.get("connections")
+        most = self._connections
+        if isinstance(theirs, int):
+            most = min(max(most, theirs), MAX_CONNECTIONS)
+        shares = split(pieces, most, STRIPE_BYTES)
         if len(shares) == 1:
             exchange = talk.request(pieces, order.immediate)
             return Plan(exchange.finish, exchange.begin)

@@ -334,6 +334,32 @@ def test_an_owner_lets_go_of_a_reader_that_stopped_reading(
             assert not remote._users  # type: ignore[attr-defined]
 
 
-def test_there_is_at_least_one_connection() -> None:
-    with pytest.raises(ValueError, match="0"):
-        Tcp(connections=0)
+def test_the_owner_of_the_memory_may_ask_for_several_connections(small_shares: None) -> None:
+    """As the mover of its peer, which has no settings of its own, is told by it alone."""
+    with closing(Tcp()) as ours, closing(Tcp(connections=4)) as theirs:
+        local, remote = filled(ours), theirs.allocate(LENGTH)
+
+        ours.write(local, remote.descriptor, ALL, SECONDS).wait(SECONDS)
+
+        assert remote.memory == local.memory
+        (idle,) = ours._links._idle.values()
+        assert 1 < len(idle) <= 4
+
+
+@pytest.mark.parametrize("asked", [0, -1, 10**9, "8", None])
+def test_a_peer_that_asks_for_a_strange_number_of_connections_gets_what_is_possible(
+    asked: object, small_shares: None
+) -> None:
+    with closing(Tcp()) as ours, closing(Tcp()) as theirs:
+        local, remote = filled(ours), theirs.allocate(LENGTH)
+        address = {**remote.descriptor.address, "connections": asked}
+
+        ours.write(local, replace(remote.descriptor, address=address), ALL, SECONDS).wait(SECONDS)
+
+        assert remote.memory == local.memory
+
+
+@pytest.mark.parametrize("connections", [0, 17])
+def test_there_is_at_least_one_connection_and_not_any_number(connections: int) -> None:
+    with pytest.raises(ValueError, match=f"1 to 16 .*{connections}"):
+        Tcp(connections=connections)
