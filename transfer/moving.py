@@ -10,7 +10,6 @@ from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import ClassVar
 
 from pdgate.transfer import descriptors
 from pdgate.transfer import ranges as lists
@@ -49,13 +48,6 @@ class Order:
 
 
 class Moving(Backend):
-    """
-    Attributes:
-        memory: The class of this backend's regions.
-    """
-
-    memory: ClassVar[type[LocalMemory]] = LocalMemory
-
     def __init__(self) -> None:
         self._jobs = Jobs(self.name)
         self._lock = threading.Lock()
@@ -116,7 +108,7 @@ class Moving(Backend):
         return self._jobs.start(what, timeout_seconds, self.plan(order))
 
     def _ours(self, region: Region) -> LocalMemory:
-        if not isinstance(region, self.memory):
+        if not isinstance(region, LocalMemory) or region.descriptor.backend != self.name:
             raise TypeError("the region belongs to another backend")
         if region.closed:
             raise StaleDescriptor("our own region is closed")

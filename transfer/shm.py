@@ -48,7 +48,6 @@ Bytes = npt.NDArray[np.uint8]
 
 class Shm(Moving):
     name: ClassVar = "shm"
-    memory: ClassVar = ShmMemory
 
     def __init__(self, host: str = "", advertise: str = "", *, socket_name: str = "") -> None:
         """Listens on this abstract socket; a random one if empty. Raises OSError.

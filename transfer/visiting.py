@@ -20,7 +20,6 @@ import os
 import socket
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import ClassVar
 
 from pdgate.transfer import descriptors, memfd
 from pdgate.transfer import visit_wire as wire
@@ -38,8 +37,6 @@ from pdgate.transfer.visit_regions import VisitedMemory, VisitedRegion
 
 
 class Visiting(Moving):
-    memory: ClassVar = VisitedMemory
-
     @abstractmethod
     def open_library(self, host: str, advertise: str) -> Library:
         """Raises LookupError (not installed), OSError."""

@@ -190,6 +190,31 @@ def test_memory_of_another_backend_is_refused(name: str, ours: Backend) -> None:
             ours.read(ours.allocate(PAGE), foreign, [Range(0, 0, 1)], SECONDS)
 
 
+def test_a_region_of_another_backend_is_not_ours_to_move(
+    name: str, ours: Backend, theirs: Backend
+) -> None:
+    remote = theirs.allocate(PAGE).descriptor
+    with closing(registry.load("shm" if name != "shm" else "tcp")) as backend:
+        foreign = backend.allocate(PAGE)
+
+        with pytest.raises(TypeError):
+            ours.write(foreign, remote, [Range(0, 0, 1)], SECONDS)
+        with pytest.raises(TypeError):
+            ours.expect(foreign, 1, 1, SECONDS)
+
+
+def test_a_write_counts_once_however_many_ranges_it_has(ours: Backend, theirs: Backend) -> None:
+    remote, local = theirs.allocate(8 * PAGE), ours.allocate(8 * PAGE)
+    scattered = [Range(i * PAGE, (7 - i) * PAGE, PAGE) for i in range(8)]
+
+    ours.write(local, remote.descriptor, scattered, SECONDS, immediate=4).wait(SECONDS)
+
+    theirs.expect(remote, 4, 1, SECONDS).wait(SECONDS)
+    second = theirs.expect(remote, 4, 1, SECONDS)
+    assert state(second) is State.RUNNING
+    second.cancel()
+
+
 def test_a_closed_region_is_stale(ours: Backend, theirs: Backend) -> None:
     remote, local = filled(theirs, PAGE), ours.allocate(PAGE)
     ours.read(local, remote.descriptor, [Range(0, 0, 1)], SECONDS).wait(SECONDS)
