@@ -74,6 +74,7 @@ class Node:
         port: int = 0,
     ) -> None:
         self.layout = layout
+        self.lease_seconds = lease_seconds
         self.results: queue.Queue[tuple[str, str | None]] = queue.Queue()
         self.given_up: queue.Queue[tuple[str, str]] = queue.Queue()
         self.freed: queue.Queue[str] = queue.Queue()
