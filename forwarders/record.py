@@ -167,7 +167,11 @@ class Record(msgspec.Struct):
 
 
 def _decision_json(decision: Decision) -> dict[str, Any]:
-    expected = {"split": decision.split_seconds, "local": decision.local_seconds}
+    expected = {
+        "split": decision.split_seconds,
+        "local": decision.local_seconds,
+        "held_up": decision.held_up_seconds,
+    }
     return {
         "taken": decision.taken.value,
         "reason": decision.reason,

@@ -2,7 +2,7 @@
 
 decision   what was decided, why, and what was expected
 rules      always, never, uncached_tokens_above
-auto       whatever is expected to give the first token sooner
+auto       whatever is expected to keep callers waiting for less
 
 Reading a short prompt on decode disturbs its streams less than a hand-over costs, and a
 prefill engine with a queue is no help.

@@ -1,9 +1,10 @@
-"""Whatever is expected to give the first token sooner.
+"""Whatever is expected to keep callers waiting for less.
 
     split   prefill reads what waits there and this prompt, then decode takes the KV over
-    local   decode reads what it has to read already and this prompt
+    local   decode reads what it has to read already and this prompt; and while it reads this
+            prompt, every other call there is held up
 
-Both from what the same engines took lately (`Speed`), in estimated tokens. Until enough was
+All from what the same engines took lately (`Speed`), in estimated tokens. Until enough was
 seen of both ways, thresholds decide. And since a way that is never taken is never measured
 again, one call in LOOK_EVERY goes the other way: locally only if its prompt is short, so
 that no stream on decode is held up for a look.
@@ -31,18 +32,19 @@ class Auto(Rule):
         """How often in a row that was decided."""
 
     def decide(self, call: Call, prefill: Candidate, decodes: Sequence[Candidate]) -> Decision:
-        split, local = split_seconds(call, prefill, decodes), local_seconds(call, decodes)
+        split, local = split_seconds(call, prefill, decodes), least_local(call, decodes)
         if split is None or local is None:
             return self._without_knowing(call, prefill, decodes, split, local)
-        sooner = Taken.LOCAL if local < split else Taken.SPLIT
+        waits, holds_up = local
+        sooner = Taken.LOCAL if waits + holds_up < split else Taken.SPLIT
         self._times = self._times + 1 if sooner is self._last else 1
         self._last = sooner
         if self._times >= LOOK_EVERY:
             other = Taken.SPLIT if sooner is Taken.LOCAL else Taken.LOCAL
             if self._may_look(other, call, prefill, decodes):
                 self._times = 0
-                return Decision(other, MEASURING, split, local)
-        return Decision(sooner, SOONER, split, local)
+                return Decision(other, MEASURING, split, waits, holds_up)
+        return Decision(sooner, SOONER, split, waits, holds_up)
 
     def _without_knowing(
         self,
@@ -50,11 +52,11 @@ class Auto(Rule):
         prefill: Candidate,
         decodes: Sequence[Candidate],
         split: float | None,
-        local: float | None,
+        local: tuple[float, float] | None,
     ) -> Decision:
         for other, known in ((Taken.SPLIT, split), (Taken.LOCAL, local)):
             if known is None and self._may_look(other, call, prefill, decodes):
-                return Decision(other, MEASURING, split, local)
+                return Decision(other, MEASURING)
         return self._thresholds.decide(call, prefill, decodes)
 
     def _may_look(
@@ -76,11 +78,17 @@ def split_seconds(call: Call, prefill: Candidate, decodes: Sequence[Candidate]) 
     return None if reading is None or loading is None else reading + loading
 
 
-def local_seconds(call: Call, decodes: Sequence[Candidate]) -> float | None:
-    """Until the first token, if the decode engine that is soonest reads the prompt."""
-    return _least(
-        decode.reading.expect(decode.unread_tokens + call.prompt_tokens) for decode in decodes
-    )
+def least_local(call: Call, decodes: Sequence[Candidate]) -> tuple[float, float] | None:
+    """At the decode engine that costs least: until the first token, and others held up."""
+    return min(filter(None, (_local(call, decode) for decode in decodes)), key=sum, default=None)
+
+
+def _local(call: Call, decode: Candidate) -> tuple[float, float] | None:
+    waits = decode.reading.expect(decode.unread_tokens + call.prompt_tokens)
+    before = decode.reading.expect(decode.unread_tokens)
+    if waits is None or before is None:
+        return None
+    return waits, decode.calls * (waits - before)
 
 
 def _least(expected: Iterable[float | None]) -> float | None:

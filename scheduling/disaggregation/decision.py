@@ -36,9 +36,11 @@ class Decision:
     """
     Attributes:
         split_seconds, local_seconds: Until the first token, as expected; None if nothing was.
+        held_up_seconds: Of all other calls together, if this one is local.
     """
 
     taken: Taken
     reason: str
     split_seconds: float | None = None
     local_seconds: float | None = None
+    held_up_seconds: float | None = None

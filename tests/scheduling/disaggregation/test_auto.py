@@ -1,4 +1,4 @@
-"""Auto takes the way that gives the first token sooner, as far as it has seen."""
+"""Auto takes the way that keeps callers waiting for less, as far as it has seen."""
 
 import msgspec
 import pytest
@@ -84,6 +84,19 @@ def test_prompts_that_wait_at_decode_count_too() -> None:
     engines.d.unread_tokens = 500
 
     assert engines.decide(auto(), 50).taken is Taken.SPLIT
+
+
+def test_every_call_that_decode_would_hold_up_counts() -> None:
+    """Its own first token would come sooner at decode, and two streams would lose 160 ms each."""
+    engines = Engines()
+    assert engines.decide(auto(), 80).taken is Taken.LOCAL
+
+    engines.d.calls = 2
+
+    decided = engines.decide(auto(), 80)
+    assert decided.taken is Taken.SPLIT
+    assert decided.local_seconds == pytest.approx(0.16, rel=0.1)
+    assert decided.held_up_seconds == pytest.approx(0.32, rel=0.1)
 
 
 def test_a_slow_transfer_keeps_calls_local() -> None:
