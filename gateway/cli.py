@@ -67,6 +67,10 @@ def serve(
         str | None,
         _option(ENGINES, "URL of the etcd that engines announce themselves in."),
     ] = None,
+    redis: Annotated[
+        str | None,
+        _option(SCHEDULING, "URL of the Redis in which replicas share changed thresholds."),
+    ] = None,
     pdd_protocol: Annotated[
         str | None,
         _option(ENGINES, "For engines that name none; see pdgate protocols.", "vllm-nixl"),
@@ -121,6 +125,10 @@ def serve(
     ] = None,
     health_timeout: Annotated[
         float | None, _option(LIMITS, "Seconds: for a health check.", "2")
+    ] = None,
+    admin_token_file: Annotated[
+        str | None,
+        _option(LIMITS, "Serve /admin/disaggregation for who knows the token in this file."),
     ] = None,
     debug_routes: Annotated[
         bool | None, _option(INSIGHT, "Serve GET /debug/calls/{id}.", "no")

@@ -18,12 +18,17 @@ from pdgate.cluster.directory import Directory
 from pdgate.cluster.etcd import Etcd
 from pdgate.forwarders import registry as forwarders
 from pdgate.forwarders.execution import Execution, Way
+from pdgate.gateway.admin.board import Board, FileBoard
+from pdgate.gateway.admin.dial import Dial
+from pdgate.gateway.admin.routes import routes
 from pdgate.gateway.app import create_app
 from pdgate.gateway.asgi import Front
 from pdgate.gateway.books import Books, Together, registry_of
 from pdgate.gateway.config import Settings
 from pdgate.gateway.config.checks import mode_for
 from pdgate.gateway.config.rules import rule_of
+from pdgate.gateway.config.settings import Disaggregation
+from pdgate.gateway.config.token import read_token
 from pdgate.gateway.deadlines import Timeouts
 from pdgate.gateway.debug import RecentCalls, no_headers, path_headers
 from pdgate.gateway.discovery.adopt import adopter
@@ -41,6 +46,9 @@ from pdgate.scheduling.instances import Instances
 from pdgate.scheduling.scheduler import Scheduler
 
 log = logging.getLogger(__name__)
+
+SHARED_KEY = "pdgate:disaggregation"
+"""In Redis, for all gateways that use the same database."""
 
 DIRECTORY_SECONDS = 3.0
 """How long the start waits for a directory; without it, those configured are served."""
@@ -70,6 +78,7 @@ def build(
     prober = Prober(instances, settings.health.interval_seconds, settings.health.timeout_seconds)
     feed = _feed(settings, directory, instances, prober)
     status = Status(feed) if feed else None
+    dial = _dial(settings, scheduler, metrics_folder)
     counted = Together(books, status) if status else books
     shared = WorkerMetrics(counted, metrics_folder) if metrics_folder else None
 
@@ -83,6 +92,7 @@ def build(
                 with suppress(TimeoutError):
                     await asyncio.wait_for(feed.listed.wait(), DIRECTORY_SECONDS)
             always.append(background.create_task(prober.run()))
+            always.append(background.create_task(dial.follow()))
             if shared is not None:
                 always.append(background.create_task(shared.run()))
             # Engines that are down are found out within the probe's own timeout.
@@ -96,6 +106,8 @@ def build(
 
     registry = registry_of(shared or counted)
     app = create_app(instances, prober, registry, running, recent, intake.call_id, status)
+    if settings.admin_token_file:
+        app.include_router(routes(dial, read_token(settings.admin_token_file)))
     headers = path_headers if settings.debug_headers else no_headers
     return Front(Service(intake, execution, books), app, headers)
 
@@ -108,6 +120,23 @@ def _feed(
     if directory is None:
         return None
     return Feed(directory, instances, prober, adopter(settings), time.monotonic)
+
+
+def _dial(settings: Settings, scheduler: Scheduler, folder: Path | None) -> Dial:
+    """`folder` is shared by the workers of this gateway, where there are several."""
+
+    def apply(section: Disaggregation) -> None:
+        scheduler.rule = rule_of(section)
+
+    board: Board | None = None
+    if settings.redis:
+        # Only who asks for Redis needs its package.
+        from pdgate.gateway.admin.redis_board import RedisBoard
+
+        board = RedisBoard(settings.redis, SHARED_KEY)
+    elif folder is not None and settings.admin_token_file:
+        board = FileBoard(folder / "disaggregation.pinned")
+    return Dial(settings.disaggregation, apply, board)
 
 
 def ways(settings: Settings) -> Callable[[Instance], Way]:

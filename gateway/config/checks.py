@@ -1,12 +1,16 @@
-"""Do the protocols and policies that a configuration names exist, and can they do it?
+"""Do the protocols, policies and other things that a configuration names exist, and can they do it?
 
-They come by entry point from any installed package, so the types of the tree cannot say.
+They come by entry point from any installed package, or lie on the disk, so the types of the
+tree cannot say.
 """
+
+from importlib.util import find_spec
 
 from pdgate.forwarders import registry
 from pdgate.forwarders.base import Mode
 from pdgate.gateway.config.complaints import ConfigError
 from pdgate.gateway.config.settings import Settings
+from pdgate.gateway.config.token import read_token
 from pdgate.protocols import plugins
 from pdgate.protocols.instance import Instance, Role
 
@@ -18,6 +22,10 @@ def check(settings: Settings) -> None:
     _check_protocol("'pdd_protocol'", settings, settings.pdd_protocol)
     for instance in settings.fleet:
         check_instance(settings, instance)
+    if settings.admin_token_file:
+        read_token(settings.admin_token_file)
+    if settings.redis and find_spec("redis") is None:
+        raise ConfigError("'redis' needs one more package: pip install 'pdgate[redis]'")
 
 
 def check_instance(settings: Settings, instance: Instance) -> None:

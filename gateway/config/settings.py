@@ -5,6 +5,7 @@ It is frozen, and JSON brings it to the workers and back unchanged:
 """
 
 from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
@@ -22,6 +23,13 @@ DEFAULT_POLICY = "least_loaded"
 def _etcd(text: str) -> str:
     """Raises ValueError."""
     return ",".join(address.endpoints(text)) if text else text
+
+
+def _redis(text: str) -> str:
+    """Raises ValueError, without the secrets that a URL may hold."""
+    if text and (urlsplit(text).scheme not in ("redis", "rediss") or not urlsplit(text).netloc):
+        raise ValueError("it is not a URL like redis://host:port/number")
+    return text
 
 
 class Section(BaseModel):
@@ -64,7 +72,7 @@ class Disaggregation(Section):
 
     Attributes:
         rule: uncached_tokens_above splits calls with long prompts while prefill is free; auto
-            takes the way that gives the first token sooner.
+            takes the way that keeps callers waiting for less.
         uncached_tokens: Longer prompts are split (estimated from the body's size).
         max_prefill_calls: Only while fewer calls are at the prefill engine.
     """
@@ -79,6 +87,7 @@ class Settings(Section):
 
     Attributes:
         etcd: URLs of etcd's members, between commas; engines announce themselves there.
+        redis: URL of the Redis in which replicas share what is changed while they run.
         pdd_protocol: For instances that name none.
         scheduling_mode: None takes what each protocol prefers: batch if it can.
         mooncake_generation: For vllm-mooncake instances that name none.
@@ -88,6 +97,7 @@ class Settings(Section):
         trust_client_kv_params: Passes a client's own kv_transfer_params to the engines.
             They pick whom an engine dials and can kill it.
         max_attempts: Engines tried for one call before its first byte.
+        admin_token_file: Serves /admin/disaggregation for who knows the token in this file.
         debug_routes: Serves GET /debug/calls/{request id}.
         debug_headers: Tells clients which instances answered.
         call_log: One line for each call.
@@ -96,6 +106,7 @@ class Settings(Section):
     listen: Listen = Listen()
     instances: tuple[InstanceEntry, ...] = ()
     etcd: Annotated[str, AfterValidator(_etcd)] = ""
+    redis: Annotated[str, AfterValidator(_redis)] = ""
     pdd_protocol: str = "vllm-nixl"
     scheduling_mode: Mode | None = None
     mooncake_generation: Literal["auto", "a", "b", "c", "d"] = "auto"
@@ -109,6 +120,7 @@ class Settings(Section):
     max_attempts: Count = 3
     timeouts: Timeouts = Timeouts()
     health: Health = Health()
+    admin_token_file: str = ""
     debug_routes: bool = False
     debug_headers: bool = False
     log_level: Literal["debug", "info", "warning", "error"] = "info"

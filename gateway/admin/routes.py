@@ -1,0 +1,89 @@
+"""/admin/disaggregation: which calls are split, read and changed while the gateway runs.
+
+    GET   {"rule": "always", "uncached_tokens": 1000, "max_prefill_calls": 2}
+    PUT   some of these keys; those left out stay as they are. Answers as GET does.
+
+Only for who sends "Authorization: Bearer <token>": the routes are on the port that clients use.
+"""
+
+import hmac
+import json
+import logging
+from typing import Any
+
+from fastapi import APIRouter, Depends, Request
+from pydantic import ValidationError
+
+from pdgate.gateway.admin.board import BoardAway
+from pdgate.gateway.admin.dial import Dial
+from pdgate.gateway.config.complaints import complaints
+from pdgate.gateway.config.settings import Disaggregation
+from pdgate.protocols.errors import BadRequest, GatewayError, Unauthorized
+
+log = logging.getLogger(__name__)
+
+PATH = "/admin/disaggregation"
+MAX_BODY_BYTES = 64 << 10
+
+
+class BoardUnavailable(GatewayError):
+    """Nothing has changed, or not for sure: saying it again is safe."""
+
+    status, code = 503, "not_shared"
+
+
+def routes(dial: Dial, token: str) -> APIRouter:
+    """`token` is not empty."""
+    expected = f"Bearer {token}".encode()
+
+    def check(request: Request) -> None:
+        said = request.headers.get("authorization", "").encode("latin-1")
+        if not hmac.compare_digest(said, expected):
+            raise Unauthorized("the admin token is missing or wrong")
+
+    router = APIRouter(dependencies=[Depends(check)])
+
+    @router.get(PATH)
+    async def disaggregation() -> dict[str, Any]:
+        """Which calls are split."""
+        return dial.section.model_dump()
+
+    @router.put(PATH)
+    async def put_disaggregation(request: Request) -> dict[str, Any]:
+        """Changes which calls are split, from the next call on."""
+        section = _changed(dial.section, await _body(request))
+        try:
+            await dial.put(section)
+        except BoardAway as error:
+            log.warning("the thresholds were not changed: %s", error)
+            raise BoardUnavailable(
+                "other processes cannot be told, so nothing was changed"
+            ) from error
+        return dial.section.model_dump()
+
+    return router
+
+
+async def _body(request: Request) -> bytes:
+    body = b""
+    async for piece in request.stream():
+        body += piece
+        if len(body) > MAX_BODY_BYTES:
+            raise BadRequest("thresholds are shorter than that")
+    return body
+
+
+def _changed(section: Disaggregation, body: bytes) -> Disaggregation:
+    """Raises BadRequest, which names the key."""
+    try:
+        said = json.loads(body)
+    except (ValueError, RecursionError):
+        raise BadRequest("the request body is not valid JSON") from None
+    if not isinstance(said, dict):
+        raise BadRequest("the request body must be a JSON object")
+    try:
+        return Disaggregation.model_validate_json(
+            json.dumps({**section.model_dump(), **said}), strict=True
+        )
+    except ValidationError as error:
+        raise BadRequest(complaints(error, Disaggregation)) from None
