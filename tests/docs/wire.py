@@ -44,8 +44,12 @@ WIDTH: Final = 92
 _LEG = re.compile(r"(batch|staged)( ([a-z]+))? (prefill|decode|plain|local)")
 
 
+NO_PROTOCOL: Final = ("README", "messenger")
+"""Pages on what no forwarder sends."""
+
+
 def pages() -> list[Path]:
-    return sorted(path for path in FOLDER.glob("*.md") if path.name != "README.md")
+    return sorted(path for path in FOLDER.glob("*.md") if path.stem not in NO_PROTOCOL)
 
 
 def call() -> Call:

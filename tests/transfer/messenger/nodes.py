@@ -235,17 +235,27 @@ class Node:
 
     def holds(self, key: str, content: Cache, skip: int = 0) -> bool:
         """All of it but the skipped blocks, and nothing anywhere else."""
-        tokens = content.shape[3]
+        return self.has(key, content, skip) and self.written() <= set(self.blocks[key])
+
+    def has(self, key: str, content: Cache, skip: int = 0) -> bool:
+        """All of it but the skipped blocks."""
         wanted = content.copy()
         wanted[:, :, :, : skip * self.layout.block_tokens] = 0
-        blocks = self.blocks[key]
-        for rank in self.arrays.regions:
-            got = self.arrays.gather(blocks, rank, tokens)
-            if not np.array_equal(got, share(self.layout, rank, wanted)):
-                return False
-            for layer in range(len(self.layout.layers_of(rank))):
-                for plane in range(self.layout.planes):
-                    for block in set(range(BLOCKS)) - set(blocks):
-                        if self.arrays.view(rank, layer, plane, block).any():
-                            return False
-        return True
+        return all(
+            np.array_equal(
+                self.arrays.gather(self.blocks[key], rank, content.shape[3]),
+                share(self.layout, rank, wanted),
+            )
+            for rank in self.arrays.regions
+        )
+
+    def written(self) -> set[int]:
+        """Blocks to which bytes have come."""
+        return {
+            block
+            for rank in self.arrays.regions
+            for layer in range(len(self.layout.layers_of(rank)))
+            for plane in range(self.layout.planes)
+            for block in range(BLOCKS)
+            if self.arrays.view(rank, layer, plane, block).any()
+        }

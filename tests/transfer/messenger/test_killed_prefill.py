@@ -143,22 +143,10 @@ def test_a_late_write_lands_in_quarantined_pages_only(prefill: NodeProcess, deco
     prefill.thaw_mover()
 
     assert decode.result() == "cancelled"
-    assert _written(decode) <= quarantined
+    assert decode.written() <= quarantined
     assert decode.used == len(decode.blocks["next"])
     prefill.do("kept", "k", TOKENS)
     assert prefill.do("used") == "0"
-
-
-def _written(node: Node) -> set[int]:
-    """Blocks to which bytes have come."""
-    (rank,) = node.arrays.regions
-    return {
-        block
-        for layer in range(PLAIN.layers)
-        for plane in range(PLAIN.planes)
-        for block in range(node.shape.blocks)
-        if node.arrays.view(rank, layer, plane, block).any()
-    }
 
 
 @pytest.mark.parametrize(("mode", "said"), [("push", "taken key"), ("pull", "unknown key")])
