@@ -3,10 +3,9 @@
     prefill   {do_remote_decode: true}  ->  answers `answer` below
     decode    that, word for word       ->  reads remote_block_ids, releases remote_request_id
 
-The blocks that the params name are read, as vLLM does, even if they are not those of
-the request that is released: it is the gateway that has to hand over the right params.
-Unlike vLLM, decode finds out when prefill's lease ended, and missing fields fail the
-request instead of the engine.
+Unlike vLLM, decode reads the blocks that prefill holds for that request when it is asked, and
+not those that the params name: these may be stale by then, or another request's. It finds
+out when prefill's lease has ended, and missing fields fail the request instead of the engine.
 
 Source: vLLM 0.32.0, distributed/kv_transfer/kv_connector/v1/nixl/pull_scheduler.py.
 """
@@ -30,13 +29,13 @@ class Nixl(TwoSided):
             return self._keep(arrival.id, arrival.id)
         if not load:
             return None
+        read.block_ids(params, "remote_block_ids")
         source = Source(
             read.host(params, "remote_host"),
             read.port(params, "remote_port"),
             read.text(params, "remote_request_id"),
             wait_seconds=0.0,
             engine_id=read.text(params, "remote_engine_id"),
-            block_ids=read.block_ids(params, "remote_block_ids"),
         )
         offered = len(arrival.prompt)
         if params.get("remote_num_tokens") is not None:

@@ -6,11 +6,11 @@ transfer backend moves the KV between regions of each side's own.
 
 import json
 import queue
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from pdgate.engine.core import EngineCore
 from pdgate.engine.hand_over.neuron import Neuron
@@ -20,12 +20,33 @@ from pdgate.engine.hand_over.two_sided import TwoSided
 from pdgate.engine.layout import Layout
 from pdgate.engine.request import Output, Request, Sampling
 from pdgate.engine.work import Options
-from pdgate.forwarders.base import Delegation, Forwarder, HandOff, Leg, Rendezvous
+from pdgate.forwarders import registry as forwarders
+from pdgate.forwarders.base import Delegation, Forwarder, HandOff, Leg, Mode, Rendezvous
 from pdgate.protocols.call import COMPLETIONS, Call, Json, encode, parse_object
 from pdgate.protocols.instance import Instance, Role
 from pdgate.transfer.base import Backend, Region
 from tests.support.engine_cores import GREEDY, PATIENCE_SECONDS, Engine, ask, tiny
 from tests.support.ports import LOOPBACK, free_port
+
+
+class Row(NamedTuple):
+    protocol: str
+    mode: Mode
+    generation: str = ""
+
+    def __str__(self) -> str:
+        return "-".join(filter(None, (self.protocol, self.generation, self.mode)))
+
+
+ROWS = [
+    Row("vllm-nixl", Mode.STAGED),
+    Row("vllm-kvt", Mode.BATCH),
+    Row("vllm-kvt", Mode.STAGED),
+    *(Row("vllm-mooncake", Mode.BATCH, generation) for generation in "abcd"),
+    Row("sglang", Mode.BATCH),
+    Row("neuron", Mode.BATCH),
+]
+"""Every protocol, in each spelling that makes the engines do something else."""
 
 
 class Watched(EngineCore):
@@ -63,6 +84,11 @@ class Side:
 
     def __post_init__(self) -> None:
         kept, dropped = self.connector.kept, self.connector.dropped
+        start = self.connector.start
+
+        def watch_start(*words: Any) -> None:
+            start(*words)
+            self.asked.put("start")
 
         def watch_kept(*words: Any) -> Any:
             self.asked.put("kept")
@@ -73,6 +99,7 @@ class Side:
             self.asked.put("dropped in use" if in_use else "dropped")
             return in_use
 
+        self.connector.start = watch_start  # type: ignore[method-assign, assignment]
         self.connector.kept = watch_kept  # type: ignore[method-assign, assignment]
         self.connector.dropped = watch_dropped  # type: ignore[method-assign, assignment]
 
@@ -113,10 +140,14 @@ def side(
     chosen = ConnectorSettings(
         role=role,
         host=LOOPBACK,
-        api_port=free_port(neighbours=1),
         kv_host=LOOPBACK,
-        kv_port=0,
-        **{"lease_seconds": 30.0, "model": "tiny", **settings},
+        **{
+            "api_port": settings.get("api_port") or free_port(neighbours=1),
+            "kv_port": 0,
+            "lease_seconds": 30.0,
+            "model": "tiny",
+            **settings,
+        },
     )
     connector = connect(
         protocol, core=core, layout=where, regions=regions, backend=backend, settings=chosen
@@ -157,36 +188,53 @@ def _engine_ids(connector: TwoSided | Neuron) -> tuple[tuple[int, str], ...]:
 class Crossing:
     """Sends calls through a pair as the forwarder says."""
 
-    def __init__(
-        self, forwarder: Forwarder, prefill: Side, decode: Side, protocol: str, generation: str = ""
-    ) -> None:
+    def __init__(self, row: Row, prefill: Side, decode: Side) -> None:
         self.prefill, self.decode = prefill, decode
-        self._forwarder = forwarder
-        self._p, self._d = instances(prefill, decode, protocol, generation)
+        self._forwarder: Forwarder = forwarders.load(row.protocol, row.mode, row.generation)
+        self._p, self._d = instances(prefill, decode, row.protocol, row.generation)
 
-    def answer(self, prompt: str, sampling: Sampling, id: str = "c7-1") -> list[Output]:
-        """What decode answers."""
+    @property
+    def serial(self) -> bool:
+        return isinstance(self._forwarder, HandOff)
+
+    def requests(
+        self, prompt: str, sampling: Sampling, id: str = "c7-1"
+    ) -> tuple[Request | None, Callable[[Output | None], Request]]:
+        """What prefill is asked, if anything; and what decode is, which may hang on P's answer."""
         call = _call(prompt, sampling, id)
         match self._forwarder:
             case HandOff() as forwarder:
-                to_prefill = forwarder.prefill(call, self._p)
-                last = self.prefill.engine.answer(request(to_prefill, call, sampling))[-1]
-                said: Json = {"choices": [{}], "kv_transfer_params": last.kv_transfer_params}
-                reply = parse_object(encode(said))
-                leg = forwarder.decode(call, self._p, self._d, reply)
-                return self.decode.engine.answer(request(leg, call, sampling))
+
+                def to_decode(last: Output | None) -> Request:
+                    params = None if last is None else last.kv_transfer_params
+                    said: Json = {"choices": [{}], "kv_transfer_params": params}
+                    reply = parse_object(encode(said))
+                    return request(forwarder.decode(call, self._p, self._d, reply), call, sampling)
+
+                return request(forwarder.prefill(call, self._p), call, sampling), to_decode
             case Rendezvous() as forwarder:
-                to_prefill, to_decode = forwarder.legs(call, self._p, self._d)
-                with ThreadPoolExecutor(1) as pool:
-                    asked = request(to_prefill, call, sampling)
-                    first = pool.submit(self.prefill.engine.answer, asked)
-                    answer = self.decode.engine.answer(request(to_decode, call, sampling))
-                    assert first.result()[-1].refusal is None
-                return answer
+                prefill, decode = (
+                    request(leg, call, sampling) for leg in forwarder.legs(call, self._p, self._d)
+                )
+                return prefill, lambda _: decode
             case Delegation() as forwarder:
-                leg = forwarder.leg(call, self._p, self._d)
-                return self.decode.engine.answer(request(leg, call, sampling))
+                only = request(forwarder.leg(call, self._p, self._d), call, sampling)
+                return None, lambda _: only
         raise AssertionError(self._forwarder)
+
+    def answer(self, prompt: str, sampling: Sampling, id: str = "c7-1") -> list[Output]:
+        """What decode answers."""
+        to_prefill, to_decode = self.requests(prompt, sampling, id)
+        if to_prefill is None:
+            return self.decode.engine.answer(to_decode(None))
+        if self.serial:
+            last = self.prefill.engine.answer(to_prefill)[-1]
+            return self.decode.engine.answer(to_decode(last))
+        with ThreadPoolExecutor(1) as pool:
+            first = pool.submit(self.prefill.engine.answer, to_prefill)
+            answer = self.decode.engine.answer(to_decode(None))
+            assert first.result()[-1].refusal is None
+        return answer
 
 
 def _call(prompt: str, sampling: Sampling, id: str) -> Call:

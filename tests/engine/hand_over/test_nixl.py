@@ -9,18 +9,19 @@ from tests.support.engine_pair import D_BLOCKS, PROMPT, Pair, Start, prefill
 from tests.support.fake_core import SECONDS
 
 
-def test_nixl_reads_the_blocks_that_the_params_name(start: Start) -> None:
-    """A gateway that mixes calls up gets the other call's answer, as with vLLM."""
+@pytest.mark.parametrize("named", [[[7, 8]], [[10_000, 10_001]], [[0]]])
+def test_nixl_reads_the_requests_blocks_whatever_the_params_name(
+    start: Start, named: list[list[int]]
+) -> None:
+    """Foreign, stale or impossible ids give the right answer, and never another call's."""
     pair = start("vllm-nixl")
     answer = prefill(pair)
-    other = pair.p.prefill(pair.to_prefill(2), (7, 8), seed=2)
-    assert other is not None
+    pair.p.prefill(pair.to_prefill(2), (7, 8), seed=2)
 
-    mixed = {**answer, "remote_block_ids": other["remote_block_ids"]}
-    pair.d.load(pair.to_decode(mixed), D_BLOCKS)
+    pair.d.load(pair.to_decode({**answer, "remote_block_ids": named}), D_BLOCKS)
 
     assert pair.d.result() is None
-    assert pair.d.holds(D_BLOCKS, seed=2)
+    assert pair.d.holds(D_BLOCKS, seed=1)
     assert pair.p.freed.get(timeout=SECONDS) == "p1"
 
 
@@ -57,17 +58,6 @@ def test_nixl_asks_no_other_life_of_the_engine(start: Start) -> None:
     assert error.startswith("wrong engine")
     pair.d.close()
     assert pair.p.freed.empty()
-
-
-def test_nixl_reads_no_blocks_that_are_not_there(start: Start) -> None:
-    pair = start("vllm-nixl")
-    answer = prefill(pair)
-
-    pair.d.load(pair.to_decode({**answer, "remote_block_ids": [[9, 16]]}), D_BLOCKS)
-
-    error = pair.d.result()
-    assert error is not None
-    assert error.startswith("bad block ids")
 
 
 @pytest.mark.parametrize(

@@ -13,16 +13,13 @@ tests/end_to_end/reference has it, with processes, for a part of the rows.
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import NamedTuple
 
 import pytest
 
 from pdgate.engine.request import Sampling
-from pdgate.forwarders import registry as forwarders
-from pdgate.forwarders.base import Mode
 from pdgate.transfer import registry
 from pdgate.transfer.base import Region
-from tests.support.core_pairs import Crossing, Side, side, until
+from tests.support.core_pairs import ROWS, Crossing, Row, Side, side, until
 from tests.support.engine_cores import GREEDY, ask, engine, layout, tokens_of
 from tests.support.kv_backends import BACKENDS, require
 
@@ -38,25 +35,6 @@ ASKED = {
     ),
 }
 """Prompts of several blocks, the last of them not full, and how to answer."""
-
-
-class Row(NamedTuple):
-    protocol: str
-    mode: Mode
-    generation: str = ""
-
-    def __str__(self) -> str:
-        return "-".join(filter(None, (self.protocol, self.generation, self.mode)))
-
-
-ROWS = [
-    Row("vllm-nixl", Mode.STAGED),
-    Row("vllm-kvt", Mode.BATCH),
-    Row("vllm-kvt", Mode.STAGED),
-    *(Row("vllm-mooncake", Mode.BATCH, generation) for generation in "abcd"),
-    Row("sglang", Mode.BATCH),
-    Row("neuron", Mode.BATCH),
-]
 
 
 class Memories:
@@ -120,8 +98,7 @@ def test_the_answer_is_the_single_engines(
         prefill, decode = (
             started(role, tp) for role, tp in zip(("prefill", "decode"), split, strict=True)
         )
-        forwarder = forwarders.load(row.protocol, row.mode, row.generation)
-        crossing = Crossing(forwarder, prefill, decode, row.protocol, row.generation)
+        crossing = Crossing(row, prefill, decode)
         for number, (prompt, sampling) in enumerate(ASKED.items()):
             found[prompt] = tokens_of(crossing.answer(prompt, sampling, f"c{number}-1"))
             until(prefill.core.told, "release")
