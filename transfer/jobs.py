@@ -26,15 +26,10 @@ class Plan:
     """How a transfer moves.
 
     Attributes:
-        work: All of it, or what `begin` has left over; may block.
-        begin: The part that waits for nobody, done on the caller's thread before another one
-            wakes up for the rest. Its errors are for `work` to find, which is called after it
-            even if the transfer has ended meanwhile.
-        at_once: All of `work` waits for nobody, and takes less time than to wake a thread.
+        at_once: `work` waits for nobody, and takes less time than to wake a thread for it.
     """
 
     work: Work
-    begin: Work | None = None
     at_once: bool = False
 
 
@@ -51,19 +46,15 @@ class Jobs:
     def start(self, what: str, timeout_seconds: float, plan: Plan) -> Running:
         """Raises TransferError if we are closed."""
         if plan.at_once:
-            return self._at_once(what, plan)
+            return self._at_once(what, plan.work)
         transfer = self._track(Running(what), timeout_seconds)
         try:
-            if plan.begin is not None:
-                plan.begin(transfer)
-            taken = self._threads.submit(lambda: run(transfer, plan))
-        except (Interrupted, RuntimeError) as error:
-            # Given up already, or no room for another thread.
-            taken = False
-            transfer.end(State.FAILED, TransferError(f"{what}: {error}"))
-        if not taken:
-            transfer.end(State.FAILED, TransferError("the backend is closed"))
-            run(transfer, plan)
+            taken = self._threads.submit(lambda: run(transfer, plan.work))
+        except RuntimeError as error:
+            transfer.leave(TransferError(f"{what}: {error}"))
+        else:
+            if not taken:
+                transfer.leave(TransferError("the backend is closed"))
         return transfer
 
     def expectation(self, what: str, timeout_seconds: float) -> Running:
@@ -84,11 +75,11 @@ class Jobs:
             transfer.settle(CLOSE_SECONDS)
         self._deadlines.close()
 
-    def _at_once(self, what: str, plan: Plan) -> Running:
+    def _at_once(self, what: str, work: Work) -> Running:
         if self._closed:
             raise TransferError("the backend is closed")
         transfer = Running(what)
-        run(transfer, plan)
+        run(transfer, work)
         return transfer
 
     def _track(self, transfer: Running, timeout_seconds: float) -> Running:
@@ -105,12 +96,10 @@ class Jobs:
             self._alive.discard(transfer)
 
 
-def run(transfer: Running, plan: Plan) -> None:
+def run(transfer: Running, work: Work) -> None:
     try:
-        # What has begun, its work has to end, also if nobody waits for it any more.
-        if plan.begin is None:
-            transfer.on_interrupt(None)
-        plan.work(transfer)
+        transfer.on_interrupt(None)
+        work(transfer)
     except Interrupted:
         transfer.leave(transfer.error)
     except TransferError as error:

@@ -97,8 +97,7 @@ class Tcp(Moving):
             most = min(max(most, theirs), MAX_CONNECTIONS)
         shares = split(pieces, most, STRIPE_BYTES)
         if len(shares) == 1:
-            exchange = talk.request(pieces, order.immediate)
-            return Plan(exchange.finish, exchange.begin)
+            return Plan(lambda transfer: talk.ask(transfer, pieces, order.immediate))
         return Plan(
             lambda transfer: move_together(transfer, talk, shares, order.immediate, self._helpers)
         )

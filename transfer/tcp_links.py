@@ -3,6 +3,8 @@
 import select
 import socket
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from pdgate.transfer.listener import shut
 from pdgate.transfer.running import Interrupted
@@ -21,21 +23,15 @@ class Links:
 
     def take(self, address: Address) -> socket.socket:
         """An idle connection that is still up, or a new one. Raises OSError."""
-        if idle := self.idle(address):
-            return idle
+        while sock := self._pop(address):
+            if not hung_up(sock):
+                return sock
+            sock.close()
         sock = socket.create_connection(address, timeout=CONNECT_SECONDS)
         # Blocking from here on: whoever wants to stop a transfer shuts its socket down.
         sock.settimeout(None)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return sock
-
-    def idle(self, address: Address) -> socket.socket | None:
-        """One that is there and still up."""
-        while sock := self._pop(address):
-            if not hung_up(sock):
-                return sock
-            sock.close()
-        return None
 
     def give_back(self, address: Address, sock: socket.socket) -> None:
         with self._lock:
@@ -67,16 +63,18 @@ class InUse:
         self._socks: set[socket.socket] = set()
         self._interrupted = False
 
-    def add(self, sock: socket.socket) -> None:
+    @contextmanager
+    def using(self, sock: socket.socket) -> Iterator[None]:
         """Raises Interrupted."""
         with self._lock:
             if self._interrupted:
                 raise Interrupted
             self._socks.add(sock)
-
-    def discard(self, sock: socket.socket) -> None:
-        with self._lock:
-            self._socks.discard(sock)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._socks.discard(sock)
 
     def interrupt(self) -> None:
         with self._lock:

@@ -18,9 +18,6 @@ from pdgate.transfer.ranges import Piece
 from pdgate.transfer.running import Interrupted, Running
 from pdgate.transfer.tcp_links import Address, InUse, Links
 
-BEGIN_BYTES = 256 << 10
-"""Sent on the caller's thread: enough to keep the peer busy until a thread of ours is up."""
-
 _REFUSALS: dict[wire.Status, Callable[[str], TransferError]] = {
     wire.Status.STALE: StaleDescriptor,
     wire.Status.OUT_OF_BOUNDS: OutOfBounds,
@@ -43,8 +40,10 @@ class Talk:
     checked: bool
     in_use: InUse
 
-    def request(self, pieces: Sequence[Piece], immediate: int | None) -> "Exchange":
-        asked = wire.Request(
+    def ask(self, transfer: Running, pieces: Sequence[Piece], immediate: int | None) -> None:
+        """One request on one connection. Raises TransferError, Interrupted."""
+        what, memory = transfer.what, self.memory
+        request = wire.Request(
             _OPS[self.op],
             self.epoch,
             [remote for _, remote, _ in pieces],
@@ -52,47 +51,15 @@ class Talk:
             immediate,
             self.checked,
         )
-        memory = self.memory
-        return Exchange(self, asked, [memory[local : local + n] for local, _, n in pieces])
-
-
-class Exchange:
-    """One request on one connection, and the answer to it."""
-
-    def __init__(self, talk: Talk, request: wire.Request, views: Sequence[memoryview]) -> None:
-        self._talk = talk
-        self._request = request
-        self._views = views
-        self._sock: socket.socket | None = None
-        self._unsent: Sequence[wire.View] | None = None
-
-    def begin(self, transfer: Running) -> None:
-        """As much as can be said without waiting, on a connection that is there."""
-        talk = self._talk
-        # Checksums take their time.
-        if talk.checked or (sock := talk.links.idle(talk.address)) is None:
-            return
-        self._sock = sock
-        talk.in_use.add(sock)
-        transfer.on_interrupt(talk.in_use.interrupt)
-        said = self._said()
+        views = [memory[local : local + length] for local, _, length in pieces]
         try:
-            self._unsent = wire.send_some(sock, said, BEGIN_BYTES)
-        except OSError:
-            # It is lost, which sending the same again will tell.
-            self._unsent = said
-
-    def finish(self, transfer: Running) -> None:
-        """Raises TransferError, Interrupted."""
-        talk, what = self._talk, transfer.what
-        try:
-            sock = self._sock or talk.links.take(talk.address)
+            sock = self.links.take(self.address)
         except OSError as error:
             raise PeerLost(f"{what}: {error}") from None
         try:
-            talk.in_use.add(sock)
-            transfer.on_interrupt(talk.in_use.interrupt)
-            status = self._converse(sock)
+            transfer.on_interrupt(self.in_use.interrupt)
+            with self.in_use.using(sock):
+                status = _converse(sock, request, views)
         except OSError as error:
             sock.close()
             if transfer.over:
@@ -104,30 +71,28 @@ class Exchange:
         except BaseException:
             sock.close()
             raise
-        finally:
-            talk.in_use.discard(sock)
-        talk.links.give_back(talk.address, sock)
+        self.links.give_back(self.address, sock)
         if status is not wire.Status.OK:
             raise _REFUSALS[status](f"{what}: {status.name.lower().replace('_', ' ')}")
 
-    def _said(self) -> Sequence[wire.View]:
-        """A write is sent without asking whether it is welcome: that would take a round trip."""
-        head = wire.encode(self._request)
-        if self._request.op is wire.Op.READ:
-            return [head]
-        trailer = [wire.checksum(self._views)] if self._request.checked else []
-        return [head, *self._views, *trailer]
 
-    def _converse(self, sock: socket.socket) -> wire.Status:
-        checked = self._request.checked
-        wire.send_views(sock, self._said() if self._unsent is None else self._unsent)
-        status = wire.receive_answer(sock, checked=checked)
-        if self._request.op is wire.Op.READ and status is wire.Status.OK:
-            try:
-                wire.receive_bytes(sock, self._views, checked=checked)
-            except wire.Corrupt:
-                return wire.Status.CORRUPT
-        return status
+def _converse(
+    sock: socket.socket, request: wire.Request, views: Sequence[memoryview]
+) -> wire.Status:
+    head, checked = wire.encode(request), request.checked
+    if request.op is wire.Op.WRITE:
+        # All at once, without asking whether it is welcome: that would take a round trip.
+        trailer = [wire.checksum(views)] if checked else []
+        wire.send_views(sock, [head, *views, *trailer])
+        return wire.receive_answer(sock, checked=checked)
+    sock.sendall(head)
+    status = wire.receive_answer(sock, checked=checked)
+    if status is wire.Status.OK:
+        try:
+            wire.receive_bytes(sock, views, checked=checked)
+        except wire.Corrupt:
+            return wire.Status.CORRUPT
+    return status
 
 
 def move_together(
@@ -147,7 +112,7 @@ def move_together(
 
     def move(share: Sequence[Piece]) -> None:
         try:
-            talk.request(share, None).finish(transfer)
+            talk.ask(transfer, share, None)
         # Whatever it is, it is raised below; the others move in vain, and fail because of it.
         except BaseException as error:  # noqa: BLE001
             errors.append(error)
@@ -159,4 +124,4 @@ def move_together(
     if errors:
         raise errors[0]
     if immediate is not None:
-        talk.request([], immediate).finish(transfer)
+        talk.ask(transfer, [], immediate)

@@ -192,24 +192,6 @@ def send_views(sock: socket.socket, views: Iterable[View]) -> None:
         _pass(left, sock.sendmsg(list(islice(left, MAX_VIEWS_PER_CALL))))
 
 
-def send_some(sock: socket.socket, views: Sequence[View], most: int) -> Sequence[View]:
-    """What is left of the views: sends no more than the socket takes now. Raises OSError."""
-    left = deque(view for view in views if view)
-    some: list[View] = []
-    room = most
-    for view in islice(left, MAX_VIEWS_PER_CALL):
-        some.append(view[:room])
-        room -= len(some[-1])
-        if not room:
-            break
-    try:
-        _pass(left, sock.sendmsg(some, [], socket.MSG_DONTWAIT))
-    except BlockingIOError:
-        # Nothing; it is full.
-        return left
-    return left
-
-
 def _pass(left: deque[V], count: int) -> None:
     """So many bytes of the views are done."""
     while count:

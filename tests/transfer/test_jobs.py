@@ -91,22 +91,6 @@ def test_what_is_done_at_once_has_ended_when_the_call_returns(jobs: Jobs) -> Non
     assert transfer.settled
 
 
-def test_what_has_begun_is_ended_by_its_work_though_it_was_given_up_meanwhile(
-    jobs: Jobs,
-) -> None:
-    """What it has opened is closed by nobody else."""
-    worked = threading.Event()
-
-    def begin(transfer: Running) -> None:
-        transfer.cancel()
-
-    transfer = jobs.start("a copy", SECONDS, Plan(lambda _: worked.set(), begin))
-
-    assert worked.wait(SECONDS)
-    assert transfer.settle(SECONDS)
-    assert transfer.state is State.CANCELLED
-
-
 def test_work_that_was_given_up_before_it_began_is_not_begun(jobs: Jobs) -> None:
     go_on, worked, full = threading.Event(), threading.Event(), threading.Semaphore(0)
 
