@@ -17,10 +17,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 from urllib.parse import urlsplit
 
+from pdgate.cluster import address
 from pdgate.engine.connector import Arrival, Connector, Core, Keep, Load, Pages
 from pdgate.engine.hand_over.settings import ConnectorSettings
 from pdgate.engine.layout import Layout
-from pdgate.engine.neuron import recv_buffer
+from pdgate.engine.neuron import load as loading
 from pdgate.engine.neuron.peers import Address, Peers
 from pdgate.engine.neuron.send_buffer import SendBuffer
 from pdgate.engine.neuron.setup import Setup
@@ -68,7 +69,7 @@ class Neuron(Connector):
             wait_seconds=settings.lease_seconds,
         )
         host, port = settings.advertised_host, settings.api_port
-        self._peers = Peers(setup, _joined(host, port))
+        self._peers = Peers(setup, address.joined(host, port))
         self._send_buffer = None
         # D does not listen; its address is what it is called on the signal plane.
         self.kv_address = (host, port)
@@ -107,7 +108,7 @@ class Neuron(Connector):
         host, api_port = ticket.peer
         self._peers.load(
             (host, api_port + SIGNAL_PORT_OFFSET),
-            recv_buffer.Load(
+            loading.Load(
                 request_id,
                 ticket.uid,
                 blocks,
@@ -166,7 +167,3 @@ def peer_of(settings: ConnectorSettings) -> Address | None:
     if not parts.hostname or not parts.port:
         raise ValueError(f'peer must be "host:port", not {settings.peer!r}')
     return parts.hostname, parts.port
-
-
-def _joined(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

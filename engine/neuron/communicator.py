@@ -19,15 +19,15 @@ the Neuron runtime, with its completion token and batches of 64.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pdgate.engine.neuron.ground import Ground, failure_of
+from pdgate.engine.neuron.posts import CompletionToken, Gate, Pieces
 from pdgate.transfer.base import (
-    Backend,
     Descriptor,
     Range,
     Region,
@@ -37,55 +37,8 @@ from pdgate.transfer.base import (
 )
 
 PENDING: Final = 128
-BATCH: Final = 64
 SLOT_BYTES: Final = 16
 RING_BYTES: Final = PENDING * SLOT_BYTES
-
-Numbers = NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Pieces:
-    """Of our memory, in the order in which both ends list them. Bytes."""
-
-    offsets: Numbers
-    lengths: Numbers
-
-    def batches(self) -> Iterator["Pieces"]:
-        for start in range(0, len(self.lengths), BATCH):
-            part = slice(start, start + BATCH)
-            yield Pieces(self.offsets[part], self.lengths[part])
-
-
-class CompletionToken:
-    """Of all that was posted under it.
-
-    Attributes:
-        error: Why not all of it went, if so.
-    """
-
-    def __init__(self) -> None:
-        self._open = 0
-        self.error: TransferError | None = None
-
-    @property
-    def done(self) -> bool:
-        """Nothing more happens: all has gone, or the communicator has ended."""
-        return self._open == 0
-
-    def posted(self) -> None:
-        self._open += 1
-
-    def ended(self, error: TransferError | None = None) -> None:
-        self._open -= 1
-        self.error = self.error or error
-
-
-class Gate:
-    """What a post waits for on our side: its pages are computed."""
-
-    def __init__(self, *, is_open: bool = True) -> None:
-        self.is_open = is_open
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,20 +46,6 @@ class _Post:
     pieces: Pieces
     token: CompletionToken
     gate: Gate
-
-
-@dataclass(frozen=True, slots=True)
-class Ground:
-    """What a communicator stands on.
-
-    Attributes:
-        wake: Called when `pump` may have something to do, on any thread.
-        seconds: That the other end may take for a batch; then it is held for dead.
-    """
-
-    backend: Backend
-    wake: Callable[[], None]
-    seconds: float
 
 
 class _Communicator:
@@ -138,12 +77,6 @@ class _Communicator:
         yield first, before_end
         if before_end < count:
             yield 0, count - before_end
-
-
-def _failure(transfer: Transfer | None) -> TransferError | None:
-    if transfer is None or transfer.state in (State.RUNNING, State.DONE):
-        return None
-    return transfer.error or TransferError(f"it was {transfer.state}")
 
 
 class Sender(_Communicator):
@@ -211,7 +144,7 @@ class Sender(_Communicator):
             self._credit = self._watched(
                 backend.expect(self._ring, self._ring_immediate, 1, seconds)
             )
-        if failure := _failure(self._credit):
+        if failure := failure_of(self._credit):
             raise failure
         if self._credit.state is State.RUNNING:
             return False
@@ -222,7 +155,7 @@ class Sender(_Communicator):
         return True
 
     def _written(self, post: _Post) -> bool:
-        if failure := _failure(self._writing):
+        if failure := failure_of(self._writing):
             raise failure
         if self._writing is None or self._writing.state is State.RUNNING:
             return False
@@ -304,7 +237,7 @@ class Receiver(_Communicator):
         if not self._landing:
             return False
         post, transfer = self._landing[0]
-        if failure := _failure(transfer):
+        if failure := failure_of(transfer):
             raise failure
         if transfer.state is State.RUNNING:
             return False
@@ -315,7 +248,7 @@ class Receiver(_Communicator):
 
     def _tell(self) -> bool:
         """Tells P of one batch. Raises TransferError."""
-        if failure := _failure(self._telling):
+        if failure := failure_of(self._telling):
             raise failure
         # One at a time: P takes the first arrival for the first batch.
         if self._telling is not None and self._telling.state is State.RUNNING:

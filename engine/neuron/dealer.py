@@ -11,6 +11,7 @@ from typing import Final, Self
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
+from pdgate.cluster import address
 from pdgate.engine.neuron import messages
 from pdgate.engine.neuron.messages import Message
 from pdgate.engine.neuron.wake import Wake
@@ -27,7 +28,7 @@ class Dealer:
     """
 
     def __init__(self, identity: str, host: str, port: int, silence_seconds: float) -> None:
-        self.name = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self.name = address.joined(host, port)
         self.gone = False
         self.heard = time.monotonic()
         self.wake = Wake()

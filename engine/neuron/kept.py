@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from pdgate.engine.neuron.communicator import CompletionToken, Gate
+from pdgate.engine.neuron.posts import CompletionToken, Gate
 
 MAX_REMEMBERED: Final = 4096
 
@@ -112,7 +112,10 @@ class Requests:
         leaves its pages are in use, and `left` has to be said.
         """
         one = self._by_id.get(request_id)
-        if one is None or one.sent:
+        if one is None:
+            return None
+        if one.sent:
+            self.forget(one, why)
             return None
         if one.leaving is None:
             self.forget(one, why)

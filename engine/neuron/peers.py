@@ -8,7 +8,8 @@ import itertools
 import secrets
 import threading
 
-from pdgate.engine.neuron.recv_buffer import Load, RecvBuffer
+from pdgate.engine.neuron.load import Load
+from pdgate.engine.neuron.recv_buffer import RecvBuffer
 from pdgate.engine.neuron.setup import Setup
 from pdgate.engine.neuron.transfer_engine import IMMEDIATES
 

@@ -16,14 +16,15 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 from pdgate.engine.neuron import kv_map, messages
-from pdgate.engine.neuron.communicator import CompletionToken, Ground
 from pdgate.engine.neuron.dealer import Dealer
+from pdgate.engine.neuron.ground import Ground
+from pdgate.engine.neuron.load import Load
 from pdgate.engine.neuron.lookups import LONGEST_SECONDS, Lookups
 from pdgate.engine.neuron.messages import Message
+from pdgate.engine.neuron.posts import CompletionToken
 from pdgate.engine.neuron.rules import State
 from pdgate.engine.neuron.setup import Setup
 from pdgate.engine.neuron.transfer_engine import ReceiveEngine
@@ -33,26 +34,6 @@ from pdgate.transfer.messenger.errors import HandOverError, Why
 CLOSE_SECONDS: Final = 10.0
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(eq=False, slots=True)
-class Load:
-    """
-    Attributes:
-        request_id: D's own; empty for one whose pages nobody needs.
-        blocks: To fill, in order of the prompt; None where the KV is there already.
-        until: P must have it by then (time.monotonic()).
-    """
-
-    request_id: str
-    uid: str
-    blocks: list[int | None]
-    bytes: int
-    until: float
-    state: State = State.WAITING
-    cancelled: bool = False
-    token: CompletionToken | None = None
-    output: int | None = None
 
 
 class RecvBuffer:

@@ -17,14 +17,17 @@ from typing import Final
 
 import zmq
 
+from pdgate.cluster import address
 from pdgate.engine.neuron import kv_map, messages, rules
-from pdgate.engine.neuron.communicator import CompletionToken, Ground
+from pdgate.engine.neuron.ground import Ground
 from pdgate.engine.neuron.kept import Request, Requests
 from pdgate.engine.neuron.messages import Message
+from pdgate.engine.neuron.posts import CompletionToken
 from pdgate.engine.neuron.setup import Setup
 from pdgate.engine.neuron.transfer_engine import SendEngine, ring_bytes
 from pdgate.engine.neuron.turns import Turns
 from pdgate.engine.neuron.wake import Wake
+from pdgate.engine.settings import WILDCARDS
 from pdgate.transfer import descriptors
 from pdgate.transfer.base import TransferError
 from pdgate.transfer.messenger.errors import HandOverError, Why
@@ -61,7 +64,10 @@ class SendBuffer:
         # A decode engine that was started again has the same identity; the newcomer counts.
         self._router.router_handover = True
         try:
-            self._router.bind(f"tcp://{_bindable(host)}:{port}")
+            everywhere = host in WILDCARDS
+            self._router.bind(
+                f"tcp://*:{port}" if everywhere else f"tcp://{address.joined(host, port)}"
+            )
         except zmq.ZMQError as error:
             self._router.close()
             self._context.term()
@@ -228,18 +234,20 @@ class SendBuffer:
             one = self._requests.find(uid)
             if one is None:
                 return messages.done(uid)
-            if one.leaving is not None and not one.sent:
-                pairing = next((p for p in self._pairings.values() if one in p.leaving), None)
-            else:
-                pairing = None
+            leaves = one.leaving is not None and not one.sent
+            if not leaves:
                 self._requests.forget(one, str(HandOverError(Why.CANCELLED, "nobody needs it")))
-        if one.leaving is None:
-            self._let_go(one)
+        if not leaves:
+            if not one.kept:
+                self._setup.core.abort(one.id)
+            elif not one.sent:
+                self._setup.core.release(one.id)
             return messages.done(uid)
-        if pairing is not None:
-            # A piece that is missing would shift all that follow.
-            self._end(pairing, TransferError("the decode engine gave a transfer up"))
-            self._pump()
+        for pairing in list(self._pairings.values()):
+            if one in pairing.leaving:
+                # A piece that is missing would shift all that follow.
+                self._end(pairing, TransferError("the decode engine gave a transfer up"))
+        self._pump()
         return messages.done(uid) if one.sent else messages.not_yet()
 
     def _places(self) -> int:
@@ -284,14 +292,9 @@ class SendBuffer:
             self._let_go(one)
 
     def _let_go(self, one: Request) -> None:
+        """Its pages have been read."""
         if one.kept or one.dropped:
             self._setup.core.release(one.id)
-        elif one.ending or one.leaving is None:
+        elif one.ending:
             self._setup.core.abort(one.id)
         # Else it has left before its token was sampled, and `kept` finds it sent.
-
-
-def _bindable(host: str) -> str:
-    if host in ("", "0.0.0.0"):
-        return "*"
-    return f"[{host}]" if ":" in host else host

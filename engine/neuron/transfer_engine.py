@@ -8,16 +8,10 @@ ranks by pair of ranks. So P may begin with the first layers while it computes t
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from pdgate.engine.neuron.communicator import (
-    RING_BYTES,
-    CompletionToken,
-    Gate,
-    Ground,
-    Pieces,
-    Receiver,
-    Sender,
-)
+from pdgate.engine.neuron.communicator import RING_BYTES, Receiver, Sender
+from pdgate.engine.neuron.ground import Ground
 from pdgate.engine.neuron.kv_map import KvMap, Scheme
+from pdgate.engine.neuron.posts import CompletionToken, Gate, Pieces
 from pdgate.transfer.base import Region, TransferError
 from pdgate.transfer.messenger.shape import Shape
 from pdgate.transfer.plan.pair import BadBlocks, Pair

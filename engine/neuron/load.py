@@ -1,0 +1,26 @@
+"""One request of D's, from its first lookup until its pages are filled."""
+
+from dataclasses import dataclass
+
+from pdgate.engine.neuron.posts import CompletionToken
+from pdgate.engine.neuron.rules import State
+
+
+@dataclass(eq=False, slots=True)
+class Load:
+    """
+    Attributes:
+        request_id: D's own; empty for one whose pages nobody needs.
+        blocks: To fill, in order of the prompt; None where the KV is there already.
+        until: P must have it by then (time.monotonic()).
+    """
+
+    request_id: str
+    uid: str
+    blocks: list[int | None]
+    bytes: int
+    until: float
+    state: State = State.WAITING
+    cancelled: bool = False
+    token: CompletionToken | None = None
+    output: int | None = None

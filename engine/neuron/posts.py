@@ -1,0 +1,59 @@
+"""What is posted on a communicator, and what whoever posted it may look at."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pdgate.transfer.base import TransferError
+
+BATCH: Final = 64
+"""Pieces that are written at once."""
+
+Numbers = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pieces:
+    """Of our memory, in the order in which both ends list them. Bytes."""
+
+    offsets: Numbers
+    lengths: Numbers
+
+    def batches(self) -> Iterator["Pieces"]:
+        for start in range(0, len(self.lengths), BATCH):
+            part = slice(start, start + BATCH)
+            yield Pieces(self.offsets[part], self.lengths[part])
+
+
+class CompletionToken:
+    """Of all that was posted under it.
+
+    Attributes:
+        error: Why not all of it went, if so.
+    """
+
+    def __init__(self) -> None:
+        self._open = 0
+        self.error: TransferError | None = None
+
+    @property
+    def done(self) -> bool:
+        """Nothing more happens: all has gone, or the communicator has ended."""
+        return self._open == 0
+
+    def posted(self) -> None:
+        self._open += 1
+
+    def ended(self, error: TransferError | None = None) -> None:
+        self._open -= 1
+        self.error = self.error or error
+
+
+class Gate:
+    """What a post waits for on our side: its pages are computed."""
+
+    def __init__(self, *, is_open: bool = True) -> None:
+        self.is_open = is_open

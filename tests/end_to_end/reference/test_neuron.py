@@ -1,0 +1,141 @@
+"""Neuron's two generations over real processes: what two engines say is what one would.
+
+zmq      two P and two D that know of nobody; a gateway finds them in etcd
+static   a P and a D that know each other
+nixl     a P and a D of the successor's kind
+"""
+
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.end_to_end.reference.fleet import Engine, Fleet, Gateway
+from tests.end_to_end.reference.test_same_tokens import PROMPTS, Counts, counts, said
+from tests.support.etcd import etcd_server
+
+BY_BOTH = pytest.mark.parametrize("chat", [False, True], ids=["completions", "chat"])
+EITHER_WAY = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+
+
+@dataclass(frozen=True)
+class Site:
+    gateway: Gateway
+    prefills: list[Engine]
+    decodes: list[Engine]
+    hands_first_token: bool = True
+
+
+@pytest.fixture(scope="module", params=["zmq", "static", "nixl"])
+def site(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Site]:
+    start = {"zmq": dynamic, "static": static, "nixl": successor}[request.param]
+    with start(tmp_path_factory.mktemp("etcd")) as started:
+        yield started
+
+
+@contextmanager
+def dynamic(folder: Path) -> Iterator[Site]:
+    with ExitStack() as running, etcd_server(folder) as etcd:
+        fleet = Fleet(running, sys.executable)
+        listed = ("--etcd", etcd.endpoints[0])
+        prefills = [fleet.engine("prefill", "neuron", "shm", *listed) for _ in range(2)]
+        decodes = [fleet.engine("decode", "neuron", "shm", *listed) for _ in range(2)]
+        with fleet.serve(*listed, "--decode-policy", "random_two", "--debug-headers") as gateway:
+            yield Site(gateway, prefills, decodes)
+
+
+@contextmanager
+def static(_: Path) -> Iterator[Site]:
+    with ExitStack() as running:
+        fleet = Fleet(running, sys.executable)
+        prefill = fleet.engine("prefill", "neuron", "tcp")
+        decode = fleet.engine(
+            "decode", "neuron", "tcp", "--peer", prefill.url.removeprefix("http://")
+        )
+        flags = ("--pdd-protocol", "neuron", "--neuron-generation", "static")
+        with fleet.serve(*flags, "--prefill", prefill.url, "--decode", decode.url) as gateway:
+            yield Site(gateway, [prefill], [decode])
+
+
+@contextmanager
+def successor(_: Path) -> Iterator[Site]:
+    """Its engines are vLLM with NIXL, and so are ours; `neuron` is the gateway's word."""
+    with ExitStack() as running:
+        fleet = Fleet(running, sys.executable)
+        prefill, decode = (fleet.engine(role, "vllm-nixl", "tcp") for role in ("prefill", "decode"))
+        flags = ("--pdd-protocol", "neuron", "--neuron-generation", "nixl")
+        mode = ("--scheduling-mode", "staged")
+        with fleet.serve(
+            *flags, *mode, "--prefill", prefill.url, "--decode", decode.url
+        ) as gateway:
+            yield Site(gateway, [prefill], [decode], hands_first_token=False)
+
+
+def total(engines: list[Engine]) -> Counts:
+    return Counts(*map(sum, zip(*map(counts, engines), strict=True)))
+
+
+@BY_BOTH
+@EITHER_WAY
+def test_the_answer_is_the_single_engines(
+    site: Site, fleet: Fleet, chat: bool, stream: bool
+) -> None:
+    before = total(site.decodes)
+
+    for prompt in PROMPTS.values():
+        answer = said(site.gateway.url, prompt, chat, stream)
+        assert answer == said(fleet.single().url, prompt, chat, stream)
+
+    came = total(site.decodes).since(before)
+    assert came.answers == len(PROMPTS)
+    # Decode begins behind prefill's first token, or computes the last one of each prompt.
+    assert came.computed == (0 if site.hands_first_token else len(PROMPTS))
+
+
+def test_prompts_in_a_list_are_answered_each(site: Site, fleet: Fleet) -> None:
+    def answered(url: str) -> list[str]:
+        answer = (
+            Gateway(url, site.gateway.process)
+            .openai()
+            .completions.create(
+                model="pdgate-tiny", prompt=list(PROMPTS.values()), max_tokens=4, temperature=0
+            )
+        )
+        return [choice.text for choice in answer.choices]
+
+    assert answered(site.gateway.url) == answered(fleet.single().url)
+
+
+@pytest.mark.parametrize("site", ["zmq"], indirect=True)
+def test_every_pair_of_two_and_two_is_used(site: Site) -> None:
+    """In lock step, as the reference chooses, two of the four would do all the work."""
+    met = set()
+
+    def all_met() -> bool | None:
+        call = site.gateway.openai().completions.with_raw_response.create(
+            model="pdgate-tiny", prompt="Who is with whom?", max_tokens=1
+        )
+        met.add((call.headers["x-pd-prefill"], call.headers["x-pd-decode"]))
+        return len(met) == 4 or None
+
+    site.gateway.process.wait_until(all_met, "all four pairs")
+
+
+def test_tokens_that_are_drawn_are_those_of_prefill(site: Site) -> None:
+    """Without a seed no two engines draw alike, and the stream would contradict itself."""
+    for number in range(5):
+        with site.gateway.openai().completions.create(
+            model="pdgate-tiny",
+            prompt=f"{number} is a number",
+            max_tokens=8,
+            temperature=1.5,
+            stream=True,
+            extra_body={"ignore_eos": True},
+        ) as events:
+            reasons = [choice.finish_reason for event in events for choice in event.choices]
+        assert reasons[-1] == "length"

@@ -1,0 +1,55 @@
+"""The sentences of "Request Scheduling Rules", one by one.
+
+Source: AWS Neuron documentation, "Disaggregated Inference".
+"""
+
+import itertools
+
+import pytest
+
+from pdgate.engine.neuron.rules import Counts, State, decode_may_run, places, prefill_may_run
+
+BATCH = 3
+EVERY = [Counts(t, r) for t, r in itertools.product(range(BATCH + 2), repeat=2)]
+
+
+def test_requests_can_be_waiting_transferring_or_running() -> None:
+    assert set(State) == {"waiting", "transferring", "running"}
+
+
+class TestPrefillWorker:
+    def test_only_one_request_can_run_at_a_time(self) -> None:
+        assert not any(prefill_may_run(counts, BATCH) for counts in EVERY if counts.running)
+
+    def test_total_of_transferring_and_running_must_not_exceed_batch_size(self) -> None:
+        for counts in EVERY:
+            if prefill_may_run(counts, BATCH):
+                assert counts.transferring + counts.running + 1 <= BATCH
+            if room := places(counts, BATCH):
+                assert counts.transferring + counts.running + room == BATCH
+
+    def test_can_start_new_requests_when_nothing_is_running_and_transfers_are_less_than_batch_size(
+        self,
+    ) -> None:
+        assert [c for c in EVERY if prefill_may_run(c, BATCH)] == [
+            Counts(transferring, 0) for transferring in range(BATCH)
+        ]
+
+
+class TestDecodeWorker:
+    @pytest.mark.parametrize("counts", EVERY)
+    def test_running_and_transferring_must_not_exceed_batch_size(self, counts: Counts) -> None:
+        assert places(counts, BATCH) <= max(0, BATCH - counts.running - counts.transferring)
+
+    def test_running_must_not_exceed_batch_size(self) -> None:
+        full = Counts(transferring=1, running=BATCH)
+        assert not decode_may_run(State.TRANSFERRING, kv_complete=True, counts=full, batch=BATCH)
+
+    def test_must_finish_key_value_cache_transfer_before_running(self) -> None:
+        free = Counts(transferring=1)
+        assert decode_may_run(State.TRANSFERRING, kv_complete=True, counts=free, batch=BATCH)
+        assert not decode_may_run(State.TRANSFERRING, kv_complete=False, counts=free, batch=BATCH)
+        assert not decode_may_run(State.WAITING, kv_complete=True, counts=free, batch=BATCH)
+
+    def test_can_start_new_transfers_when_there_is_space(self) -> None:
+        assert [places(Counts(t, 1), BATCH) for t in range(4)] == [2, 1, 0, 0]

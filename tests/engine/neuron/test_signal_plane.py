@@ -1,0 +1,218 @@
+"""What is said is what AWS Neuron's fork says, so either side could be replaced by it.
+
+Source: AWS Neuron's vLLM V0 fork, neuron_buffer.py, zmq_util.py.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from typing import Any
+
+import pytest
+
+from pdgate.engine.connector import Keep
+from pdgate.engine.neuron import kv_map
+from pdgate.transfer import descriptors
+from pdgate.transfer.messenger.shape import Shape
+from tests.engine.neuron.raw import RawDecode, RawPrefill
+from tests.support.engine_pair import D_BLOCKS, P_BLOCKS, PROMPT, arrival
+from tests.support.fake_core import LAYOUT, FakeCore
+from tests.support.ports import free_port
+
+UID = "cmpl-u"
+
+
+@pytest.fixture
+def prefill() -> Iterator[FakeCore]:
+    with closing(FakeCore("tcp", "neuron", "prefill")) as core:
+        yield core
+
+
+@pytest.fixture
+def decode(prefill: FakeCore) -> Iterator[RawDecode]:
+    with RawDecode(prefill.settings.api_port + 1) as raw:
+        yield raw
+
+
+def of_decode(core: FakeCore, **extra: Any) -> Any:
+    """A KV map as our decode engines send it."""
+    shape = Shape.of(LAYOUT, core.model)
+    return kv_map.as_data(shape, [core.region.descriptor], immediate=0, **extra)
+
+
+def pair(decode: RawDecode, core: FakeCore) -> Any:
+    return decode.ask({"type": "kv_map_init", "kv_map": of_decode(core), "nc_offset": 0})
+
+
+def asked(uid: str = UID, request_id: str = "p1", tokens: int = len(PROMPT)) -> Any:
+    return arrival(request_id, f"{uid}_127.0.0.1:9", prompt=tuple(range(tokens)))
+
+
+def test_a_handshake_is_answered_with_the_time(decode: RawDecode) -> None:
+    said = decode.ask({"type": "handshake"})
+
+    assert said.keys() == {"status", "timestamp"}
+    assert said["status"] == "ok"
+
+
+def test_kv_maps_are_exchanged(decode: RawDecode, prefill: FakeCore) -> None:
+    said = pair(decode, prefill)
+
+    assert said.keys() == {"kv_map", "nc_offset"}
+    assert said["kv_map"]["version"] == "0.1"
+    assert said["kv_map"]["heads"] == {"0": [0, 1]}
+
+
+def test_a_request_that_is_not_there_is_no_success_and_no_error(
+    decode: RawDecode, prefill: FakeCore
+) -> None:
+    pair(decode, prefill)
+
+    assert decode.look_up(UID, [4, 5]) == {"success": False}
+
+
+@pytest.mark.parametrize("token", [7, 0])
+def test_a_request_that_is_there_comes_with_token_and_blocks(
+    decode: RawDecode, prefill: FakeCore, token: int
+) -> None:
+    """Token 0 is a token; the fork takes it for none."""
+    pair(decode, prefill)
+    prefill.prefill(asked(), P_BLOCKS, first_token=token)
+
+    assert decode.look_up(UID, [4, 5]) == {
+        "success": True,
+        "output_token": token,
+        "block_ids_in_peer_device": list(P_BLOCKS),
+    }
+
+
+def test_layer_by_layer_the_token_is_looked_up_afterwards(
+    decode: RawDecode, prefill: FakeCore
+) -> None:
+    pair(decode, prefill)
+    to_keep = asked()
+    keep = prefill.connector.plan(to_keep)
+    assert isinstance(keep, Keep)
+    prefill.connector.layer_computed(to_keep.id, 0, P_BLOCKS, 4)
+    token = {"request_id": UID, "block_ids_in_peer_device": [4, 5], "type": "lookup_token"}
+
+    assert decode.look_up(UID, [4, 5]) == {
+        "success": True,
+        "output_token": None,
+        "block_ids_in_peer_device": list(P_BLOCKS),
+    }
+    assert decode.ask(token) == {"success": False}
+    prefill.finish(to_keep, keep, P_BLOCKS, first_token=0)
+    assert decode.ask(token) == {"success": True, "output_token": 0}
+
+
+@pytest.mark.parametrize("tokens", [1, 3, 4, 5, 8, 12])
+def test_a_prompt_takes_the_blocks_that_it_fills(
+    decode: RawDecode, prefill: FakeCore, tokens: int
+) -> None:
+    """The fork sends one block too many where the length is a multiple of a block's."""
+    pair(decode, prefill)
+    blocks = list(range(LAYOUT.blocks_for(tokens)))
+    prefill.prefill(asked(tokens=tokens), blocks)
+
+    assert decode.look_up(UID, [None])["block_ids_in_peer_device"] == blocks
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'{"type": "farewell"}',
+        b'{"type": null}',
+        b"{}",
+        b"[]",
+        b"not json",
+        b"\xff\xfe",
+        b'{"type": "lookup_all"}',
+        b'{"type": "lookup_all", "request_id": 7, "block_ids_in_peer_device": []}',
+        b'{"type": "lookup_all", "request_id": "u", "block_ids_in_peer_device": ["x"]}',
+        b'{"type": "lookup_all", "request_id": "u", "block_ids_in_peer_device": [-1]}',
+        b'{"type": "kv_map_init"}',
+        b'{"type": "kv_map_init", "kv_map": {}, "nc_offset": 0}',
+        b"[" * 100_000,
+    ],
+)
+def test_what_cannot_be_understood_is_answered_with_an_error(
+    decode: RawDecode, prefill: FakeCore, data: bytes
+) -> None:
+    """The fork's thread ends over it, and with it everybody's transfers."""
+    said = decode.ask_bytes(data)
+
+    assert said.keys() == {"status", "message"}
+    assert said["status"] == "error"
+    assert decode.ask({"type": "handshake"})["status"] == "ok"
+
+
+def test_a_lookup_without_a_kv_map_says_what_is_missing(
+    decode: RawDecode, prefill: FakeCore
+) -> None:
+    assert "KV map first" in decode.look_up(UID, [])["message"]
+
+
+@pytest.mark.parametrize("frames", [[b"{}"], [b"", b"{}", b""], [b"x", b"{}"]])
+def test_frames_that_are_none_are_answered_too(decode: RawDecode, frames: list[bytes]) -> None:
+    decode.socket.send_multipart(frames)
+
+    assert b"error" in decode.socket.recv_multipart()[1]
+
+
+def test_decode_says_what_the_fork_says() -> None:
+    """Against a prefill that answers by the book, up to where the Neuron runtime begins."""
+    with ExitStack() as stack:
+        p_port = free_port(neighbours=1)
+        raw = stack.enter_context(RawPrefill(p_port + 1))
+        d = stack.enter_context(closing(FakeCore("tcp", "neuron", "decode")))
+        d.load(arrival("d1", f"{UID}_127.0.0.1:{p_port}"), D_BLOCKS)
+
+        assert raw.expect("handshake", {"status": "ok", "timestamp": 1.0}) == {"type": "handshake"}
+        assert raw.identity.decode() == f"127.0.0.1:{d.settings.api_port}"
+        ring = d.backend.allocate(2048)
+        memory = [d.region.descriptor]
+        theirs = kv_map.as_data(
+            Shape.of(LAYOUT, d.model), memory, ring=descriptors.as_data(ring.descriptor)
+        )
+        said = raw.expect("kv_map_init", {"kv_map": theirs, "nc_offset": 0})
+        assert said.keys() == {"type", "kv_map", "nc_offset"}
+        assert said["nc_offset"] == 0
+        first = raw.expect("lookup_all", {"success": False})
+        again = raw.expect("lookup_all", {"status": "error", "message": "expired: too late"})
+
+    assert first == again == {
+        "type": "lookup_all",
+        "request_id": UID,
+        "block_ids_in_peer_device": list(D_BLOCKS),
+    }  # fmt: skip
+    assert d.result() == "expired: too late"
+
+
+def test_answers_for_an_earlier_life_are_passed_over() -> None:
+    """Who had our identity before us may have asked, and the answer finds us."""
+    with ExitStack() as stack:
+        p_port = free_port(neighbours=1)
+        raw = stack.enter_context(RawPrefill(p_port + 1))
+        d = stack.enter_context(closing(FakeCore("tcp", "neuron", "decode")))
+        d.load(arrival("d1", f"{UID}_127.0.0.1:{p_port}"), D_BLOCKS)
+        raw.expect("handshake", {"success": False})
+        raw.say({"status": "ok", "timestamp": 1.0})
+
+        assert raw.next()["type"] == "kv_map_init"
+
+
+def test_ids_of_prompts_in_a_list_are_told_apart(prefill: FakeCore) -> None:
+    """vLLM puts the prompt's index behind the id; ours come as an index of their own."""
+    for index in range(3):
+        one = arrival(f"p{index}", "cmpl-a_b-1_[::1]:9")
+        assert isinstance(
+            prefill.connector.plan(type(one)(one.id, one.wire_id, one.prompt, None, {}, index)),
+            Keep,
+        )
+    with pytest.raises(ValueError, match="another live request has the uid 'cmpl-a_b-1-2'"):
+        prefill.connector.plan(arrival("p9", "cmpl-a_b-1_[::1]:9-2"))
+
+
+def test_an_id_that_is_nobodys_is_computed_here(prefill: FakeCore) -> None:
+    assert prefill.connector.plan(arrival("p1", "someone's own")) is None
+    assert prefill.freed.empty()
