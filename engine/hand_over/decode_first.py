@@ -71,6 +71,8 @@ class DecodeFirst(Kvt):
     """What prefill does is vllm-kvt's; who is asked to do it comes from the queue."""
 
     load_failure: ClassVar = "error"
+    has_worker: ClassVar = True
+    """Whether an engine that may prefill takes from the queue by itself."""
 
     def __init__(self, *, core: Core, settings: ConnectorSettings, **parts: Any) -> None:
         """Raises OSError, LookupError, ValueError."""
@@ -88,11 +90,11 @@ class DecodeFirst(Kvt):
             raise
         self._watch = Watch(self._queue)
         self._worker: Worker | None = None
-        if prefills:
+        if prefills and self.has_worker:
             serving = Serving(uuid.uuid4().hex, *self.service_address, chosen.hold_seconds)
             self._worker = Worker(self._queue, serving)
             self._worker.start()
-        else:
+        if not prefills:
             self.kv_address = (settings.advertised_host, self._desk.port)
 
     def hearer(self, core: Core) -> messenger.Core:
@@ -128,7 +130,11 @@ class DecodeFirst(Kvt):
         target = Target(to, load.tokens, skip_tokens // self._layout.block_tokens)
         ticket = Ticket(item, request_id, load.ticket, target, time.monotonic() + lease)
         self._tickets.open(ticket)
-        self._load_in(ticket.turn)
+        try:
+            self._load_in(ticket.turn)
+        except RuntimeError:
+            self._tickets.close(ticket)
+            raise
 
     def cancel(self, request_id: str) -> None:
         self._tickets.cancel(request_id)

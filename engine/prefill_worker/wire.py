@@ -16,7 +16,7 @@
 
 import socket
 from enum import StrEnum
-from typing import Final, TypeVar
+from typing import Annotated, Final, TypeVar
 
 import msgspec
 
@@ -41,7 +41,7 @@ class Claim(msgspec.Struct, frozen=True):
     id: str
     tries: int
     host: str
-    port: int
+    port: Annotated[int, msgspec.Meta(ge=1, le=65535)]
 
 
 class Answer(msgspec.Struct, frozen=True):

@@ -155,7 +155,16 @@ def test_a_decode_engine_that_ends_cannot_be_reached(
         Claiming(item)
 
 
-@pytest.mark.parametrize("rubbish", [b"GET / HTTP/1.1\r\n\r\n", b"{}\n", b"x" * 5000, b"\xff\n"])
+@pytest.mark.parametrize(
+    "rubbish",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"{}\n",
+        b'{"id": "r1", "tries": 1, "host": "10.0.0.1", "port": 70000}\n',
+        b"x" * 5000,
+        b"\xff\n",
+    ],
+)
 def test_whoever_speaks_something_else_is_turned_away(
     desk: ClaimDesk, item: Item, ticket: Ticket, rubbish: bytes
 ) -> None:
