@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pdgate.engine.hand_over.two_sided import TwoSided
 from pdgate.engine.request import Finish, Request
 from pdgate.engine.scheduler import Limits
 from pdgate.engine.work import Options
@@ -22,16 +23,15 @@ IMPATIENT = Patience(ping=0.05, silence=0.4, stop=0.2)
 
 
 class Scene:
-    def __init__(self, backend: str, stack: ExitStack, lease_seconds: float) -> None:
+    def __init__(self, backend: str, stack: ExitStack, prefill_lease_seconds: float) -> None:
         self._backend = backend
-        self._lease_seconds = lease_seconds
         self._stack = stack
         # Chunks of 20 tokens end inside a block of 16.
         chunked = Options(Limits(max_seqs=8, max_tokens=20))
-        self.prefill = self._side("prefill", chunked)
-        self.decode = self._side("decode", Options())
+        self.prefill = self._side("prefill", chunked, prefill_lease_seconds)
+        self.decode = self._side("decode", Options(), lease_seconds=30.0)
 
-    def _side(self, role: str, options: Options) -> Side:
+    def _side(self, role: str, options: Options, lease_seconds: float) -> Side:
         backend = registry.load(self._backend)
         self._stack.callback(backend.close)
         return side(
@@ -41,12 +41,13 @@ class Scene:
             backend,
             layout(),
             options=options,
-            lease_seconds=self._lease_seconds,
+            lease_seconds=lease_seconds,
             patience=IMPATIENT,
         )
 
     def mover(self, number: int) -> None:
         """Sends prefill's mover a signal."""
+        assert isinstance(self.prefill.connector, TwoSided)
         (mover,) = self.prefill.connector.movers
         assert isinstance(mover, ProcessMover)
         os.kill(mover.pid, number)
@@ -71,14 +72,14 @@ class Scene:
 @pytest.fixture(params=["shm", "tcp"])
 def scene(request: pytest.FixtureRequest) -> Iterator[Scene]:
     with ExitStack() as stack:
-        yield Scene(str(request.param), stack, lease_seconds=30.0)
+        yield Scene(str(request.param), stack, prefill_lease_seconds=30.0)
 
 
 @pytest.fixture
 def hasty() -> Iterator[Scene]:
-    """Its leases end while the test looks."""
+    """Prefill's leases end while the test looks; decode waits for as long as that takes."""
     with ExitStack() as stack:
-        yield Scene("shm", stack, lease_seconds=0.3)
+        yield Scene("shm", stack, prefill_lease_seconds=0.3)
 
 
 @pytest.fixture(scope="module")

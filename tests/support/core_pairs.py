@@ -203,15 +203,15 @@ class Crossing:
         """What prefill is asked, if anything; and what decode is, which may hang on P's answer."""
         call = _call(prompt, sampling, id)
         match self._forwarder:
-            case HandOff() as forwarder:
+            case HandOff() as serial:
 
                 def to_decode(last: Output | None) -> Request:
                     params = None if last is None else last.kv_transfer_params
                     said: Json = {"choices": [{}], "kv_transfer_params": params}
                     reply = parse_object(encode(said))
-                    return request(forwarder.decode(call, self._p, self._d, reply), call, sampling)
+                    return request(serial.decode(call, self._p, self._d, reply), call, sampling)
 
-                return request(forwarder.prefill(call, self._p), call, sampling), to_decode
+                return request(serial.prefill(call, self._p), call, sampling), to_decode
             case Rendezvous() as forwarder:
                 prefill, decode = (
                     request(leg, call, sampling) for leg in forwarder.legs(call, self._p, self._d)
