@@ -127,7 +127,13 @@ class Execution:
                 await self._staged(way.forwarder, call, record, deliver, tried, prefill)
             else:
                 with self._reserve(Role.DECODE, call, tried, prefill.instance) as decode:
-                    await way.cross(self, way.forwarder, call, record, deliver, prefill, decode)
+                    try:
+                        await way.cross(self, way.forwarder, call, record, deliver, prefill, decode)
+                    except EngineFailed:
+                        if isinstance(way.forwarder, Delegation):
+                            # Decode asked prefill, so it may only tell of prefill's failure.
+                            tried.suspect(prefill.instance.id)
+                        raise
 
     async def _local(
         self,

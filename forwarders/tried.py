@@ -20,8 +20,11 @@ class Tried:
     def note(self, error: GatewayError) -> None:
         self.first_cause = self.first_cause or error
         final = isinstance(error, EngineRefused | EngineTooSlow)
-        weight = CHANCES if final else 1
-        self._failures[error.at] = self._failures.get(error.at, 0) + weight
+        self._add(error.at, CHANCES if final else 1)
+
+    def suspect(self, engine: str) -> None:
+        """Nobody heard from it, but what failed had to do with it."""
+        self._add(engine, 1)
 
     @property
     def failed(self) -> set[str]:
@@ -30,3 +33,6 @@ class Tried:
     @property
     def given_up(self) -> set[str]:
         return {engine for engine, failures in self._failures.items() if failures >= CHANCES}
+
+    def _add(self, engine: str, weight: int) -> None:
+        self._failures[engine] = self._failures.get(engine, 0) + weight

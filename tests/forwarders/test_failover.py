@@ -14,6 +14,7 @@ from pdgate.protocols.errors import (
     EngineTooSlow,
     GatewayError,
 )
+from pdgate.protocols.instance import Role
 from tests.support.answers import error, opening, piece, prefilled, whole
 from tests.support.scripted import (
     D0,
@@ -318,3 +319,34 @@ async def test_a_prefill_that_fails_as_decode_begins_spoils_no_answer(turn: int)
     told = await asking
 
     assert told.body in (OK[0], piece("a") + piece("b"))
+
+
+GAVE_UP = [piece("", "abort")]
+
+
+@pytest.mark.parametrize("bad", [GAVE_UP, EngineFailed("500"), EngineTooSlow("slow")])
+async def test_where_decode_asks_prefill_itself_both_are_done_without(bad: Script) -> None:
+    """Only decode is heard of, and it cannot be told which of the two has failed."""
+    p0, p1, d0, d1 = (replace(one, protocol="vllm-kvt") for one in (P0, P1, D0, D1))
+    goes_on = asyncio.Event()
+    engines = Scripted(d1=After(goes_on, bad), d0=OK)
+    crossing = Crossing(engines, p0, p1, d0, d1)
+    asking = asyncio.create_task(crossing.ask(chat()))
+    await engines.waits("d1").wait()
+
+    # The round-robin policy would name the same prefill engine again.
+    crossing.scheduler.reserve(Role.PREFILL, chat()).end()
+    goes_on.set()
+    assert (await asking).body == OK[0]
+
+    asked = [leg.body["kv_transfer_params"]["remote_host"] for leg, _ in engines.sent]
+    assert engines.visits == ["d1", "d0"]
+    assert sorted(asked) == [p0.host, p1.host]
+
+
+async def test_the_only_prefill_is_asked_again_by_another_decode() -> None:
+    p0, d0, d1 = (replace(one, protocol="vllm-kvt") for one in (P0, D0, D1))
+    engines = Scripted(d1=GAVE_UP, d0=OK)
+
+    assert (await Crossing(engines, p0, d0, d1).ask(chat())).body == OK[0]
+    assert engines.visits == ["d1", "d0"]
