@@ -10,7 +10,8 @@
     decide (pure)       receiving.py                    sending.py, tiles.py
     what goes where     shards.py, over transfer/plan   the same, sharded.py
     act, on threads     loads.py, pull.py,              offers.py, readings.py,
-                        push.py, push_in.py             pushes.py, pushing.py
+                        push.py, incoming.py,           pushes.py, pushing.py
+                        push_in.py
     write                                               mover.py, process_mover.py
     beside the pages    slots.py            context.py  outbox.py
     count               counters.py                     the same

@@ -18,10 +18,11 @@ from pdgate.transfer.messenger.context import Context
 from pdgate.transfer.messenger.core import Core
 from pdgate.transfer.messenger.counters import Counters
 from pdgate.transfer.messenger.errors import HandOverError, Why
+from pdgate.transfer.messenger.incoming import Immediates, Memory
 from pdgate.transfer.messenger.interrupt import Interrupt
 from pdgate.transfer.messenger.peer import Peer
 from pdgate.transfer.messenger.pull import pull
-from pdgate.transfer.messenger.push import Immediates, Receiver, receive
+from pdgate.transfer.messenger.push import Receiver, receive
 from pdgate.transfer.messenger.receiving import Patience
 from pdgate.transfer.messenger.shape import Shape
 from pdgate.transfer.messenger.slots import Slots
@@ -73,15 +74,10 @@ class Loads:
         self._threads: dict[threading.Thread, Interrupt] = {}
         self._interrupts: dict[str, Interrupt] = {}
         self._closed = False
-        self._receiver = Receiver(
-            reading.backend,
-            reading.regions,
-            reading.shape,
-            Immediates(),
-            reading.patience,
-            lambda: self._closed,
-            reading.inbox,
+        memory = Memory(
+            reading.backend, reading.regions, reading.shape, Immediates(), reading.inbox
         )
+        self._receiver = Receiver(memory, reading.patience, lambda: self._closed)
 
     def start(self, request_id: str, source: Source, target: Target) -> None:
         """Raises RuntimeError if there is no room for a thread; then nothing was started."""

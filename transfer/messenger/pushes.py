@@ -107,7 +107,6 @@ class Pushes:
             due = [] if push is None else push.sending.computed(layer, tokens)
         if push is not None:
             push.write(due, block_ids)
-            self._look(push)
 
     def kept(
         self,

@@ -1,0 +1,115 @@
+"""A push as D wants it: what is said to P, what is counted, and what has come in the end.
+
+How many writes there will be hangs on P's shape, which P tells when it begins; a write that
+lands before we count it is counted all the same, as nobody else has its immediate.
+"""
+
+import itertools
+import secrets
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pdgate.transfer import descriptors
+from pdgate.transfer.base import Backend, Region, Transfer
+from pdgate.transfer.messenger import context, messages, shards
+from pdgate.transfer.messenger.shape import Shape
+from pdgate.transfer.messenger.slots import Slots
+from pdgate.transfer.messenger.source import Moved, Source, Target
+from pdgate.transfer.plan.count import WHOLE, Rhythm
+from pdgate.transfer.together import Together
+
+TILE_TOKENS = 256
+"""Small enough that the first pages leave early, large enough that a write is worth its call."""
+GRACE_SECONDS = 60.0
+"""An expectation outlives its load, which may still be told that all has landed after all."""
+
+
+class Immediates:
+    """Numbers that no other push into this memory had for a long time."""
+
+    def __init__(self) -> None:
+        self._next = itertools.count(secrets.randbits(32))
+
+    def take(self) -> int:
+        return next(self._next) % 2**32
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """
+    Attributes:
+        regions: One per rank.
+        inbox: Where contexts land, if any may.
+    """
+
+    backend: Backend
+    regions: Sequence[Region]
+    shape: Shape
+    immediates: Immediates
+    inbox: Slots | None
+
+
+class Incoming:
+    def __init__(
+        self, memory: Memory, source: Source, target: Target, slot: int | None, until: float
+    ) -> None:
+        """`slot`: of the inbox, if a context is wanted. `until` is of time.monotonic()."""
+        self._memory = memory
+        self._source = source
+        self._target = target
+        self._slot = slot
+        self._until = until
+        self._immediate = memory.immediates.take()
+        self._tokens = range(target.skip * memory.shape.block_tokens, target.tokens)
+        self._rhythm = Rhythm(TILE_TOKENS, by_layer=True) if source.by_layer else WHOLE
+        self._theirs = memory.shape
+
+    def message(self, engine_id: str) -> messages.Push:
+        memory, inbox = self._memory, self._memory.inbox
+        room = None
+        if inbox is not None and self._slot is not None:
+            descriptor = descriptors.as_data(inbox.region.descriptor)
+            room = messages.Room(descriptor, self._slot, inbox.max_bytes)
+        return messages.Push(
+            self._source.key,
+            engine_id,
+            self._source.wait_seconds > 0,
+            self._until - time.monotonic(),
+            memory.shape,
+            [descriptors.as_data(region.descriptor) for region in memory.regions],
+            list(self._target.block_ids),
+            self._tokens.start,
+            self._tokens.stop,
+            self._immediate,
+            self._rhythm.chunk_tokens,
+            self._rhythm.by_layer,
+            room,
+        )
+
+    def expect(self, theirs: Shape) -> Transfer:
+        """Ends when all has landed. Raises HandOverError, TransferError."""
+        memory, ours = self._memory, self._memory.shape
+        shards.meet(ours, theirs)
+        self._theirs = theirs
+        rhythm = shards.rhythm(theirs, ours, self._rhythm)
+        counts = shards.counts(theirs, ours, self._tokens, rhythm)
+        due = list(zip(memory.regions, counts, strict=True))
+        if memory.inbox is not None and self._slot is not None:
+            due.append((memory.inbox.region, 1))
+        seconds = self._until - time.monotonic() + GRACE_SECONDS
+        return Together(
+            f"a push of {self._source.key}",
+            [
+                memory.backend.expect(region, self._immediate, count, seconds)
+                for region, count in due
+            ],
+        )
+
+    def moved(self) -> Moved:
+        """When all has landed. Raises HandOverError for a context that is none."""
+        memory = self._memory
+        pages = shards.moved_bytes(self._theirs, memory.shape, self._tokens)
+        if memory.inbox is None or self._slot is None:
+            return Moved(pages)
+        return Moved(pages, context.unpack(memory.inbox.view(self._slot)))
