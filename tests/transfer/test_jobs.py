@@ -136,6 +136,8 @@ def test_an_earlier_deadline_is_kept_behind_a_later_one() -> None:
 
 def test_transfers_that_ended_are_not_kept_until_their_deadline() -> None:
     with closing(Deadlines()) as deadlines:
+        # Still under way and next of all, so the thread sleeps.
+        deadlines.add(Running("first"), 1800)
         for number in range(10 * SWEEP_AT_LEAST):
             transfer = Running(str(number))
             deadlines.add(transfer, 3600)
