@@ -82,10 +82,20 @@ class EngineMetrics(Collector):
                 "KV blocks in which a silent peer may still write",
                 moved.stranded,
             )
+            yield self._gauge(
+                "pdgate_engine_blocks_lingering",
+                "KV blocks that nobody wants any more, and that a peer still reads",
+                moved.lingering,
+            )
             counters |= {
                 "kv_transfers": ("Loads that ended well, as the connector saw it", moved.transfers),
                 "kv_moved_bytes": ("KV that the connector moved", moved.bytes_moved),
+                "kv_transfer_seconds": ("Time that loads took, all added up", moved.seconds),
                 "kv_transfers_failed": ("Loads that failed or were cancelled", moved.failed),
+                "kv_sent": ("Requests whose KV was handed over to a peer", moved.sent),
+                "kv_sent_bytes": ("KV that was handed over to peers", moved.bytes_sent),
+                "kv_sending_seconds": ("Time that took, all added up", moved.seconds_sending),
+                "kv_sends_failed": ("Hand-overs that ended halfway", moved.sends_failed),
                 "kv_leases_expired": ("Kept requests that expired", moved.expired),
             }
             for name, (meaning, number) in self._connector.gauges().items():

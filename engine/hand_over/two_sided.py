@@ -63,10 +63,10 @@ class TwoSided(Connector):
         self.engine_id = uuid.uuid4().hex
         """New for every life of the engine, so that nobody takes one for another."""
         self._layout = layout
-        self._offers = Offers()
+        self._offers = Offers(self.counters)
         shape = Shape.of(layout, settings.model)
         self.movers = self._start_movers(backend, regions)
-        self._pushes = Pushes(core, shape, self._offers, self.movers)
+        self._pushes = Pushes(core, shape, self._offers, self.movers, counters=self.counters)
         self._loads = Loads(
             Reading(
                 self.hearer(core),
@@ -80,7 +80,15 @@ class TwoSided(Connector):
                 deliver=self._deliver,
             )
         )
-        offering = Offering(core, self._offers, self._pushes, regions, shape, self.engine_id)
+        offering = Offering(
+            core,
+            self._offers,
+            self._pushes,
+            regions,
+            shape,
+            self.engine_id,
+            counters=self.counters,
+        )
         try:
             self._service = Service(settings.kv_host, self.service_port(), offering, self.submit)
         except BaseException:

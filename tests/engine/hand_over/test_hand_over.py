@@ -37,6 +37,21 @@ def test_the_pages_arrive_and_prefill_lets_go_of_its_own(dialect: str, start: St
     assert counters.bytes_moved == 2 * LAYOUT.layers * LAYOUT.page_bytes
 
 
+@pytest.mark.parametrize("dialect", [d for d in DIALECTS if not d.startswith("neuron")])
+def test_both_sides_count_what_was_moved_and_how_long_it_took(dialect: str, start: Start) -> None:
+    pair = start(dialect)
+
+    pair.d.load(pair.to_decode(prefill(pair)), D_BLOCKS)
+    assert pair.d.result() is None
+    pair.close()
+
+    sent, came = pair.p.connector.counters, pair.d.connector.counters
+    assert (sent.sent, sent.sends_failed, sent.lingering) == (1, 0, 0)
+    assert sent.bytes_sent == came.bytes_moved == 2 * LAYOUT.layers * LAYOUT.page_bytes
+    assert came.seconds > 0
+    assert sent.seconds_sending > 0
+
+
 @pytest.mark.parametrize("dialect", AT_ONCE)
 def test_decode_may_come_first(dialect: str, start: Start) -> None:
     pair = start(dialect)
