@@ -76,7 +76,10 @@ class DecodeFirst(Kvt):
 
     def __init__(self, *, core: Core, settings: ConnectorSettings, **parts: Any) -> None:
         """Raises OSError, LookupError, ValueError."""
-        chosen = queue_settings.read(settings.queue)
+        try:
+            chosen = queue_settings.read(settings.queue)
+        except ValueError as error:
+            raise ValueError(f"decode-first needs a prefill queue (--queue): {error}") from None
         self._queue = open_queue(chosen, settings.model)
         self._tickets = Tickets()
         super().__init__(core=core, settings=settings, **parts)

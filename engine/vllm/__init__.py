@@ -16,6 +16,7 @@
     scheduler_side, worker_side, reports
     running.py     what lives in the worker, put together
     dialects.py    vllm-kvt and vllm-nixl at one port; pull, push and layerwise
+    queued.py      the same for D with a prefill queue
     answers.py     what P answers in vllm-nixl
     names.py       the two names of a prefill that D asked for
     memory.py      vLLM's KV tensors as pages

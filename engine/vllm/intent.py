@@ -19,6 +19,8 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, Final
 
+from pdgate.protocols.dialects import decode_first
+
 PREFILL_ID: Final = "pdgate_prefill"
 """In kv_transfer_params: this is the prefill that we asked ourselves for, under this id."""
 
@@ -49,7 +51,7 @@ def intent(params: object) -> Intent:
         return Intent.HOLD
     if params.get("do_remote_prefill"):
         return Intent.FETCH
-    if params.get("remote_host") is not None:
+    if params.get("remote_host") is not None or params.get(decode_first.ASK):
         return Intent.DELEGATE
     return Intent.NOTHING
 

@@ -14,6 +14,7 @@ from pdgate.engine.hand_over.settings import ConnectorSettings
 from pdgate.engine.vllm.dialects import Dialects, Mode
 from pdgate.engine.vllm.kv_region import Rebase, open_region
 from pdgate.engine.vllm.prefill_call import PrefillCalls
+from pdgate.engine.vllm.queued import QueuedDialects
 from pdgate.engine.vllm.settings import Settings
 from pdgate.engine.vllm.worker_side import WorkerSide
 from pdgate.transfer import registry
@@ -55,9 +56,10 @@ class Running:
         made: list[Dialects] = []
 
         def hand_over(core: Core) -> Dialects:
+            kind = QueuedDialects if extra.queue else Dialects
             made.append(
-                Dialects(
-                    Mode(extra.mode),
+                kind(
+                    mode=Mode(extra.mode),
                     core=core,
                     layout=found.layout,
                     regions=[region],
@@ -92,5 +94,6 @@ def _connector_settings(settings: Settings, model: str) -> ConnectorSettings:
         kv_port=settings.kv_port,
         lease_seconds=extra.lease_seconds,
         model=model,
+        queue=extra.queue,
         mover="process" if extra.mover == "process" else "threads",
     )

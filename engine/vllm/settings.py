@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
+from pdgate.cluster.queue import settings as queue_settings
 from pdgate.engine.vllm.dialects import Mode
 from pdgate.protocols.instance import Role
 
@@ -38,6 +39,7 @@ class Extra:
         lease_seconds: How long P keeps blocks for D, and how long D waits for P.
         mode: How KV moves with vllm-kvt (dialects.py).
         mover: "process" or "threads": who writes into peers (kv_region.py).
+        queue: URL of the prefill queue, for D (queued.py); empty for none.
         model: What P and D compare to know that they serve the same model; the model's
             path if empty.
     """
@@ -48,6 +50,7 @@ class Extra:
     api: str = ""
     lease_seconds: float = 30.0
     mode: str = Mode.LAYERWISE.value
+    queue: str = ""
     mover: str = "process"
     model: str = ""
 
@@ -88,9 +91,23 @@ def read(role: str, kv_port: int, extra: Mapping[str, Any], served_model: str) -
             raise ValueError(
                 f"kv_connector_extra_config.{name} must be one of {', '.join(choices)}"
             )
+    if chosen.queue:
+        _check_queue(role, chosen.queue)
     # An engine that only asks needs no port that others know, and often shares its host.
     port = 0 if role == "kv_consumer" else kv_port
     return Settings(ROLES[role], port, chosen, served_model)
+
+
+def _check_queue(role: str, queue: str) -> None:
+    if role == "kv_producer":
+        raise ValueError(
+            "kv_connector_extra_config.queue is for decode engines: "
+            "beside this one, run `pdgate prefill-worker`"
+        )
+    try:
+        queue_settings.read(queue)
+    except ValueError as error:
+        raise ValueError(f"kv_connector_extra_config.queue: {error}") from None
 
 
 def _fits(value: Any, kind: type) -> bool:

@@ -17,6 +17,8 @@ from importlib.metadata import files
 from pathlib import Path
 from typing import Any, Final
 
+import redis
+
 import pdgate
 from tests.support.ports import LOOPBACK, free_port
 from tests.support.processes import Child, child
@@ -69,7 +71,7 @@ class Fleet:
 
     @property
     def python_path(self) -> str:
-        """The shim, and pdgate as these tests import it, but nothing else of their packages.
+        """The shim, pdgate and Redis' client as these tests import them, and no other packages.
 
         Its metadata is there because backends are found by entry point.
         """
@@ -77,6 +79,8 @@ class Fleet:
         if not site.exists():
             site.mkdir()
             (site / "pdgate").symlink_to(Path(pdgate.__file__).parent)
+            # vLLM brings no client of the prefill queue along.
+            (site / "redis").symlink_to(Path(redis.__file__).parent)
             for file in files("pdgate") or ():
                 if file.name == "entry_points.txt":
                     metadata = Path(str(file.locate())).parent

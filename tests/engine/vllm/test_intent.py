@@ -23,6 +23,8 @@ RID = "0f3c2a54-8a31-4a54-9d37-0123456789ab"
         ({"remote_host": "h", "remote_port": 1, "do_local_prefill": True}, Intent.NOTHING),
         ({"remote_host": "h", "remote_port": 1, "ali_llumnix_disagg": False}, Intent.NOTHING),
         ({"do_remote_prefill": True}, Intent.FETCH),
+        ({"do_queued_prefill": True}, Intent.DELEGATE),
+        ({"do_queued_prefill": False}, Intent.NOTHING),
     ],
 )
 def test_params_say_what_is_wanted(params: Any, expected: Intent) -> None:
@@ -38,6 +40,7 @@ NAMES = [
     "do_remote_prefill",
     "remote_host",
     "do_local_prefill",
+    "do_queued_prefill",
     "pdgate_prefill",
 ]
 

@@ -35,6 +35,8 @@ def test_whole_seconds_are_seconds() -> None:
         ("kv_both", 0, {"lease_seconds": 0}, "extra_config.lease_seconds"),
         ("kv_both", 0, {"mode": "layer-wise"}, "mode must be one of pull, push, layerwise"),
         ("kv_both", 0, {"mover": "thread"}, "mover must be one of process, threads"),
+        ("kv_both", 0, {"queue": "kafka://h"}, "extra_config.queue: a queue is redis://"),
+        ("kv_producer", 0, {"queue": "redis://h"}, "run `pdgate prefill-worker`"),
     ],
 )
 def test_what_cannot_work_is_refused_by_name(

@@ -15,6 +15,7 @@ from pdgate.engine.vllm.dialects import Dialects, Mode
 from pdgate.engine.vllm.intent import PREFILL_ID
 from pdgate.engine.vllm.orders import Asked, Fetch, Hold, Kept
 from pdgate.engine.vllm.prefill_call import Calls, Failed
+from pdgate.engine.vllm.queued import QueuedDialects
 from pdgate.engine.vllm.reports import Results
 from pdgate.engine.vllm.worker_side import WorkerSide
 from pdgate.transfer import registry
@@ -36,6 +37,7 @@ class Engine(WorkerSide, Calls):
         stack: ExitStack,
         mode: Mode = Mode.LAYERWISE,
         layout: Layout = LAYOUT,
+        queue: str = "",
     ) -> None:
         self.memory = bytearray(layout.total_bytes)
         self.loads: dict[str, threading.Event] = {}
@@ -46,9 +48,11 @@ class Engine(WorkerSide, Calls):
         region = transfer.register(memoryview(self.memory))
 
         def connect(core: Core) -> Connector:
-            settings = ConnectorSettings(role, "127.0.0.1", 0, "127.0.0.1", 0, SECONDS, "tiny")
-            self.hand_over = Dialects(
-                mode,
+            settings = ConnectorSettings(
+                role, "127.0.0.1", 0, "127.0.0.1", 0, SECONDS, "tiny", queue=queue
+            )
+            self.hand_over = (QueuedDialects if queue else Dialects)(
+                mode=mode,
                 core=core,
                 layout=layout,
                 regions=[region],
@@ -98,10 +102,11 @@ class Pair:
         stack: ExitStack,
         modes: tuple[Mode, Mode] = (Mode.LAYERWISE, Mode.LAYERWISE),
         d_layout: Layout = LAYOUT,
+        queue: str = "",
     ) -> None:
-        """`modes`: prefill's and decode's."""
+        """`modes`: prefill's and decode's. `queue`: decode's."""
         self.p = Engine(backend, "prefill", stack, modes[0])
-        self.d = Engine(backend, "decode", stack, modes[1], d_layout)
+        self.d = Engine(backend, "decode", stack, modes[1], d_layout, queue)
 
     @property
     def at_p(self) -> dict[str, Any]:
@@ -111,6 +116,10 @@ class Pair:
     def delegated(self) -> Hold:
         """D has asked, and P's request for it has come in."""
         self.d.fetch(self.at_p)
+        return self.asked()
+
+    def asked(self) -> Hold:
+        """P's request for what D has somehow asked of it has come in."""
         assert self.p.asked_for.wait(SECONDS)
         params = {"do_remote_decode": True, PREFILL_ID: self.p.prefills[0]}
         return Hold(Asked("p1", "r", PROMPT[:TOKENS], params))

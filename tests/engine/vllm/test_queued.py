@@ -1,0 +1,88 @@
+"""vLLM's decode half with a prefill queue, and a prefill half that knows of none."""
+
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from pdgate.cluster.queue import settings
+from pdgate.cluster.queue.contract import Queue
+from pdgate.cluster.queue.opening import open_queue
+from pdgate.engine.prefill_worker.worker import Serving, Worker
+from pdgate.engine.vllm.dialects import Mode
+from pdgate.engine.vllm.orders import Cancel, Progress
+from tests.engine.vllm.two_workers import LAYOUT, P_BLOCKS, SECONDS, TOKENS, Pair, kept
+
+QUEUED = {"do_queued_prefill": True}
+NEVER = 3600.0
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+@pytest.fixture
+def url() -> str:
+    return f"memory://{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def queue(url: str) -> Queue:
+    return open_queue(settings.read(url), "tiny")
+
+
+def beside(pair: Pair, queue: Queue, stack: ExitStack) -> None:
+    """A worker for the pair's P, as `pdgate prefill-worker` runs it."""
+    host, port = pair.p.connector.kv_address
+    worker = Worker(queue, Serving("w", host, port, NEVER))
+    worker.start()
+    stack.callback(worker.wait, SECONDS)
+    stack.callback(worker.cut)
+
+
+@pytest.mark.parametrize("mode", Mode)
+def test_a_queued_prompt_is_computed_by_the_engine_whose_worker_took_it(
+    mode: Mode, url: str, queue: Queue, stack: ExitStack
+) -> None:
+    pair = Pair("shm", stack, (mode, mode), queue=url)
+    pair.d.fetch(QUEUED)
+    beside(pair, queue, stack)
+
+    pair.p.obey([pair.asked(), Progress("p1", P_BLOCKS, TOKENS)])
+    for layer in range(LAYOUT.layers):
+        pair.compute(layer)
+    pair.p.obey([kept()])
+
+    assert pair.d.outcome().failed == frozenset()
+    assert pair.same()
+
+
+def test_decode_may_still_be_told_whom_to_ask(url: str, queue: Queue, stack: ExitStack) -> None:
+    pair = Pair("shm", stack, queue=url)
+
+    pair.delegated()
+
+    assert queue.depth().waiting == 0
+
+
+def test_a_cancelled_call_leaves_the_queue(url: str, queue: Queue, stack: ExitStack) -> None:
+    pair = Pair("shm", stack, queue=url)
+    pair.d.fetch(QUEUED)
+
+    pair.d.obey([Cancel("d1")])
+
+    assert pair.d.outcome().failed == {"d1"}
+    assert queue.depth().waiting == 0
+
+
+@pytest.mark.parametrize("params", [QUEUED, {"do_queued_prefill": "yes"}])
+def test_without_a_queue_the_call_fails_alone(params: dict[str, Any], stack: ExitStack) -> None:
+    pair = Pair("shm", stack)
+
+    pair.d.fetch(params)
+
+    assert pair.d.outcome().failed == {"d1"}
