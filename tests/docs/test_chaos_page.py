@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
 
+import pytest
+
 from pdgate.chaos import Cut, Delay, Rule
 from pdgate.chaos.cli import chaos
 from pdgate.chaos.fault import Fault
@@ -13,6 +15,8 @@ from pdgate.chaos.settings import load
 from tests.docs.pages import DOCS, code, labelled, table
 
 PAGE = DOCS / "operations" / "chaos.md"
+pytestmark = pytest.mark.source
+
 FAULTS = [kind.__struct_config__.tag for kind in get_args(Fault)]
 
 

@@ -1,0 +1,72 @@
+"""Two prefill and two decode engines under 40 calls at once, and one of them is killed.
+
+The moment is a count of answers, drawn with a seed. No call may fail before its first byte,
+no answer may be wrong, and the engine is used again when it is back.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from random import Random
+
+import pytest
+import pytest_asyncio
+
+from pdgate.chaos import until
+from tests.chaos.asking import PROMPTS, Asked, ask
+from tests.chaos.topology import SPLIT, Engine, Topology
+
+CALLS = 40
+DEADLINE_SECONDS = 120.0
+SEED = 5
+
+pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="package")]
+
+
+@pytest_asyncio.fixture(loop_scope="package")
+async def fleet(running_topology: Topology) -> AsyncIterator[Topology]:
+    await until(running_topology.direct.ready, "all engines to be up")
+    yield running_topology
+    await until(running_topology.direct.settled, "nothing to be in flight")
+
+
+async def ask_and_kill(fleet: Topology, victim: Engine, moment: int) -> list[Asked]:
+    """All calls at once; the victim dies when so many have their answer."""
+    answers: list[Asked] = []
+    now = asyncio.Event()
+
+    async def call(number: int) -> None:
+        prompt = PROMPTS[number % len(PROMPTS)]
+        stream = number // len(PROMPTS) % 2 == 0
+        url, model = fleet.direct.url, victim.protocol
+        answers.append(await ask(fleet.http, url, model, prompt, stream=stream))
+        if len(answers) >= moment:
+            now.set()
+
+    async with asyncio.timeout(DEADLINE_SECONDS), asyncio.TaskGroup() as group:
+        for number in range(CALLS):
+            group.create_task(call(number))
+        await now.wait()
+        await victim.program.kill()
+    return answers
+
+
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+@pytest.mark.parametrize("protocol", SPLIT)
+async def test_no_call_is_lost_when_an_engine_is_killed(
+    fleet: Topology, right: dict[str, str], protocol: str, role: str
+) -> None:
+    random = Random(f"{SEED}/{protocol}/{role}")
+    victim = fleet.of(role, protocol)[random.randrange(2)]
+
+    answers = await ask_and_kill(fleet, victim, moment=random.randrange(1, CALLS // 2))
+    try:
+        assert len(answers) == CALLS
+        # What had begun at the decode engine that was killed cannot go on elsewhere.
+        begun = [one for one in answers if one.broke_off and role == "decode"]
+        assert [one for one in begun if not right[one.prompt].startswith(one.text)] == []
+        assert [one for one in answers if not one.said(right) and one not in begun] == []
+    finally:
+        await victim.program.start()
+    await until(fleet.direct.ready, "the engine to be used again")
+    after = await ask(fleet.http, fleet.direct.url, protocol, PROMPTS[0])
+    assert after.said(right)
