@@ -1,11 +1,15 @@
 """What vllm-mooncake has of its own."""
 
+import socket
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
 
-from tests.support.engine_pair import D_BLOCKS, DIALECTS, Start, prefill
-from tests.support.fake_core import SECONDS
+from pdgate.engine.hand_over.bootstrap import Bootstrap
+from pdgate.transfer.listener import Listener
+from tests.support.engine_pair import D_BLOCKS, DIALECTS, Start, arrival, prefill
+from tests.support.fake_core import SECONDS, FakeCore
 
 
 @pytest.mark.parametrize("dialect", [d for d in DIALECTS if d.startswith("vllm-mooncake")])
@@ -51,3 +55,30 @@ def test_a_transfer_id_is_good_for_one_request_on_each_side(start: Start) -> Non
         pair.p.connector.plan(replace(pair.to_prefill(), id="p2"))
     with pytest.raises(ValueError, match="'xfer-1' was used before"):
         pair.d.connector.plan(replace(to_decode, id="d2"))
+
+
+def test_a_worker_of_vllms_own_is_a_named_error() -> None:
+    """It greets in ZMQ, which is not what our engines speak to one another."""
+
+    def greet(sock: socket.socket) -> None:
+        sock.sendall(b"\xff\0\0\0\0\0\0\0\x01\x7f")
+        sock.recv(1)
+
+    listening = socket.create_server(("127.0.0.1", 0))
+    with (
+        closing(Listener("zmq", listening, greet)),
+        closing(Bootstrap("127.0.0.1", 0, "vllm", listening.getsockname())) as bootstrap,
+        closing(FakeCore("tcp", "vllm-mooncake", "decode")) as d,
+    ):
+        params = {
+            "do_remote_prefill": True,
+            "transfer_id": "xfer-1",
+            "remote_engine_id": "vllm",
+            "remote_bootstrap_addr": f"http://127.0.0.1:{bootstrap.port}",
+        }
+        d.load(arrival("d1", params=params), D_BLOCKS)
+
+        error = d.result()
+
+    assert error is not None
+    assert error.startswith("broken peer")
