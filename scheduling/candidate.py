@@ -27,4 +27,4 @@ class Candidate:
     tokens: int = 0
     unread_tokens: int = 0
     reading: Speed = field(default_factory=Speed)
-    loading: Speed = field(default_factory=Speed)
+    loading: Speed = field(default_factory=lambda: Speed(level=True))

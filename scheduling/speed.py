@@ -3,9 +3,9 @@
     seconds = fixed + tokens * per_token
 
 A straight line through what was seen, fitted by least squares with each weighed by
-1 / tokens (long ones vary more) and the latest counting most. One point always belongs to
-it: nothing takes no time. So what was seen of one size only is taken to grow in proportion.
-Neither part can be negative; where the fit says so, what is left of the line is fitted alone.
+1 / tokens (long ones vary more) and the latest counting most. What was seen of one size only
+is taken to grow in proportion, or to be the same for all sizes, as is likelier for what is
+measured. Neither part can be negative; where the fit says so, what is left is fitted alone.
 """
 
 from typing import Final
@@ -14,39 +14,54 @@ ENOUGH: Final = 3
 """Seen before which nothing is said."""
 
 DECAY: Final = 0.85
-"""What each counts after the next has been seen: about the last seven count."""
+"""What is left of each when the next one has been seen: about the last seven count."""
 
 LEAST_TOKENS: Final = 32
 """Shorter ones weigh no more than these, or an empty prompt would outweigh all others."""
 
 ANCHOR: Final = 0.02
-"""Share of the weight of all others that the point at nothing has."""
+"""Where times grow in proportion: the share of all weight that a point at nothing has."""
+
+LEVEL: Final = 1.0
+"""Where they do not: how far sizes must differ, in their mean, for a slope to be believed half."""
 
 
 class Speed:
-    __slots__ = ("_products", "_seconds", "_squares", "_tokens", "_weight", "seen")
+    __slots__ = ("_level", "_products", "_seconds", "_squares", "_tokens", "_weight", "seen")
 
-    def __init__(self) -> None:
+    def __init__(self, *, level: bool = False) -> None:
+        """`level`: sizes make no difference unless it shows."""
         self.seen = 0
+        self._level = level
         # Sums of w, wt, ws, wtt and wts over tokens t and seconds s with their weights w.
         self._weight = self._tokens = self._seconds = self._squares = self._products = 0.0
 
     def learn(self, tokens: int, seconds: float) -> None:
         weight = 1 / max(tokens, LEAST_TOKENS)
+        kept = self._kept(tokens)
         self.seen += 1
-        self._weight = self._weight * DECAY + weight
-        self._tokens = self._tokens * DECAY + weight * tokens
-        self._seconds = self._seconds * DECAY + weight * seconds
-        self._squares = self._squares * DECAY + weight * tokens * tokens
-        self._products = self._products * DECAY + weight * tokens * seconds
+        self._weight = self._weight * kept + weight
+        self._tokens = self._tokens * kept + weight * tokens
+        self._seconds = self._seconds * kept + weight * seconds
+        self._squares = self._squares * kept + weight * tokens * tokens
+        self._products = self._products * kept + weight * tokens * seconds
+
+    def _kept(self, tokens: int) -> float:
+        """A short prompt says little of long ones, so it makes them forgotten only a little."""
+        if not self._squares:
+            return DECAY
+        mean = self._squares / self._tokens
+        return float(DECAY ** min(1.0, max(1, tokens) / mean))
 
     def expect(self, tokens: int) -> float | None:
         """Seconds; None while too little was seen."""
         if self.seen < ENOUGH:
             return None
-        weight = self._weight * (1 + ANCHOR)
+        weight = self._weight * (1 if self._level else 1 + ANCHOR)
         mean_tokens, mean_seconds = self._tokens / weight, self._seconds / weight
         spread = self._squares / weight - mean_tokens**2
+        if self._level:
+            spread += LEVEL * mean_tokens**2
         if spread <= 0:
             # Nothing but empty prompts.
             return self._seconds / self._weight

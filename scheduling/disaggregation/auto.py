@@ -6,8 +6,8 @@
 
 All from what the same engines took lately (`Speed`), in estimated tokens. Until enough was
 seen of both ways, thresholds decide. And since a way that is never taken is never measured
-again, one call in LOOK_EVERY goes the other way: locally only if its prompt is short, so
-that no stream on decode is held up for a look.
+again, one call in LOOK_EVERY goes the other way: locally only if its prompt is short or a
+decode engine is idle, so that no stream is held up for a look.
 
 Only streams tell when an answer begins; other calls are decided for, but teach nothing of decode.
 """
@@ -27,9 +27,8 @@ class Auto(Rule):
     def __init__(self, thresholds: UncachedTokensAbove) -> None:
         """`thresholds`: what decides until both ways are known."""
         self._thresholds = thresholds
-        self._last = Taken.SPLIT
-        self._times = 0
-        """How often in a row that was decided."""
+        self._rows = {True: (Taken.SPLIT, 0), False: (Taken.SPLIT, 0)}
+        """Of short prompts and of others: what was decided last, and how often in a row."""
 
     def decide(self, call: Call, prefill: Candidate, decodes: Sequence[Candidate]) -> Decision:
         split, local = split_seconds(call, prefill, decodes), least_local(call, decodes)
@@ -37,12 +36,14 @@ class Auto(Rule):
             return self._without_knowing(call, prefill, decodes, split, local)
         waits, holds_up = local
         sooner = Taken.LOCAL if waits + holds_up < split else Taken.SPLIT
-        self._times = self._times + 1 if sooner is self._last else 1
-        self._last = sooner
-        if self._times >= LOOK_EVERY:
+        short = self._is_short(call)
+        last, times = self._rows[short]
+        times = times + 1 if sooner is last else 1
+        self._rows[short] = sooner, times
+        if times >= LOOK_EVERY:
             other = Taken.SPLIT if sooner is Taken.LOCAL else Taken.LOCAL
             if self._may_look(other, call, prefill, decodes):
-                self._times = 0
+                self._rows[short] = sooner, 0
                 return Decision(other, MEASURING, split, waits, holds_up)
         return Decision(sooner, SOONER, split, waits, holds_up)
 
@@ -67,8 +68,12 @@ class Auto(Rule):
             return False
         if way is Taken.SPLIT:
             return prefill.calls == 1
-        short = call.prompt_tokens <= self._thresholds.tokens
-        return short and not any(decode.unread_tokens for decode in decodes)
+        if self._is_short(call):
+            return not any(decode.unread_tokens for decode in decodes)
+        return not all(decode.calls for decode in decodes)
+
+    def _is_short(self, call: Call) -> bool:
+        return call.prompt_tokens <= self._thresholds.tokens
 
 
 def split_seconds(call: Call, prefill: Candidate, decodes: Sequence[Candidate]) -> float | None:

@@ -33,6 +33,32 @@ def test_one_size_is_taken_to_grow_in_proportion() -> None:
     assert speed.expect(1000) == pytest.approx(10.0, rel=0.1)
 
 
+def test_what_is_level_is_the_same_for_all_sizes_until_it_shows() -> None:
+    speed = Speed(level=True)
+    for _ in range(20):
+        speed.learn(100, 1.0)
+    assert speed.expect(10_000) == pytest.approx(1.0)
+
+    for _ in range(20):
+        speed.learn(10_000, 5.0)
+        speed.learn(100, 1.0)
+
+    assert speed.expect(10_000) == pytest.approx(5.0, rel=0.2)
+    assert speed.expect(100) == pytest.approx(1.0, rel=0.2)
+
+
+def test_short_ones_make_long_ones_forgotten_only_a_little() -> None:
+    speed = Speed()
+    for _ in range(5):
+        speed.learn(4000, 8.0)
+        speed.learn(40, 0.1)
+
+    for _ in range(30):
+        speed.learn(40, 0.1)
+
+    assert speed.expect(4000) == pytest.approx(8.0, rel=0.2)
+
+
 def test_what_does_not_grow_with_tokens_is_told_apart() -> None:
     speed = Speed()
     for turn in range(200):
@@ -64,11 +90,11 @@ def test_noise_on_short_prompts_does_not_make_long_ones_free() -> None:
     assert expected > 0.5
 
 
-@given(SEEN, st.integers(0, 1_000_000), st.integers(0, 1_000_000))
+@given(SEEN, st.integers(0, 1_000_000), st.integers(0, 1_000_000), st.booleans())
 def test_more_tokens_never_take_less_time(
-    seen: list[tuple[int, float]], some: int, more: int
+    seen: list[tuple[int, float]], some: int, more: int, level: bool
 ) -> None:
-    speed = Speed()
+    speed = Speed(level=level)
     for tokens, seconds in seen:
         speed.learn(tokens, seconds)
 

@@ -144,17 +144,20 @@ def test_thresholds_decide_where_nothing_is_known_and_nothing_would_be_learnt(
     tokens: int, stream: bool, other_calls: int, reason: str
 ) -> None:
     """Of an answer that is no stream nobody sees the first token, and a queue says little."""
-    p, d = Candidate(P0, calls=1 + other_calls), Candidate(D0, unread_tokens=1)
+    p, d = Candidate(P0, calls=1 + other_calls), Candidate(D0, calls=1, unread_tokens=1)
 
     assert auto().decide(call_of(tokens, stream=stream), p, [d]).reason == reason
 
 
-def test_no_long_prompt_goes_to_decode_to_be_measured() -> None:
-    """It would hold up the streams there."""
+@pytest.mark.parametrize(("calls", "reason"), [(0, MEASURING), (1, LONG_PROMPT)])
+def test_a_long_prompt_goes_to_decode_to_be_measured_only_if_nobody_is_there(
+    calls: int, reason: str
+) -> None:
+    """It would hold up the streams."""
     p = Candidate(P0, calls=1, reading=learnt(0.0, 0.001))
-    d = Candidate(D0, loading=learnt(0.1, 0.0))
+    d = Candidate(D0, calls=calls, loading=learnt(0.1, 0.0))
 
-    assert auto().decide(call_of(1001), p, [d]).reason == LONG_PROMPT
+    assert auto().decide(call_of(1001), p, [d]).reason == reason
 
 
 def test_the_way_not_taken_is_measured_now_and_then() -> None:
