@@ -39,6 +39,14 @@ def of_decode(core: FakeCore, **extra: Any) -> Any:
     return kv_map.as_data(shape, [core.region.descriptor], immediate=0, **extra)
 
 
+def of_prefill(core: FakeCore) -> Any:
+    """One that `core` accepts: its own memory will do, as nothing is written."""
+    ring = core.backend.allocate(2048)
+    shape = Shape.of(LAYOUT, core.model)
+    said = descriptors.as_data(ring.descriptor)
+    return kv_map.as_data(shape, [core.region.descriptor], ring=said)
+
+
 def pair(decode: RawDecode, core: FakeCore) -> Any:
     return decode.ask({"type": "kv_map_init", "kv_map": of_decode(core), "nc_offset": 0})
 
@@ -169,12 +177,7 @@ def test_decode_says_what_the_fork_says() -> None:
 
         assert raw.expect("handshake", {"status": "ok", "timestamp": 1.0}) == {"type": "handshake"}
         assert raw.identity.decode() == f"127.0.0.1:{d.settings.api_port}"
-        ring = d.backend.allocate(2048)
-        memory = [d.region.descriptor]
-        theirs = kv_map.as_data(
-            Shape.of(LAYOUT, d.model), memory, ring=descriptors.as_data(ring.descriptor)
-        )
-        said = raw.expect("kv_map_init", {"kv_map": theirs, "nc_offset": 0})
+        said = raw.expect("kv_map_init", {"kv_map": of_prefill(d), "nc_offset": 0})
         assert said.keys() == {"type", "kv_map", "nc_offset"}
         assert said["nc_offset"] == 0
         first = raw.expect("lookup_all", {"success": False})
@@ -198,7 +201,8 @@ def test_answers_for_an_earlier_life_are_passed_over() -> None:
         raw.expect("handshake", {"success": False})
         raw.say({"status": "ok", "timestamp": 1.0})
 
-        assert raw.next()["type"] == "kv_map_init"
+        raw.expect("kv_map_init", {"kv_map": of_prefill(d), "nc_offset": 0})
+        assert raw.next()["type"] == "lookup_all"
 
 
 def test_ids_of_prompts_in_a_list_are_told_apart(prefill: FakeCore) -> None:
