@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pdgate.engine.connector import Arrival, Connector, Keep, Load, Pages
+from pdgate.engine.job import Chunk
 from pdgate.engine.request import Request
 
 log = logging.getLogger(__name__)
@@ -66,6 +67,17 @@ class Hooks:
 
     def cancel(self, request_id: str) -> None:
         _guarded(lambda: self._there.cancel(request_id), request_id)
+
+    def watch(self, chunks: Sequence[Chunk]) -> Callable[[int], None] | None:
+        """To call behind each layer of a step with these chunks of requests to be kept."""
+        if not chunks:
+            return None
+
+        def filled(layer: int) -> None:
+            for chunk in chunks:
+                self.layer_computed(chunk.job.id, layer, chunk.job.blocks, chunk.end)
+
+        return filled
 
     def layer_computed(
         self, request_id: str, layer: int, block_ids: Sequence[int], tokens: int

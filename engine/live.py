@@ -10,7 +10,7 @@ from pdgate.engine.job import Chunk, Job, State
 from pdgate.engine.layout import Layout
 from pdgate.engine.model.llama import Span, Wanted
 from pdgate.engine.model.load import LoadedModel
-from pdgate.engine.request import Request, Sampling
+from pdgate.engine.request import Output, Request, Sampling
 
 # What a NIXL prefill says of its own cache hits; decode repeats it to the client.
 CACHED_BY_PEER: Final = "remote_prefill_cached_tokens"
@@ -74,6 +74,23 @@ def _shorter(sampling: Sampling, most: int) -> Sampling:
 def _cached_by_peer(params: Mapping[str, Any] | None) -> int:
     count = (params or {}).get(CACHED_BY_PEER)
     return count if isinstance(count, int) and count > 0 else 0
+
+
+def strange_token(live: Live, model: LoadedModel) -> str | None:
+    """What is wrong with the token that prefill sampled, if it sampled one."""
+    if live.handed is None or 0 <= live.handed < model.config.vocab_size:
+        return None
+    return f"prefill sampled token {live.handed}, which this model does not have"
+
+
+def take_handed(live: Live) -> Output | None:
+    """What prefill's first token makes of the answer; None if we have to sample it."""
+    if live.generation is None or live.job.goal is not None or live.handed is None:
+        return None
+    output = live.generation.adopt(live.handed)
+    if output is not None:
+        live.job.tokens.append(live.handed)
+    return output
 
 
 def span(chunk: Chunk) -> Span:

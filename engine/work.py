@@ -10,7 +10,7 @@ A connector's hooks are called from here, through `hooks`.
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from pdgate.engine.cache.memory import KvMemory
@@ -20,9 +20,18 @@ from pdgate.engine.hooks import HookFailed, Hooks
 from pdgate.engine.job import Chunk, Job, State
 from pdgate.engine.layout import Layout
 from pdgate.engine.leases import Lease
-from pdgate.engine.live import Live, begin, pages_to_fill, pages_to_keep, span
+from pdgate.engine.live import (
+    Live,
+    begin,
+    pages_to_fill,
+    pages_to_keep,
+    span,
+    strange_token,
+    take_handed,
+)
 from pdgate.engine.model.load import LoadedModel
 from pdgate.engine.model.weights import Floats
+from pdgate.engine.outbox import Outbox
 from pdgate.engine.outliving import Outliving
 from pdgate.engine.pace import Faults
 from pdgate.engine.request import Finish, Output, Refusal, Request
@@ -68,9 +77,8 @@ class Work:
         self._scheduler = Scheduler(options.limits, self._pool)
         self._live: dict[str, Live] = {}
         self._outliving = Outliving()
-        self._outputs: list[Output] = []
+        self._outbox = Outbox()
         self.hooks = Hooks()
-        self.stats = Stats()
 
     @property
     def gauges(self) -> Gauges:
@@ -89,21 +97,24 @@ class Work:
     def next_lease_end(self) -> float | None:
         return self._outliving.leases.next_end
 
+    @property
+    def stats(self) -> Stats:
+        return self._outbox.stats
+
     def take_outputs(self) -> list[Output]:
-        outputs, self._outputs = self._outputs, []
-        return outputs
+        return self._outbox.take()
 
     def submit(self, request: Request) -> None:
         if self._faults.strikes():
-            self._refuse(request.id, "this engine was told to fail some requests")
+            self._outbox.refuse(request.id, "this engine was told to fail some requests")
             return
         try:
             plan = self.hooks.plan(request)
         except ValueError as error:
-            self._refuse(request.id, str(error), blame_client=True)
+            self._outbox.refuse(request.id, str(error), blame_client=True)
             return
         except HookFailed as error:
-            self._refuse(request.id, str(error))
+            self._outbox.refuse(request.id, str(error))
             return
         live = begin(request, plan, self._model)
         self._live[request.id] = live
@@ -136,8 +147,8 @@ class Work:
             return
         job = live.job
         doomed = job.state is State.DOOMED
-        error = error or self._no_token_of_ours(live.handed)
-        begun = self._begin_answer(live) if error is None and not doomed else None
+        error = error or strange_token(live, self._model)
+        begun = take_handed(live) if error is None and not doomed else None
         self._scheduler.loaded(job, ok=error is None)
         if doomed:
             del self._live[request_id]
@@ -186,7 +197,8 @@ class Work:
         prompts = sum(1 for chunk in step.chunks if chunk.completes and not chunk.job.decodes)
         decodes = sum(1 for chunk in step.chunks if chunk.job.decodes)
         spans = [span(chunk) for chunk in step.chunks]
-        computed = self._model.decoder.forward(spans, self._memory, self._watch(step.chunks))
+        kept = [chunk for chunk in step.chunks if self._live[chunk.job.id].keep is not None]
+        computed = self._model.decoder.forward(spans, self._memory, self.hooks.watch(kept))
         for chunk, logits in zip(step.chunks, computed, strict=True):
             self._scheduler.advance(chunk)
             self._computed(chunk, logits)
@@ -219,26 +231,7 @@ class Work:
             return
         self._scheduler.abort(live.job)
         del self._live[live.job.id]
-        self._fail_load(live, error)
-
-    def _fail_load(self, live: Live, error: str) -> None:
-        if self.hooks.failed_load_is_abort:
-            self.stats.requests_failed += 1
-            self._outputs.append(Output(live.job.id, finish=Finish.ABORT))
-        else:
-            self._refuse(live.job.id, f"KV cache could not be loaded: {error}")
-
-    def _watch(self, chunks: Sequence[Chunk]) -> Callable[[int], None] | None:
-        """Tells the connector of each layer, where it has a reader for these chunks."""
-        watched = [chunk for chunk in chunks if self._live[chunk.job.id].keep is not None]
-        if not watched:
-            return None
-
-        def filled(layer: int) -> None:
-            for chunk in watched:
-                self.hooks.layer_computed(chunk.job.id, layer, chunk.job.blocks, chunk.end)
-
-        return filled
+        self._outbox.fail_load(live.job.id, error, as_abort=self.hooks.failed_load_is_abort)
 
     def _give_up_evicted(self) -> None:
         evicted, self._scheduler.evicted = self._scheduler.evicted, []
@@ -252,7 +245,7 @@ class Work:
         if not chunk.completes:
             return
         if live.generation is None or chunk.job.goal is not None:
-            self._count_prompt(live)
+            self._outbox.prompt_is_there(live)
             self._finish(live, Output(chunk.job.id, finish=Finish.LENGTH))
             return
         output = live.generation.next(logits[-1])
@@ -260,38 +253,19 @@ class Work:
             chunk.job.tokens.append(output.tokens[0])
         self._said(live, output)
 
-    def _no_token_of_ours(self, token: int | None) -> str | None:
-        if token is None or 0 <= token < self._model.config.vocab_size:
-            return None
-        return f"prefill sampled token {token}, which this model does not have"
-
-    def _begin_answer(self, live: Live) -> Output | None:
-        """What prefill's first token makes of the answer, if it can be taken over."""
-        job, token = live.job, live.handed
-        if live.generation is None or job.goal is not None or token is None:
-            return None
-        output = live.generation.adopt(token)
-        if output is not None:
-            job.tokens.append(token)
-        return output
-
     def _said(self, live: Live, output: Output) -> None:
         """A token of the answer."""
-        self._count_prompt(live)
+        self._outbox.prompt_is_there(live)
         self.stats.generated += 1
         if output.last:
             self._finish(live, output)
         else:
-            self._outputs.append(replace(output, cached_tokens=live.cached or 0))
+            self._outbox.go_on(live, output)
 
     def _finish(self, live: Live, output: Output) -> None:
         job = live.job
         blocks = self._scheduler.finish(job)
         del self._live[job.id]
-        if output.finish is Finish.STOP:
-            self.stats.requests_stopped += 1
-        else:
-            self.stats.requests_cut += 1
         params = None
         if live.keep is None:
             self._scheduler.drop(blocks)
@@ -300,20 +274,9 @@ class Work:
                 params = self._kept(live, live.keep, blocks, output)
             except HookFailed as error:
                 self.release(job.id)
-                self._refuse(job.id, str(error))
+                self._outbox.refuse(job.id, str(error))
                 return
-        if live.generation is not None:
-            prompt_logprobs = output.prompt_logprobs
-            if job.goal is not None:
-                prompt_logprobs = live.generation.prompt_logprobs
-            self._outputs.append(
-                replace(
-                    output,
-                    prompt_logprobs=prompt_logprobs,
-                    cached_tokens=live.cached or 0,
-                    kv_transfer_params=params,
-                )
-            )
+        self._outbox.finish(live, output, params)
 
     def _kept(
         self, live: Live, keep: Keep, blocks: list[int], output: Output
@@ -333,8 +296,7 @@ class Work:
         # A reader of these pages has to be asked before they are used again.
         blocks = self._scheduler.take_pages(job) if live.keep is not None else []
         self._scheduler.abort(job)
-        if live.generation is not None:
-            self._outputs.append(output)
+        self._outbox.end_early(live, output)
         if never_started:
             self._scheduler.loading[job.id] = job
             job.state = State.DOOMED
@@ -353,19 +315,3 @@ class Work:
             self._outliving.linger(request_id, blocks)
         else:
             self._scheduler.drop(blocks)
-
-    def _refuse(self, request_id: str, message: str, *, blame_client: bool = False) -> None:
-        if not blame_client:
-            self.stats.requests_failed += 1
-        self._outputs.append(Output(request_id, refusal=Refusal(message, blame_client)))
-
-    def _count_prompt(self, live: Live) -> None:
-        """Once for each request, when its prompt is in the pages, however that came about."""
-        if live.cached is not None:
-            return
-        job = live.job
-        live.cached = live.cached_by_peer if job.loaded else job.hits
-        from_peer = max(0, job.loaded - job.hits)
-        self.stats.prompts_from_cache += job.hits
-        self.stats.prompts_from_peer += from_peer
-        self.stats.prompts_computed += min(job.prompt_tokens, job.end) - job.hits - from_peer

@@ -1,0 +1,73 @@
+"""What comes out of the work: outputs for clients, in their order, and the numbers with them."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from pdgate.engine.live import Live
+from pdgate.engine.request import Finish, Output, Refusal
+from pdgate.engine.stats import Stats
+
+
+class Outbox:
+    """A prefill that a peer asked for has no client, so its end is counted and not said."""
+
+    def __init__(self) -> None:
+        self.stats = Stats()
+        self._outputs: list[Output] = []
+
+    def take(self) -> list[Output]:
+        """What came since the last call."""
+        outputs, self._outputs = self._outputs, []
+        return outputs
+
+    def prompt_is_there(self, live: Live) -> None:
+        """Counts it, once for each request, however its KV came about."""
+        if live.cached is not None:
+            return
+        job = live.job
+        live.cached = live.cached_by_peer if job.loaded else job.hits
+        from_peer = max(0, job.loaded - job.hits)
+        self.stats.prompts_from_cache += job.hits
+        self.stats.prompts_from_peer += from_peer
+        self.stats.prompts_computed += min(job.prompt_tokens, job.end) - job.hits - from_peer
+
+    def go_on(self, live: Live, output: Output) -> None:
+        self._outputs.append(replace(output, cached_tokens=live.cached or 0))
+
+    def finish(self, live: Live, output: Output, params: Mapping[str, Any] | None) -> None:
+        """`params`: what the connector tells the client."""
+        if output.finish is Finish.STOP:
+            self.stats.requests_stopped += 1
+        else:
+            self.stats.requests_cut += 1
+        if live.generation is None:
+            return
+        prompt_logprobs = output.prompt_logprobs
+        if live.job.goal is not None:
+            prompt_logprobs = live.generation.prompt_logprobs
+        self._outputs.append(
+            replace(
+                output,
+                prompt_logprobs=prompt_logprobs,
+                cached_tokens=live.cached or 0,
+                kv_transfer_params=params,
+            )
+        )
+
+    def end_early(self, live: Live, output: Output) -> None:
+        """Aborted, or we are shutting down."""
+        if live.generation is not None:
+            self._outputs.append(output)
+
+    def fail_load(self, request_id: str, error: str, *, as_abort: bool) -> None:
+        if as_abort:
+            self.stats.requests_failed += 1
+            self._outputs.append(Output(request_id, finish=Finish.ABORT))
+        else:
+            self.refuse(request_id, f"KV cache could not be loaded: {error}")
+
+    def refuse(self, request_id: str, message: str, *, blame_client: bool = False) -> None:
+        if not blame_client:
+            self.stats.requests_failed += 1
+        self._outputs.append(Output(request_id, refusal=Refusal(message, blame_client)))
