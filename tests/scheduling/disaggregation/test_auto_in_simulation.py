@@ -1,8 +1,9 @@
 """On simulated engines `auto` is never much worse than the better one of always and never.
 
-What counts is when answers are complete. No rule can be as good as both in the first token
-and in the pace: where engines are equally fast, `never` gives the first tokens sooner, as two
-engines read prompts then, and `always` the even pace.
+What counts is when answers are complete, also of the first calls, when nothing is known yet.
+No rule can be as good as both in the first token and in the pace: where engines are equally
+fast, `never` gives the first tokens sooner, as two engines read prompts then, and `always`
+the even pace.
 """
 
 import random
@@ -12,7 +13,7 @@ import pytest
 from pdgate.scheduling.disaggregation import Always, Auto, Never, Rule, UncachedTokensAbove
 from tests.scheduling.disaggregation.simulation import Seen, Simulation, Speeds
 
-CALLS, ANSWER_TOKENS = 400, 32
+CALLS, ANSWER_TOKENS = 600, 32
 SHORT, LONG = 50, 2000
 MIXES = (0.0, 0.25, 0.75, 1.0)
 FLEETS = {
