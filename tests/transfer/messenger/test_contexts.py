@@ -16,7 +16,10 @@ from pdgate.transfer import registry
 from pdgate.transfer.base import TransferError
 from pdgate.transfer.messenger.context import NOTHING, Context, pack, slot_bytes, unpack
 from pdgate.transfer.messenger.errors import HandOverError
+from pdgate.transfer.messenger.interrupt import Interrupt
 from pdgate.transfer.messenger.outbox import Outbox
+from pdgate.transfer.messenger.slots import Slots
+from pdgate.transfer.running import Running
 from tests.support.kv_layouts import PLAIN
 from tests.transfer.messenger.nodes import SECONDS, Node
 
@@ -148,6 +151,29 @@ def test_who_waits_for_a_slot_can_be_cancelled(backend: str, prefill: Node) -> N
         assert decode.inbox.free == 1
 
 
+def test_a_slot_holds_nothing_of_who_had_it_before(backend: str) -> None:
+    """A peer that counts without writing must not pass the last one's context on."""
+    with closing(registry.load(backend)) as memory:
+        slots = Slots(memory, 100, 1)
+        for _ in range(2):
+            with slots.taken(time.monotonic(), Interrupt()) as offset:
+                assert not any(slots.view(offset))
+                slots.view(offset)[: len(pack(STATE))] = pack(STATE)
+        slots.close()
+
+
+def test_a_slot_that_does_not_become_free_is_a_named_error(backend: str) -> None:
+    with closing(registry.load(backend)) as memory:
+        slots = Slots(memory, 100, 1)
+        assert slots.take() is not None
+        with (
+            pytest.raises(HandOverError, match="too late"),
+            slots.taken(time.monotonic(), Interrupt()),
+        ):
+            pass
+        slots.close()
+
+
 def test_a_context_that_is_longer_than_declared_fails_its_own_push(
     prefill: Node, decode: Node
 ) -> None:
@@ -236,6 +262,32 @@ def test_an_outbox_sends_all_that_it_is_given_however_few_slots_it_has(backend: 
         late: queue.Queue[tuple[int, TransferError | None]] = queue.Queue()
         outbox.send(Context(1), region.descriptor, 0, until, 5, partial(_put, late, 1))
         assert str(late.get_nowait()[1]) == "the outbox is closed"
+
+
+def test_a_long_queue_that_cannot_be_sent_ends_one_by_one(
+    backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not one within the other, for which a thread has no room."""
+    with closing(registry.load(backend)) as ours, closing(registry.load(backend)) as theirs:
+        region = theirs.allocate(64)
+        outbox = Outbox(ours, 8, slots=1)
+        held = Running("the first one")
+        with monkeypatch.context() as patch:
+            patch.setattr(ours, "write", lambda *_: held)
+            outbox.send(NOTHING, region.descriptor, 0, time.monotonic(), 5, lambda _: None)
+        ends: queue.Queue[tuple[int, TransferError | None]] = queue.Queue()
+        for n in range(2000):
+            outside = len(region.memory)
+            outbox.send(
+                NOTHING, region.descriptor, outside, time.monotonic(), 5, partial(_put, ends, n)
+            )
+        assert ends.empty()
+
+        held.leave()
+
+        assert [ends.get_nowait()[0] for _ in range(2000)] == list(range(2000))
+        assert outbox.free == 1
+        outbox.close()
 
 
 def _put(

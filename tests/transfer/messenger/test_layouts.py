@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from pdgate.transfer.messenger import incoming
 from pdgate.transfer.plan.layout import KvLayout, Order
+from tests.support.kv_backends import require
 from tests.support.kv_layouts import PLAIN
 from tests.transfer.messenger.nodes import SECONDS, Node
 
@@ -53,6 +55,12 @@ MODES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.fixture(autouse=True)
+def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a prompt takes several, of which the last is not full."""
+    monkeypatch.setattr(incoming, "TILE_TOKENS", 8)
+
+
 def hand_over(prefill: Node, decode: Node, skip: int, **mode: Any) -> None:
     """Decode asks when a part is computed, and prefill computes in chunks that fit nothing."""
     content = prefill.expect("k", TOKENS)
@@ -81,6 +89,18 @@ def test_every_token_of_every_head_and_layer_arrives_once(
         moved = decode.shape.bytes_of(-(-TOKENS // unit) * unit - skipped)
         assert decode.counters.bytes_moved == moved
         assert prefill.counters.bytes_sent == moved
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+@pytest.mark.parametrize("library", ["mooncake", "nixl"])
+def test_libraries_of_others_carry_them_too(library: str, mode: dict[str, Any]) -> None:
+    require(library)
+    with (
+        closing(Node(library, PAIRS["all at once"][0], context_bytes=9)) as prefill,
+        closing(Node(library, PAIRS["all at once"][1], context_bytes=9)) as decode,
+    ):
+        hand_over(prefill, decode, skip=1, context=True, **mode)
 
 
 @pytest.mark.parametrize("mode", [{"by_layer": False}, {}], ids=["after prefill", "by layer"])

@@ -1,13 +1,17 @@
 """Who exchanges what when both sides are split, and what of it a peer may not say."""
 
 import socket
+from collections import Counter
+from collections.abc import Sequence
 from contextlib import closing
 
 import msgspec
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from pdgate.transfer import descriptors
-from pdgate.transfer.base import Descriptor, PeerLost, TransferError
+from pdgate.transfer.base import Descriptor, PeerLost, Range, TransferError
 from pdgate.transfer.messenger import messages, shards
 from pdgate.transfer.messenger.asked import Asked
 from pdgate.transfer.messenger.errors import HandOverError, Why
@@ -16,9 +20,11 @@ from pdgate.transfer.messenger.shape import Shape
 from pdgate.transfer.messenger.sharded import Sharded
 from pdgate.transfer.messenger.tiles import Tile, Tiles
 from pdgate.transfer.plan.count import WHOLE, Rhythm
-from pdgate.transfer.plan.layout import Order, Rank
+from pdgate.transfer.plan.layout import KvLayout, Order, Rank
 from tests.support.engine_pair import D_BLOCKS, arrival
 from tests.support.fake_core import SECONDS, FakeCore
+from tests.support.kv_layouts import engines
+from tests.transfer.messenger.nodes import shape_of
 
 
 def shape(tp: int, kv_heads: int = 4) -> Shape:
@@ -184,6 +190,68 @@ def test_movers_that_were_opened_in_vain_are_closed() -> None:
         sharded(movers)
 
     assert [mover.open_now for mover in movers] == [0, 0, 0, 0]
+
+
+class Tally(Mover):
+    """Counts what is written, by the region in which it would land."""
+
+    def __init__(self, landed: Counter[str]) -> None:
+        self._landed = landed
+
+    def open(self, remote: Descriptor, line: int) -> Destination:
+        return Ledger(self._landed, remote.epoch)
+
+    def close(self) -> None:
+        return
+
+
+class Ledger(Destination):
+    def __init__(self, landed: Counter[str], region: str) -> None:
+        self._landed = landed
+        self._region = region
+
+    def write(self, ranges: Sequence[Range], until: float, immediate: int, done: Done) -> None:
+        assert len(ranges) > 0
+        self._landed[self._region] += 1
+        done(None)
+
+    def close(self) -> None:
+        return
+
+
+@given(engines(), st.integers(0, 3), st.integers(1, 20), st.integers(0, 20), st.booleans())
+def test_p_writes_as_often_as_d_counts(
+    pair: tuple[KvLayout, KvLayout], skipped: int, tokens: int, tile_tokens: int, by_layer: bool
+) -> None:
+    """Each from the two shapes, whatever these are."""
+    source, to = (shape_of(layout) for layout in pair)
+    start = skipped * shards.unit_tokens(source, to)
+    wanted = range(start, min(start + tokens, 16 * min(source.block_tokens, to.block_tokens)))
+    assume(len(wanted))
+    beat = shards.rhythm(source, to, Rhythm(tile_tokens, by_layer))
+    tiles = Tiles.of(source.layers, wanted, beat)
+    asked = Asked(
+        key="k",
+        wait=False,
+        remotes=[Descriptor("shm", str(n), 0, {}) for n in range(to.ranks)],
+        shape=to,
+        block_ids=range(to.blocks_for(wanted.stop)),
+        tiles=tiles,
+        immediate=1,
+        until=0.0,
+    )
+    landed: Counter[str] = Counter()
+    movers = [Tally(landed) for _ in range(source.ranks)]
+    way = Sharded(movers, 0, source, asked)
+    ended: list[TransferError | None] = []
+
+    for lane in range(len(tiles.lanes)):
+        for chunk in range(len(tiles.chunks)):
+            way.write(Tile(lane, chunk), range(16), ended.append)
+
+    assert ended == [None] * tiles.count
+    counts = shards.counts(source, to, wanted, beat)
+    assert [landed[str(n)] for n in range(to.ranks)] == counts
 
 
 def test_blocks_of_ours_that_do_not_exist_fail_the_tile() -> None:
