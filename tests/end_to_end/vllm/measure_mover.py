@@ -7,34 +7,35 @@
 For each backend and mover, medians over ROUNDS prompts, of a model that is large enough for
 its transfer to be seen:
 
-    prefill    P's own time for a prompt, from its first step to its first token
-      alone    nobody wants the KV
-      pushed   layer by layer while it is computed (vllm-kvt batch)
+    alone      P's own time for a prompt, from its first step to its first token, that nobody
+               wants the KV of, while D waits for a load from somebody who says nothing: D's
+               engine steps on meanwhile, which counts on a machine that has few cores
+    pushed     the same time while P writes layer by layer (vllm-kvt batch)
     transfer   what D waits for the same KV when P has it already (vllm-kvt staged)
-    hidden     share of that which D does not wait for in batch, after P's own time and what a
-               prompt of two blocks waits on top of it
 
-Needs run.sh's environment; see docs/vllm-connector.md for figures.
+Needs run.sh's environment, without its pytest; figures are in docs/vllm-connector.md.
 """
 
 import json
 import os
+import socket
 import sys
 import uuid
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-from tests.end_to_end.vllm.asking import GREEDY, client, complete, prompt
+from tests.end_to_end.vllm.asking import ASK_SECONDS, GREEDY, client, complete, prompt
 from tests.end_to_end.vllm.engines import Engine, Fleet, pdgate_over, ready
-from tests.end_to_end.vllm.metrics import metric, settles
+from tests.end_to_end.vllm.metrics import Counted, metric, settles
 from tests.support.ports import LOOPBACK, free_port
 
-ROUNDS: Final = 9
+ROUNDS: Final = 7
 TOKENS: Final = 1024
-FEW_TOKENS: Final = 64
 BACKENDS: Final = ("tcp", "shm")
 MOVERS: Final = ("threads", "process")
 
@@ -55,14 +56,6 @@ class Prefill:
     kv_port: int
 
 
-@dataclass(frozen=True)
-class Took:
-    """Seconds. `waited`: D, for its load."""
-
-    prefill: float
-    waited: float
-
-
 class Trio:
     def __init__(self, fleet: Fleet, backend: str, stack: ExitStack) -> None:
         flags = ["--load-format", "dummy", "--hf-overrides", json.dumps(LARGER)]
@@ -79,42 +72,55 @@ class Trio:
         self.prefills = up
 
     def alone(self, mover: str, tokens: list[int]) -> float:
-        return self._prefill_seconds(mover, lambda: self._ask(mover, tokens, {}))
+        with self._decode_waiting(tokens):
+            return self._prefill_seconds(mover, lambda: self._ask(mover, tokens, {}))
 
-    def batch(self, mover: str, tokens: list[int]) -> Took:
-        return self._decoded(mover, tokens, {}, uuid.uuid4().hex)
+    def pushed(self, mover: str, tokens: list[int]) -> float:
+        return self._prefill_seconds(mover, lambda: self._decode(mover, tokens, {}))
 
-    def staged(self, mover: str, tokens: list[int]) -> Took:
+    def transfer(self, mover: str, tokens: list[int]) -> float:
         call_id = uuid.uuid4().hex
         self._ask(mover, tokens, {"do_remote_decode": True}, call_id)
-        return self._decoded(mover, tokens, {"do_remote_prefill": True}, call_id)
+        before = Counted.by(self.decode)
+        self._decode(mover, tokens, {"do_remote_prefill": True}, call_id)
+        assert settles(lambda: (Counted.by(self.decode) - before).transfers == 1)
+        return (Counted.by(self.decode) - before).seconds
 
-    def _decoded(self, mover: str, tokens: list[int], more: dict[str, Any], call_id: str) -> Took:
-        params = {"remote_host": LOOPBACK, "remote_port": self.prefills[mover].kv_port, **more}
-        waited, ended = self._loads()
-        seconds = self._prefill_seconds(
-            mover, lambda: self._complete(self.decode, tokens, params, call_id), new=not more
-        )
-        assert settles(lambda: self._loads()[1] == ended + 1)
-        return Took(seconds, self._loads()[0] - waited)
+    @contextmanager
+    def _decode_waiting(self, tokens: list[int]) -> Iterator[None]:
+        """For a prefill of a peer that takes its call and says nothing, until the block ends."""
+        with socket.create_server((LOOPBACK, 0)) as silent, ThreadPoolExecutor(1) as beside:
+            silent.settimeout(ASK_SECONDS)
+            params = {"remote_host": LOOPBACK, "remote_port": silent.getsockname()[1]}
+            asking = beside.submit(self._complete, self.decode, tokens, params, uuid.uuid4().hex)
+            hung, _ = silent.accept()
+            with hung:
+                yield
+            asking.result()
 
-    def _loads(self) -> tuple[float, float]:
-        seconds = metric(self.decode, "vllm:pdgate_seconds_total")
-        return seconds, metric(self.decode, "vllm:pdgate_transfers_total")
-
-    def _prefill_seconds(self, mover: str, act: Any, *, new: bool = True) -> float:
+    def _prefill_seconds(self, mover: str, act: Callable[[], None]) -> float:
         engine = self.prefills[mover].engine
         name = "vllm:request_prefill_time_seconds"
         count, total = metric(engine, f"{name}_count"), metric(engine, f"{name}_sum")
         act()
-        assert settles(lambda: metric(engine, f"{name}_count") == count + new)
+        assert settles(lambda: metric(engine, f"{name}_count") == count + 1)
         return metric(engine, f"{name}_sum") - total
 
-    def _ask(self, mover: str, tokens: list[int], params: Any, call_id: str = "") -> None:
+    def _decode(
+        self, mover: str, tokens: list[int], more: Mapping[str, Any], call_id: str = ""
+    ) -> None:
+        params = {"remote_host": LOOPBACK, "remote_port": self.prefills[mover].kv_port, **more}
+        self._complete(self.decode, tokens, params, call_id or uuid.uuid4().hex)
+
+    def _ask(
+        self, mover: str, tokens: list[int], params: Mapping[str, Any], call_id: str = ""
+    ) -> None:
         self._complete(self.prefills[mover].engine, tokens, params, call_id or uuid.uuid4().hex)
 
     @staticmethod
-    def _complete(engine: Engine, tokens: list[int], params: Any, call_id: str) -> None:
+    def _complete(
+        engine: Engine, tokens: list[int], params: Mapping[str, Any], call_id: str
+    ) -> None:
         extra = {**GREEDY["extra_body"], "kv_transfer_params": params or None}
         headers = {"X-Request-Id": call_id}
         with client(engine.url) as asked:
@@ -122,32 +128,19 @@ class Trio:
 
 
 def measure(trio: Trio, backend: str) -> None:
-    seen: dict[str, dict[str, list[float]]] = {mover: {} for mover in MOVERS}
-
-    def note(mover: str, what: str, seconds: float) -> None:
-        seen[mover].setdefault(what, []).append(seconds)
-
-    for number in range(-1, ROUNDS):
+    took: dict[tuple[str, str], list[float]] = {}
+    acts = {"alone": trio.alone, "pushed": trio.pushed, "transfer": trio.transfer}
+    # The first round is to warm up.
+    for number in range(ROUNDS + 1):
         for mover in MOVERS:
-
-            def fresh(length: int, why: str, mover: str = mover, number: int = number) -> list[int]:
-                return prompt(length, f"{backend} {mover} {number} {why}")
-
-            alone = trio.alone(mover, fresh(TOKENS, "alone"))
-            pushed = trio.batch(mover, fresh(TOKENS, "pushed"))
-            few = trio.batch(mover, fresh(FEW_TOKENS, "few"))
-            staged = trio.staged(mover, fresh(TOKENS, "staged"))
-            if number < 0:
-                continue
-            note(mover, "alone", alone)
-            note(mover, "pushed", pushed.prefill)
-            note(mover, "transfer", staged.waited)
-            note(mover, "seen", pushed.waited - pushed.prefill - (few.waited - few.prefill))
+            for what, act in acts.items():
+                seconds = act(mover, prompt(TOKENS, f"{backend} {mover} {number} {what}"))
+                took.setdefault((mover, what), []).append(seconds)
     for mover in MOVERS:
-        of = {what: median(seconds) for what, seconds in seen[mover].items()}
-        hidden = 1 - of["seen"] / of["transfer"]
-        figures = "  ".join(f"{what} {1000 * of[what]:7.1f} ms" for what in of)
-        print(f"{backend:4} {mover:8} {figures}  hidden {hidden:5.2f}", flush=True)
+        of = {what: took[mover, what][1:] for what in acts}
+        slower = median(b / a for a, b in zip(of["alone"], of["pushed"], strict=True))
+        figures = "  ".join(f"{what} {1000 * median(of[what]):7.1f} ms" for what in acts)
+        print(f"{backend:4} {mover:8} {figures}  pushed/alone {slower:5.2f}", flush=True)
 
 
 def main() -> None:
