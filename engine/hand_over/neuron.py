@@ -91,8 +91,9 @@ class Neuron(Connector):
             # Prompts of a list come under one id.
             uid = f"{uid}-{index}"
         if self._send_buffer is not None:
-            self._send_buffer.expect(uid, arrival.id, len(arrival.prompt))
-            return Keep(self._settings.lease_seconds, max_tokens=1)
+            if self._send_buffer.expect(uid, arrival.id, len(arrival.prompt)):
+                return Keep(self._settings.lease_seconds, max_tokens=1)
+            return None
         peer = peer_of(self._settings) if named is None else (named.host, named.port)
         if peer is None:
             return None

@@ -57,16 +57,30 @@ class Requests:
         self._by_uid: dict[str, Request] = {}
         self._by_id: dict[str, Request] = {}
         self._gone: OrderedDict[str, str] = OrderedDict()
+        self._unwanted: OrderedDict[str, bool] = OrderedDict()
         self._due: deque[Request] = deque()
         """Sent, and their tokens were still to be looked up: some askers are dead by now."""
 
-    def expect(self, uid: str, request_id: str, prompt_tokens: int) -> None:
-        """Raises ValueError if another live request has the uid."""
+    def expect(self, uid: str, request_id: str, prompt_tokens: int) -> bool:
+        """False if D has said already that nobody needs it. Raises ValueError if another
+        live request has the uid.
+        """
         if uid in self._by_uid:
             raise ValueError(f"another live request has the uid {uid!r}")
+        if self._unwanted.pop(uid, False):
+            return False
         gates = [Gate(is_open=False) for _ in range(self._layers)]
         self._by_uid[uid] = self._by_id[request_id] = Request(uid, request_id, prompt_tokens, gates)
         self._gone.pop(uid, None)
+        return True
+
+    def unwanted(self, uid: str) -> None:
+        """Nobody will look this uid up, which is not here yet."""
+        if uid in self._gone:
+            return
+        self._unwanted[uid] = True
+        if len(self._unwanted) > MAX_REMEMBERED:
+            self._unwanted.popitem(last=False)
 
     def computed(self, request_id: str, layer: int, blocks: Sequence[int], tokens: int) -> bool:
         """The KV of so many tokens is in this layer's pages. Whether that changes anything."""

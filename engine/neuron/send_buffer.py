@@ -78,10 +78,10 @@ class SendBuffer:
         self._thread = threading.Thread(target=self._run, name="neuron-send", daemon=True)
         self._thread.start()
 
-    def expect(self, uid: str, request_id: str, prompt_tokens: int) -> None:
-        """Raises ValueError if the uid is taken."""
+    def expect(self, uid: str, request_id: str, prompt_tokens: int) -> bool:
+        """False if nobody needs it any more. Raises ValueError if the uid is taken."""
         with self._lock:
-            self._requests.expect(uid, request_id, prompt_tokens)
+            return self._requests.expect(uid, request_id, prompt_tokens)
 
     def layer_computed(
         self, request_id: str, layer: int, blocks: Sequence[int], tokens: int
@@ -233,6 +233,8 @@ class SendBuffer:
         with self._lock:
             one = self._requests.find(uid)
             if one is None:
+                # It may be on its way here.
+                self._requests.unwanted(uid)
                 return messages.done(uid)
             leaves = one.leaving is not None and not one.sent
             if not leaves:
@@ -270,9 +272,7 @@ class SendBuffer:
     def _end(self, pairing: _Pairing, error: TransferError) -> None:
         if self._pairings.get(pairing.identity) is pairing:
             del self._pairings[pairing.identity]
-        log.info(
-            "no transfers to %s any more: %s", pairing.identity.decode(errors="replace"), error
-        )
+        log.info("no transfers to %r any more: %s", pairing.identity, error)
         pairing.engine.end(error)
         self._ended.append(pairing)
 

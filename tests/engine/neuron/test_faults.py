@@ -308,6 +308,21 @@ def test_a_request_that_ended_before_it_had_pages_lets_prefill_go(start: Start) 
     assert p.freed.get(timeout=SECONDS) == "p1"
 
 
+def test_a_load_that_is_cancelled_before_prefill_knows_of_it_leaves_nothing_behind(
+    start: Start,
+) -> None:
+    p, d = start("prefill"), start("decode")
+    d.load(to_decode(p, 1), D_BLOCKS)
+    d.connector.cancel("d1")
+    assert d.result() == "cancelled"
+    # P has heard of it as soon as it answers what was asked afterwards.
+    p.prefill(to_prefill(2), P_BLOCKS)
+    d.load(to_decode(p, 2), D_BLOCKS)
+    assert d.result() is None
+
+    assert p.connector.plan(to_prefill(1)) is None
+
+
 def test_more_blocks_than_prefill_has_fail_one_request_only(start: Start) -> None:
     p, d = start("prefill"), start("decode")
     p.prefill(to_prefill(1), P_BLOCKS)

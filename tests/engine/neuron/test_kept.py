@@ -115,3 +115,12 @@ def test_what_is_never_computed_is_sent_all_the_same_so_that_nobody_waits() -> N
 
     assert all(gate.is_open for gate in one.gates)
     assert made.why_gone("u") == "aborted"
+
+
+def test_what_was_given_up_before_it_came_is_not_kept() -> None:
+    """The two legs start together, so a client that leaves may be faster than P."""
+    made = requests()
+    made.unwanted("late")
+
+    assert not made.expect("late", "r2", 20)
+    assert made.expect("late", "r3", 20)
