@@ -13,8 +13,8 @@ from typing import Final
 ENOUGH: Final = 3
 """Seen before which nothing is said."""
 
-DECAY: Final = 0.85
-"""What is left of each when the next one has been seen: about the last seven count."""
+FORGOTTEN: Final = 0.15
+"""Of all that was seen, when the next one has been: about the last seven count."""
 
 LEAST_TOKENS: Final = 32
 """Shorter ones weigh no more than these, or an empty prompt would outweigh all others."""
@@ -48,10 +48,9 @@ class Speed:
 
     def _kept(self, tokens: int) -> float:
         """A short prompt says little of long ones, so it makes them forgotten only a little."""
-        if not self._squares:
-            return DECAY
-        mean = self._squares / self._tokens
-        return float(DECAY ** min(1.0, max(1, tokens) / mean))
+        if tokens * self._tokens >= self._squares:
+            return 1 - FORGOTTEN
+        return 1 - FORGOTTEN * tokens * self._tokens / self._squares
 
     def expect(self, tokens: int) -> float | None:
         """Seconds; None while too little was seen."""
