@@ -6,7 +6,7 @@ from html import escape
 from benchmarks.overlap.prefill import Run, Span
 from benchmarks.overlap.rounds import Figures
 
-WIDTH, LEFT, RIGHT = 960, 130, 20
+WIDTH, LEFT, RIGHT = 960, 170, 20
 BAR, GAP, HEAD = 22, 6, 30
 BLUE, ORANGE, GREY = "#4477aa", "#ee7733", "#666666"
 

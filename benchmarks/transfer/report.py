@@ -16,8 +16,11 @@ def markdown(found: Sequence[Figures]) -> str:
             "Time of a call, µs:\n\n" + _table(found, lambda one: _short(one.call_us)),
             "CPU time of both processes, ms per MiB:\n\n"
             + _table(found, lambda one: _short(one.cpu_ms_per_mib)),
-            "CPU time of both processes, µs per range:\n\n"
-            + _table(found, lambda one: _short(one.cpu_us_per_piece)),
+            "CPU time of both processes, µs per page:\n\n"
+            + _table(
+                [one for one in found if one.pieces > 1],
+                lambda one: _short(one.cpu_us_per_piece),
+            ),
         ]
     )
 

@@ -28,6 +28,7 @@ class Figures:
     ratio: tuple[float, float, float]
     cpu_ms_per_mib: float
     cpu_us_per_piece: float
+    pieces: int
 
 
 def run(
@@ -83,4 +84,5 @@ def figures(
         (median(ratios), min(ratios), max(ratios)),
         cpu * 1e3 / (case.bytes / MIB),
         cpu * 1e6 / case.pieces,
+        case.pieces,
     )
