@@ -3,6 +3,7 @@
 import asyncio
 import json
 import signal
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -94,15 +95,13 @@ async def _disturb(settings: Settings) -> None:
         plan=settings.plan(),
         tell=_say,
     )
-    try:
-        await proxy.__aenter__()
-    except OSError as error:
-        raise BadSettings(f"cannot listen on {settings.listen}: {error.strerror}") from None
-    try:
+    async with AsyncExitStack() as listening:
+        try:
+            await listening.enter_async_context(proxy)
+        except OSError as error:
+            raise BadSettings(f"cannot listen on {settings.listen}: {error.strerror}") from None
         _say(f"pdgate chaos listens on {proxy.url}")
         await told_to_stop.wait()
-    finally:
-        await proxy.__aexit__(None, None, None)
     summary = {"engine": settings.engine, "seed": settings.seed, **proxy.journal.as_json()}
     typer.echo(json.dumps(summary))
 

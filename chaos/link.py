@@ -46,6 +46,7 @@ class Side(asyncio.Protocol):
         self._hears = hears
         self._left = left
         self._holds: set[str] = set()
+        self._unwanted = False
         self._transport: asyncio.Transport | None = None
 
     @property
@@ -72,6 +73,8 @@ class Side(asyncio.Protocol):
             self._transport.close()
 
     def abort(self) -> None:
+        """Also one that has been accepted and is not made yet."""
+        self._unwanted = True
         if self._transport is not None:
             self._transport.abort()
 
@@ -86,7 +89,9 @@ class Side(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        if self._holds:
+        if self._unwanted:
+            self._transport.abort()
+        elif self._holds:
             self._transport.pause_reading()
 
     def data_received(self, data: bytes) -> None:
@@ -128,12 +133,14 @@ class Link:
         self._first_words: list[bytes] = []
         self._stands = False
 
-    def abort(self) -> None:
-        """Ends both sides at once."""
+    async def end(self) -> None:
+        """Ends both sides at once; they are gone when it returns."""
+        self.near.abort()
         if self._dialling is not None:
             self._dialling.cancel()
-        self.near.abort()
+            await asyncio.wait((self._dialling,))
         self.far.abort()
+        await self.closed
 
     def reset(self) -> None:
         """The gateway gets RST; the engine, if it was dialled, sees us leave."""
@@ -168,7 +175,8 @@ class Link:
             self.near.reset()
         finally:
             self._stands = self.far.made
-            self.far.gone = not self._stands
+            # One that was made tells of its own end.
+            self.far.gone = self.far.gone or not self.far.made
             self._end()
         if self.near.gone:
             self.far.abort()

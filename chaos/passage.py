@@ -84,6 +84,9 @@ class Refused(Passage):
         self.shows()
         self.link.reset()
 
+    def asks(self, data: bytes) -> None:
+        """Not even on a connection that stands from an earlier request."""
+
 
 class Delayed(Passage):
     def __init__(self, link: Ends, notes: Notes, seconds: float) -> None:

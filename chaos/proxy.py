@@ -133,9 +133,7 @@ class FaultProxy:
     async def _leave(self) -> None:
         self._server.close()
         for link in list(self._links):
-            link.abort()
-        for link in list(self._links):
-            await link.closed
+            await link.end()
 
 
 class _Notes:

@@ -1,6 +1,6 @@
 """Waits until something holds, however long that takes on this machine.
 
-    await until(lambda: answers(url), "an answer", within_seconds=30)
+    await until(engine_is_well, "an engine that is well", within_seconds=30)
 
 Nothing is concluded from how long it took; the limit is for what will never come.
 """
@@ -27,13 +27,3 @@ async def until(question: Callable[[], Awaitable[T]], what: str, within_seconds:
             raise NeverHappened(f"waited {within_seconds} s in vain for {what}: {answer!r}")
         await asyncio.sleep(PAUSE_SECONDS)
     return answer
-
-
-async def accepts(host: str, port: int) -> bool:
-    """Whether somebody listens there."""
-    try:
-        _, writer = await asyncio.open_connection(host, port)
-    except OSError:
-        return False
-    writer.close()
-    return True

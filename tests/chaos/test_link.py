@@ -10,6 +10,10 @@ class Pipe(asyncio.Transport):
     """A transport that only remembers whether it is read from."""
 
     reads = True
+    aborted = False
+
+    def abort(self) -> None:
+        self.aborted = True
 
     def pause_reading(self) -> None:
         self.reads = False
@@ -46,3 +50,14 @@ async def test_reading_goes_on_when_the_last_reason_against_it_is_gone() -> None
     assert not far.reads
     link.far.release("another")
     assert far.reads
+
+
+async def test_a_connection_that_is_made_after_the_end_ends_at_once() -> None:
+    """It was accepted while the proxy was closing; nobody else would ever end it."""
+    link = Link(cast(Owner, None), asyncio.get_running_loop())
+    near = Pipe()
+
+    link.near.abort()
+    link.near.connection_made(near)
+
+    assert near.aborted

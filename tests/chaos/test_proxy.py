@@ -19,6 +19,7 @@ from pdgate.chaos import (
     SlowReader,
     Stall,
 )
+from pdgate.chaos.link import Side
 from tests.support.raw_server import Peer, RawServer, raw_server, reply
 
 GIVE_UP_SECONDS = 20.0
@@ -97,6 +98,39 @@ async def test_a_refused_connection_is_reset_and_the_engine_hears_nothing() -> N
                 await reader.read()
 
         assert it.engine.connections == 0
+
+
+async def test_a_request_on_a_kept_connection_is_refused_as_well() -> None:
+    async with bench() as it:
+        with it.proxy.plan(Rule(Refuse(), first=2)):
+            reader, writer = wire = await it.asks()
+            await whole(wire)
+            writer.write(ASK)
+            with pytest.raises(ConnectionResetError):
+                await reader.read()
+
+        assert len(it.engine.requests) == 1
+
+
+async def test_a_proxy_ends_while_it_still_dials() -> None:
+    """An address that swallows connections would hold it up for minutes."""
+    dialling = asyncio.Event()
+
+    class Dials(FaultProxy):
+        async def dial(self, far: Side) -> None:
+            dialling.set()
+            await asyncio.Event().wait()
+
+    async with (
+        asyncio.timeout(GIVE_UP_SECONDS),
+        AsyncExitStack() as stack,
+        Dials("http://127.0.0.1:1") as proxy,
+    ):
+        host, port = proxy.url.removeprefix("http://").split(":")
+        _, writer = await asyncio.open_connection(host, int(port))
+        stack.callback(writer.close)
+        writer.write(ASK)
+        await dialling.wait()
 
 
 async def test_nobody_listens_while_the_proxy_is_away() -> None:
@@ -202,6 +236,30 @@ async def test_a_corrupted_answer_differs_in_one_bit_and_is_the_same_for_the_sam
         differ = [a ^ b for a, b in zip(answers[0], ANSWER, strict=True)]
         assert [index for index, bits in enumerate(differ) if bits] == [50]
         assert differ[50].bit_count() == 1
+
+
+async def test_which_bit_is_drawn_with_the_seed() -> None:
+    async with bench() as it:
+        answers = set()
+        for seed in range(8):
+            with it.proxy.plan(Rule(Corrupt(50)), seed=seed):
+                answers.add(await whole(await it.asks()))
+
+        assert len(answers) > 1
+
+
+async def test_a_fault_that_happened_is_told_once_and_was_not_missed() -> None:
+    async with bench() as it:
+        with it.proxy.plan(Rule(SlowReader(len(ASK) * 5))):
+            wire = await it.asks(ASK[:10])
+            await it.proxy.journal.until_injected(1)
+            wire[1].write(ASK[10:])
+            await whole(wire)
+            async with it.proxy.away():
+                pass
+
+        assert it.proxy.journal.injected == {"slow_reader": 1}
+        assert it.proxy.journal.missed == {}
 
 
 async def test_a_slow_reader_takes_its_time_and_gets_everything() -> None:

@@ -2,8 +2,7 @@
 
 import pytest
 
-from pdgate.chaos.waiting import NeverHappened, accepts, until
-from tests.support.raw_server import Peer, raw_server
+from pdgate.chaos.waiting import NeverHappened, until
 
 
 async def test_it_returns_the_first_answer_that_is_true() -> None:
@@ -21,14 +20,3 @@ async def test_what_never_comes_is_named() -> None:
 
     with pytest.raises(NeverHappened, match="the moon"):
         await until(never, "the moon", within_seconds=0.05)
-
-
-async def test_a_listener_accepts_until_it_stops() -> None:
-    async def nothing(peer: Peer) -> None:
-        return
-
-    async with raw_server(nothing) as server:
-        host, port = server.url.removeprefix("http://").split(":")
-        assert await accepts(host, int(port))
-        server.stop()
-        assert not await accepts(host, int(port))
