@@ -86,7 +86,7 @@ def test_only_layerwise_writes_before_the_prompt_is_computed(
 
 
 @pytest.mark.parametrize("mode", Mode)
-def test_vllm_nixl_reads_what_the_answer_names(mode: Mode, stack: ExitStack) -> None:
+def test_vllm_nixl_reads_what_prefill_holds(mode: Mode, stack: ExitStack) -> None:
     pair = Pair("shm", stack, (mode, mode))
     pair.p.obey([Hold(Asked("p1", "r of prefill", PROMPT, ASK))])
     compute(pair)
@@ -113,8 +113,6 @@ def test_a_reader_may_come_before_the_worker_holds_the_blocks(stack: ExitStack) 
     "forged",
     [
         {"remote_engine_id": "of another life"},
-        {"remote_block_ids": [[1]]},
-        {"remote_block_ids": [[99, 98, 97]]},
         {"remote_block_ids": [list(P_BLOCKS), []]},
         {"remote_request_id": None},
         {"remote_num_tokens": 4},
@@ -136,6 +134,21 @@ def test_an_answer_that_makes_no_sense_fails_alone(
     ended = pair.d.outcome()
     assert ended == Results(frozenset(), frozenset({"d1"}), frozenset({"d1"}))
     assert not any(pair.d.memory)
+
+
+@pytest.mark.parametrize("named", [[1], [99, 98, 97]], ids=str)
+def test_blocks_that_the_request_does_not_have_are_not_read(
+    named: list[int], stack: ExitStack
+) -> None:
+    """Whatever an answer names: it may be of an earlier life of the blocks."""
+    pair = Pair("shm", stack)
+    pair.p.obey([Hold(Asked("p1", "r", PROMPT, ASK))])
+    compute(pair)
+    pair.p.obey([kept(len(PROMPT))])
+
+    pair.d.fetch({**answer(pair), "remote_block_ids": [named]})
+
+    assert handed_over(pair)
 
 
 def test_without_a_form_there_is_no_answer() -> None:
