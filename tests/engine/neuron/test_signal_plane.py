@@ -3,13 +3,16 @@
 Source: AWS Neuron's vLLM V0 fork, neuron_buffer.py, zmq_util.py.
 """
 
+import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from pdgate.engine.connector import Keep
+from pdgate.engine.hand_over.neuron import Neuron
 from pdgate.engine.neuron import kv_map
 from pdgate.transfer import descriptors
 from pdgate.transfer.messenger.shape import Shape
@@ -19,6 +22,18 @@ from tests.support.fake_core import LAYOUT, FakeCore
 from tests.support.ports import free_port
 
 UID = "cmpl-u"
+ROLES = ("prefill", "decode")
+
+
+def has_ipv6() -> bool:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return False
+    return True
+
+
+IPV6 = has_ipv6()
 
 
 @pytest.fixture
@@ -220,3 +235,26 @@ def test_ids_of_prompts_in_a_list_are_told_apart(prefill: FakeCore) -> None:
 def test_an_id_that_is_nobodys_is_computed_here(prefill: FakeCore) -> None:
     assert prefill.connector.plan(arrival("p1", "someone's own")) is None
     assert prefill.freed.empty()
+
+
+@pytest.mark.skipif(not IPV6, reason="this machine has no IPv6")
+def test_engines_on_ipv6_find_each_other() -> None:
+    with ExitStack() as stack:
+        p, d = (stack.enter_context(closing(FakeCore("shm", "neuron", r))) for r in ROLES)
+        for core in (p, d):
+            core.connector.close()
+            core.settings = replace(core.settings, host="::1", kv_host="::1")
+            core.connector = Neuron(
+                core=core,
+                layout=LAYOUT,
+                regions=core.regions,
+                backend=core.backend,
+                settings=core.settings,
+            )
+        assert p.connector.kv_address == ("::1", p.settings.api_port + 1)
+        p.prefill(arrival("p1", "cmpl-a_b_[::1]:9-0"), P_BLOCKS)
+
+        d.load(arrival("d1", f"cmpl-a_b_[::1]:{p.settings.api_port}-0"), D_BLOCKS)
+
+        assert d.result() is None
+        assert d.holds(D_BLOCKS, seed=1)
