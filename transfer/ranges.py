@@ -11,8 +11,6 @@ from pdgate.transfer.base import OutOfBounds, Range
 Piece = tuple[int, int, int]
 """Local offset, remote offset, bytes: a range that has been checked and merged."""
 
-ANY_LENGTH = 1 << 64
-
 
 def pieces(ranges: Iterable[Range], local_bytes: int, remote_bytes: int) -> list[Piece]:
     """Joins neighbours in the list that go on where the one before ended, on both sides.
@@ -40,11 +38,6 @@ def pieces(ranges: Iterable[Range], local_bytes: int, remote_bytes: int) -> list
     if length:
         found.append((start, ends_remote - length, length))
     return found
-
-
-def merge(ranges: Iterable[Range]) -> list[Range]:
-    """Only merged. Raises OutOfBounds for what is negative."""
-    return [Range(*one) for one in pieces(ranges, ANY_LENGTH, ANY_LENGTH)]
 
 
 def total(found: Sequence[Piece]) -> int:

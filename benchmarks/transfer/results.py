@@ -34,6 +34,5 @@ def machine(rounds: int) -> str:
     state = "quiet" if load <= QUIET_LOAD else "disturbed: others used the machine"
     return (
         f"{time.strftime('%Y-%m-%d %H:%M')}, {rounds} rounds, {os.cpu_count()} {platform.machine()} "
-        f"cores, CPython {platform.python_version()}, Linux {platform.release()}; load before the "
-        f"run {load:.1f} ({state})."
+        f"cores, CPython {platform.python_version()}; load before the run {load:.1f} ({state})."
     )

@@ -1,33 +1,48 @@
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pdgate.transfer.base import OutOfBounds, Range
-from pdgate.transfer.ranges import merge, pieces
+from pdgate.transfer.ranges import Piece, pieces
 
 RANGES = st.lists(
     st.builds(Range, st.integers(0, 12), st.integers(0, 12), st.integers(0, 4)), max_size=12
 )
 
 
-def copied(ranges: list[Range]) -> list[tuple[int, int]]:
+def copied(found: list[Piece]) -> list[tuple[int, int]]:
     """(local, remote) of every byte, in order."""
-    return [(one.local + i, one.remote + i) for one in ranges for i in range(one.length)]
+    return [(local + i, remote + i) for local, remote, length in found for i in range(length)]
+
+
+def merged(ranges: list[Range]) -> list[Piece]:
+    """Where everything fits."""
+    return pieces(ranges, 1000, 1000)
 
 
 @given(RANGES)
 def test_merging_copies_the_same_bytes_in_the_same_order(ranges: list[Range]) -> None:
-    assert copied(merge(ranges)) == copied(ranges)
+    assert copied(merged(ranges)) == copied([(r.local, r.remote, r.length) for r in ranges])
+
+
+@given(RANGES)
+def test_no_two_neighbours_are_left_that_touch_on_both_sides(ranges: list[Range]) -> None:
+    found = merged(ranges)
+
+    for (local, remote, length), after in pairwise(found):
+        assert (local + length, remote + length) != after[:2]
 
 
 def test_only_what_touches_on_both_sides_is_merged() -> None:
     pages = [Range(0, 40, 4), Range(4, 44, 4), Range(8, 60, 4), Range(20, 64, 4)]
 
-    assert merge(pages) == [Range(0, 40, 8), Range(8, 60, 4), Range(20, 64, 4)]
+    assert merged(pages) == [(0, 40, 8), (8, 60, 4), (20, 64, 4)]
 
 
 def test_empty_ranges_vanish() -> None:
-    assert merge([Range(0, 0, 2), Range(9, 9, 0), Range(2, 2, 2)]) == [Range(0, 0, 4)]
+    assert merged([Range(0, 0, 2), Range(9, 9, 0), Range(2, 2, 2)]) == [(0, 0, 4)]
 
 
 @pytest.mark.parametrize("length", [0, 1])

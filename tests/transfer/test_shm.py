@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pdgate.transfer import shm_wire as wire
-from pdgate.transfer.base import Range, StaleDescriptor, TransferError
+from pdgate.transfer.base import PeerLost, Range, StaleDescriptor, State, Transfer, TransferError
 from pdgate.transfer.shm import Shm
 from pdgate.transfer.shm_segment import HEADER_BYTES, Segment, create
 from tests.support.kv_owner import ROOT, Owned
@@ -66,6 +66,39 @@ def test_a_region_closed_in_the_middle_of_a_read_fails_it(monkeypatch: pytest.Mo
 
         with pytest.raises(StaleDescriptor):
             ours.read(local, remote.descriptor, [Range(0, 0, 4096)], SECONDS).wait(SECONDS)
+
+
+def test_a_small_copy_to_a_peer_that_we_know_is_over_when_the_call_returns() -> None:
+    """To hand it to a thread would take longer than to copy."""
+    with closing(Shm()) as ours, closing(Shm()) as theirs:
+        local, remote = ours.allocate(4096), theirs.allocate(4096)
+        ours.read(local, remote.descriptor, [Range(0, 0, 1)], SECONDS).wait(SECONDS)
+        local.memory[:4] = b"here"
+
+        transfer = ours.write(local, remote.descriptor, [Range(0, 8, 4)], SECONDS, 1)
+
+        assert transfer.state is State.DONE
+        assert bytes(remote.memory[8:12]) == b"here"
+        theirs.expect(remote, 1, 1, SECONDS).wait(SECONDS)
+
+
+def test_who_writes_never_waits_for_an_owner_that_does_not_count() -> None:
+    """Its socket fills up; from there on threads wait, and their writes end with the owner."""
+    with closing(Shm()) as ours, Owned("shm", 4096) as owner:
+        local = ours.allocate(4096)
+        ours.read(local, owner.descriptor, [Range(0, 0, 1)], SECONDS).wait(SECONDS)
+        owner.freeze()
+        writes: list[Transfer] = []
+        while not writes or writes[-1].state is State.DONE:
+            writes.append(ours.write(local, owner.descriptor, [Range(0, 0, 1)], SECONDS, 1))
+            assert len(writes) < 100_000
+        assert writes[-1].state is State.RUNNING
+
+        owner.kill()
+
+        with pytest.raises(PeerLost):
+            writes[-1].wait(SECONDS)
+        assert writes[-1].settle(SECONDS)
 
 
 def test_a_segment_that_could_be_cut_short_is_not_mapped() -> None:
