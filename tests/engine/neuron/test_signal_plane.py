@@ -128,6 +128,36 @@ def test_layer_by_layer_the_token_is_looked_up_afterwards(
     assert decode.ask(token) == {"success": True, "output_token": 0}
 
 
+def test_without_that_a_request_is_not_there_before_its_token() -> None:
+    with ExitStack() as stack:
+        p = stack.enter_context(closing(FakeCore("tcp", "neuron", "prefill")))
+        p.connector.close()
+        p.settings = replace(p.settings, layer_wise=False)
+        p.connector = connector_of(p)
+        decode = stack.enter_context(RawDecode(p.settings.api_port + 1))
+        pair(decode, p)
+        to_keep = asked()
+        keep = p.connector.plan(to_keep)
+        assert isinstance(keep, Keep)
+        for layer in range(LAYOUT.layers):
+            p.connector.layer_computed(to_keep.id, layer, P_BLOCKS, len(PROMPT))
+
+        assert decode.look_up(UID, [4, 5]) == {"success": False}
+        p.finish(to_keep, keep, P_BLOCKS, first_token=0)
+        assert decode.look_up(UID, [4, 5])["output_token"] == 0
+
+
+def connector_of(core: FakeCore) -> Neuron:
+    """By the settings that it has now."""
+    return Neuron(
+        core=core,
+        layout=LAYOUT,
+        regions=core.regions,
+        backend=core.backend,
+        settings=core.settings,
+    )
+
+
 @pytest.mark.parametrize("tokens", [1, 3, 4, 5, 8, 12])
 def test_a_prompt_takes_the_blocks_that_it_fills(
     decode: RawDecode, prefill: FakeCore, tokens: int
@@ -244,13 +274,7 @@ def test_engines_on_ipv6_find_each_other() -> None:
         for core in (p, d):
             core.connector.close()
             core.settings = replace(core.settings, host="::1", kv_host="::1")
-            core.connector = Neuron(
-                core=core,
-                layout=LAYOUT,
-                regions=core.regions,
-                backend=core.backend,
-                settings=core.settings,
-            )
+            core.connector = connector_of(core)
         assert p.connector.kv_address == ("::1", p.settings.api_port + 1)
         p.prefill(arrival("p1", "cmpl-a_b_[::1]:9-0"), P_BLOCKS)
 
