@@ -15,7 +15,7 @@ from pdgate.cluster.queue.contract import Delivery, Queue, QueueError
 from pdgate.engine.prefill_worker.claim import Claiming, Unreachable
 from pdgate.engine.prefill_worker.wire import Claim, Word
 
-TAKE_SECONDS = 0.5
+TAKE_SECONDS = 0.25
 """How long a stop may take that finds us waiting for an item."""
 RETRY_SECONDS = 0.5
 
@@ -57,6 +57,8 @@ class Worker:
         self._thread = threading.Thread(target=self._run, name="pdgate-prefill-worker", daemon=True)
 
     def start(self) -> None:
+        one = self._serving
+        log.info("prefill worker %s takes prompts for %s:%d", one.name, one.host, one.port)
         self._thread.start()
 
     def stop(self) -> None:

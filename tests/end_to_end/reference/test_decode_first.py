@@ -1,4 +1,9 @@
-"""decode-first on real processes: two prefill and two decode engines around a real Redis."""
+"""decode-first on real processes: two prefill and two decode engines around a real Redis.
+
+Prefill rests for a while after each prompt, and a prompt that comes meanwhile waits at it: so
+things can happen. The engines that they happen to are the test's own, and known to the queue
+only.
+"""
 
 import signal
 import sys
@@ -6,13 +11,13 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
 from pdgate.cluster.queue import settings
 from pdgate.cluster.queue.contract import Depth
 from pdgate.cluster.queue.opening import open_queue
+from pdgate.cluster.queue.redis_scripts import GROUP
 from tests.end_to_end.reference.fleet import Engine, Fleet, Gateway
 from tests.end_to_end.reference.test_same_tokens import PROMPTS, Counts, counts, said
 from tests.support.redis import RedisServer, redis_server
@@ -27,7 +32,6 @@ MANY_BLOCKS = "it was the best of times, it was the worst of times; "
 class Site:
     fleet: Fleet
     redis: RedisServer
-    prefill: list[Engine]
     decode: list[Engine]
     gateway: Gateway
 
@@ -35,128 +39,123 @@ class Site:
         with closing(open_queue(settings.read(self.redis.url), MODEL)) as queue:
             return queue.depth()
 
+    def held(self) -> dict[str, int]:
+        """Items by worker."""
+        with self.redis.client() as client:
+            workers = client.xinfo_consumers(f"{{pdgate:prefill:{MODEL}}}:items", GROUP)
+        # One that never had any is not among them.
+        return {worker["name"]: worker["pending"] for worker in workers}
+
+    def newcomer(self) -> tuple[Engine, str]:
+        """A prefill engine that keeps its second prompt for seconds, and its worker's name."""
+        engine = started(self.fleet, self.redis, "prefill", prefill_ms=2000)
+        return engine, engine.process.wait_for_line(r"prefill worker (\w+) takes")[1]
+
     def wait_until(self, question: Callable[[], bool], what: str) -> None:
         self.gateway.process.wait_until(lambda: question() or None, what, seconds=60)
 
     def loading(self) -> float:
         return sum(one.metric("pdgate_engine_requests_loading") for one in self.decode)
 
+    def counts(self) -> Counts:
+        columns = zip(*map(counts, self.decode), strict=True)
+        return Counts(*(sum(column) for column in columns))
 
-@contextmanager
-def site(folder: Path, *prefill_flags: str, transfer: str = "tcp") -> Iterator[Site]:
-    with ExitStack() as running, redis_server(folder) as redis:
-        fleet = Fleet(running, sys.executable)
-        flags = ("--queue", f"{redis.url}?redeliver_seconds=2")
-        prefill = [
-            fleet.engine("prefill", PROTOCOL, transfer, *flags, *prefill_flags) for _ in range(2)
-        ]
-        decode = [fleet.engine("decode", PROTOCOL, transfer, *flags) for _ in range(2)]
-        words = ["--pdd-protocol", PROTOCOL]
-        for role, engines in (("--prefill", prefill), ("--decode", decode)):
-            for one in engines:
-                words += [role, one.url]
-        with fleet.serve(*words) as gateway:
-            yield Site(fleet, redis, prefill, decode, gateway)
+    def failed_loads(self) -> float:
+        return sum(one.metric("pdgate_engine_kv_transfers_failed_total") for one in self.decode)
+
+    def is_through(self) -> None:
+        """Nothing is left on the queue, and nothing was given up."""
+        self.wait_until(lambda: self.depth().waiting + self.depth().taken == 0, "an empty queue")
+        assert self.depth().buried == 0
+
+
+def started(fleet: Fleet, redis: RedisServer, role: str, prefill_ms: int = 500) -> Engine:
+    queue = ("--queue", f"{redis.url}?redeliver_seconds=2")
+    slow = ("--min-prefill-ms", str(prefill_ms)) if role == "prefill" else ()
+    return fleet.engine(role, PROTOCOL, "tcp", *queue, *slow)
 
 
 @pytest.fixture(scope="module")
-def quiet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """Nothing happens to it."""
-    with site(tmp_path_factory.mktemp("site"), transfer="shm") as found:
-        yield found
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    with redis_server(tmp_path_factory.mktemp("redis")) as redis, ExitStack() as running:
+        fleet = Fleet(running, sys.executable)
+        prefill = [started(fleet, redis, "prefill") for _ in range(2)]
+        decode = [started(fleet, redis, "decode") for _ in range(2)]
+        flags = [word for one in prefill for word in ("--prefill", one.url)]
+        flags += [word for one in decode for word in ("--decode", one.url)]
+        with fleet.serve("--pdd-protocol", PROTOCOL, *flags) as gateway:
+            yield Site(fleet, redis, decode, gateway)
 
 
-@pytest.fixture
-def slow(tmp_path: Path) -> Iterator[Site]:
-    """Its prefill engines take half a second for a prompt, so that things can happen to them."""
-    with site(tmp_path, "--min-prefill-ms", "500") as found:
-        yield found
-
-
-def prompt(number: int) -> str:
+def answer(url: str, salt: str, number: int) -> str:
     """No two share a block, so each needs a prefill."""
-    return f"{number}. {MANY_BLOCKS * 3}"
+    text, _, _ = said(url, f"{salt} {number}. {MANY_BLOCKS * 3}", False, True)
+    return text
 
 
 @contextmanager
-def asking(site: Site, calls: int) -> Iterator[list[Future[str]]]:
-    """Concurrent calls; the block fails if one of them does."""
-    with ThreadPoolExecutor(calls) as pool:
-        asked = [
-            pool.submit(lambda n: said(site.gateway.url, prompt(n), False, True)[0], number)
-            for number in range(calls)
-        ]
-        yield asked
-        for one in asked:
-            one.result()
-
-
-def expected(site: Site, calls: int) -> list[str]:
+def asking(site: Site, salt: str, calls: int = CALLS) -> Iterator[list[Future[str]]]:
+    """Concurrent calls. The block fails if one is not answered as the single engine does."""
     single = site.fleet.single()
-    return [said(single.url, prompt(number), False, True)[0] for number in range(calls)]
-
-
-def total(engines: list[Engine]) -> Counts:
-    return Counts(*(sum(column) for column in zip(*map(counts, engines), strict=True)))
+    expected = [answer(single.url, salt, number) for number in range(calls)]
+    with ThreadPoolExecutor(calls) as pool:
+        asked = [pool.submit(answer, site.gateway.url, salt, number) for number in range(calls)]
+        yield asked
+        assert [one.result() for one in asked] == expected
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 @pytest.mark.parametrize("chat", [False, True], ids=["completions", "chat"])
-def test_the_answer_is_the_single_engines(quiet: Site, chat: bool, stream: bool) -> None:
-    before = total(quiet.decode)
+def test_the_answer_is_the_single_engines(site: Site, chat: bool, stream: bool) -> None:
+    before = site.counts()
 
     for text in PROMPTS.values():
-        single = said(quiet.fleet.single().url, text, chat, stream)
-        assert said(quiet.gateway.url, text, chat, stream) == single
+        single = said(site.fleet.single().url, text, chat, stream)
+        assert said(site.gateway.url, text, chat, stream) == single
 
-    found = total(quiet.decode).since(before)
+    found = site.counts().since(before)
     assert found.moved > 0
     # At most the last token of each prompt.
     assert found.computed <= found.answers
 
 
-def test_both_prefill_engines_take_from_the_queue(slow: Site) -> None:
-    answers = expected(slow, CALLS)
-
-    with asking(slow, CALLS) as asked:
-        assert [one.result() for one in asked] == answers
-
-    shares = [one.metric("pdgate_engine_steps_total") for one in slow.prefill]
-    assert min(shares) > 0
-    assert total(slow.decode).answers == CALLS
-
-
 @pytest.mark.parametrize("empty", [False, True], ids=["with its data", "empty"])
-def test_redis_may_be_away_and_nothing_is_lost(slow: Site, empty: bool) -> None:
+def test_redis_may_be_away_and_nothing_is_lost(site: Site, empty: bool) -> None:
     """It goes while prompts are waiting and being computed, and more calls come meanwhile."""
-    answers = expected(slow, CALLS)
-    with asking(slow, CALLS // 2) as early:
-        slow.wait_until(lambda: slow.depth().taken > 0, "a prompt that is being computed")
-        slow.redis.stop()
-        before = slow.loading()
-        with asking(slow, CALLS) as late:
-            slow.wait_until(lambda: slow.loading() >= max(before, CALLS), "calls that wait")
+    with asking(site, f"early {empty}", CALLS // 2):
+        site.wait_until(lambda: site.depth().taken > 0, "a prompt that is being computed")
+        site.redis.stop()
+        with asking(site, f"late {empty}"):
+            site.wait_until(lambda: site.loading() >= CALLS, "calls that wait")
             if empty:
-                slow.redis.forget()
-            slow.redis.start()
-            assert [one.result() for one in late] == answers
-        assert [one.result() for one in early] == answers[: CALLS // 2]
-
-    slow.wait_until(lambda: slow.depth().waiting + slow.depth().taken == 0, "an empty queue")
-    assert slow.depth().buried == 0
+                site.redis.forget()
+            site.redis.start()
+    site.is_through()
 
 
-def test_every_prompt_is_served_once_though_a_prefill_engine_is_killed(slow: Site) -> None:
-    answers = expected(slow, CALLS)
-    victim = slow.prefill[0]
-    with asking(slow, CALLS) as asked:
-        slow.wait_until(lambda: slow.depth().taken == 2, "a prompt at each of the two")
+def test_every_prompt_is_served_once_though_a_prefill_engine_is_killed(site: Site) -> None:
+    victim, worker = site.newcomer()
+    before = site.counts()
+    with asking(site, "killed"):
+        site.wait_until(lambda: site.held().get(worker, 0) > 0, "a prompt at the victim")
+
         victim.process.signal(signal.SIGKILL)
 
-        assert [one.result() for one in asked] == answers
+    site.is_through()
+    found = site.counts().since(before)
+    # All but the last token of each prompt came over, and nothing was computed in its place.
+    assert (found.answers, found.computed) == (CALLS, CALLS)
 
-    slow.wait_until(lambda: slow.depth().waiting + slow.depth().taken == 0, "an empty queue")
-    assert slow.depth().buried == 0
-    assert total(slow.decode).answers == CALLS
-    # Each prompt but its last token came over once, and nothing was computed in its place.
-    assert total(slow.decode).computed <= CALLS
+
+def test_a_prefill_engine_that_is_told_to_go_finishes_what_it_has(site: Site) -> None:
+    leaving, worker = site.newcomer()
+    before = site.failed_loads()
+    with asking(site, "leaving"):
+        site.wait_until(lambda: site.held().get(worker, 0) > 0, "a prompt at who is to go")
+
+        leaving.process.signal(signal.SIGTERM)
+
+        assert leaving.process.wait_for_end() == 0
+    # Nothing went back to the queue: a try that is wasted on each who leaves adds up.
+    assert site.failed_loads() == before
