@@ -24,3 +24,8 @@ class Load:
     cancelled: bool = False
     token: CompletionToken | None = None
     output: int | None = None
+
+    @property
+    def pages(self) -> int:
+        """How many are filled from elsewhere."""
+        return sum(block is not None for block in self.blocks)

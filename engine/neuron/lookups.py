@@ -4,14 +4,14 @@
 
 P answers at once, also when it has nothing yet, so the same lookup is sent again and again.
 Among those that are due the oldest goes first; a pause that grows keeps an idle wait cheap:
-20 lookups per second at most, well under 1 % of a core.
+10 lookups per second at most, well under 1 % of a core.
 """
 
 from dataclasses import dataclass
 from typing import Final
 
 SHORTEST_SECONDS: Final = 0.001
-LONGEST_SECONDS: Final = 0.05
+LONGEST_SECONDS: Final = 0.1
 GROWTH: Final = 1.5
 
 

@@ -254,14 +254,14 @@ class RecvBuffer:
                 self._finish(load, str(error))
         adrift = list(self._loads.values())
         for load in adrift:
-            self._setup.counters.stranded += len(load.blocks)
+            self._setup.counters.stranded += load.pages
             self._setup.core.gave_up(load.request_id, str(error))
         until = time.monotonic() + CLOSE_SECONDS / 2
         for load in adrift:
             while not self._writes_no_more(load):
                 if self._closing and time.monotonic() > until:
                     break
-            self._setup.counters.stranded -= len(load.blocks)
+            self._setup.counters.stranded -= load.pages
             self._finish(load, str(error))
 
     def _writes_no_more(self, load: Load) -> bool:
