@@ -1,4 +1,4 @@
-"""Programs that can be killed and started again, and that surely end.
+"""Programs that can be killed and started again, and that end with their block.
 
     command = ("pdgate", "engine", "--port", "8100", ...)
     async with running(command, ready="pdgate engine ready") as engine:
@@ -6,7 +6,8 @@
         await engine.start()         # the same command, and it is ready
 
 Each start leads a process group of its own, so what the program starts ends with it, and
-nothing is ever ended by its name. Waiting is for a line of its output or for its end.
+nothing is ever ended by its name. Waiting is for a line of its output or for its end. Who is
+killed inside the block cannot end them: they go on.
 """
 
 import asyncio
