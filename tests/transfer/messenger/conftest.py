@@ -12,6 +12,7 @@ from pdgate.transfer.shm_owner import ShmRegion
 from pdgate.transfer.tcp_owner import TcpRegion
 from tests.support.engine_pair import D_BLOCKS, arrival
 from tests.support.fake_core import SECONDS, FakeCore
+from tests.transfer.messenger.nodes import Node
 
 IMPATIENT = Patience(ping=0.05, silence=0.4, stop=0.2)
 """For tests in which a peer says nothing: they wait this long."""
@@ -43,7 +44,7 @@ def load(core: FakeCore, port: int, key: str = "k", request_id: str = "d1") -> N
     core.load(arrival(request_id, key, params=staged(port)), D_BLOCKS)
 
 
-def tiles(core: FakeCore) -> "queue.Queue[int]":
+def tiles(core: FakeCore | Node) -> "queue.Queue[int]":
     """Gets an item for each tile that has landed, from now on."""
     landed: queue.Queue[int] = queue.Queue()
     (region,) = core.regions

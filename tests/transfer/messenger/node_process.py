@@ -9,6 +9,7 @@ It prints its port, then does what its standard input says and answers each line
     kept KEY TOKENS
     load KEY PORT TOKENS push|pull
     result                    waits for the end of a load: its error, or "well"
+    freed                     waits for a request whose pages were released: its key
     used                      blocks that are not free
 
 `NodeProcess` runs it.
@@ -19,6 +20,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from contextlib import closing
 from pathlib import Path
 from types import TracebackType
@@ -63,13 +65,13 @@ class NodeProcess:
         return self._process.stdout.readline().rstrip("\n")
 
     def freeze(self) -> None:
-        os.kill(self._process.pid, signal.SIGSTOP)
+        _freeze(self._process.pid)
 
     def thaw(self) -> None:
         os.kill(self._process.pid, signal.SIGCONT)
 
     def freeze_mover(self) -> None:
-        os.kill(self.mover_pid, signal.SIGSTOP)
+        _freeze(self.mover_pid)
 
     def thaw_mover(self) -> None:
         os.kill(self.mover_pid, signal.SIGCONT)
@@ -99,6 +101,19 @@ class NodeProcess:
         self._process.stdout.close()
 
 
+def _freeze(pid: int) -> None:
+    """Returns when none of its threads does anything any more."""
+    os.kill(pid, signal.SIGSTOP)
+    # No event tells of a process that is not our child.
+    while any(_state(thread) != "T" for thread in Path(f"/proc/{pid}/task").iterdir()):
+        time.sleep(0.001)
+
+
+def _state(thread: Path) -> str:
+    """Source: proc_pid_stat(5); the name before it may hold anything, also brackets."""
+    return (thread / "stat").read_text().rpartition(")")[2].split()[0]
+
+
 def obey(node: Node, words: list[str]) -> str:
     match words:
         case ["expect", key, tokens]:
@@ -113,6 +128,8 @@ def obey(node: Node, words: list[str]) -> str:
             )
         case ["result"]:
             return node.result() or "well"
+        case ["freed"]:
+            return node.freed.get(timeout=SECONDS)
         case ["used"]:
             return str(node.used)
         case _:

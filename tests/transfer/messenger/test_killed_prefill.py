@@ -14,7 +14,7 @@ from pdgate.transfer.base import Transfer
 from pdgate.transfer.messenger import peer
 from tests.support.kv_layouts import PLAIN
 from tests.support.kv_ranks import cache
-from tests.transfer.messenger.conftest import IMPATIENT
+from tests.transfer.messenger.conftest import IMPATIENT, tiles
 from tests.transfer.messenger.node_process import NodeProcess
 from tests.transfer.messenger.nodes import SECONDS, Node
 from tests.transfer.messenger.watched import Prefill
@@ -128,10 +128,13 @@ def test_another_life_at_the_same_address_is_not_read_for_the_first(
 
 def test_a_late_write_lands_in_quarantined_pages_only(prefill: NodeProcess, decode: Node) -> None:
     """The next request gets others, and those are given back when nothing can come any more."""
+    landed = tiles(decode)
     prefill.do("expect", "k", TOKENS)
     decode.load("k", prefill.port, TOKENS)
+    prefill.do("computed", "k", TOKENS, 0)
+    landed.get(timeout=SECONDS)
     prefill.freeze_mover()
-    prefill.do("computed", "k", TOKENS, *range(PLAIN.layers))
+    prefill.do("computed", "k", TOKENS, *range(1, PLAIN.layers))
     decode.loads.cancel("k")
     name, error = decode.given_up.get(timeout=SECONDS)
     assert (name, error) == ("k", "cancelled: nobody waits for it")
@@ -146,6 +149,7 @@ def test_a_late_write_lands_in_quarantined_pages_only(prefill: NodeProcess, deco
     assert decode.written() <= quarantined
     assert decode.used == len(decode.blocks["next"])
     prefill.do("kept", "k", TOKENS)
+    assert prefill.do("freed") == "k"
     assert prefill.do("used") == "0"
 
 
