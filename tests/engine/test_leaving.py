@@ -13,14 +13,17 @@ from tests.support.processes import Child, child
 
 pytestmark = pytest.mark.slow
 
-READY = r"pdgate engine ready http://127\.0\.0\.1:(\d+)"
+READY = r"pdgate engine ready http://127\.0\.0\.1:(\d+) \S+ \S+ kv=(\S+):(\d+)"
+NAMED = {"x-request-id": "call-1"}
 ASKED = {"prompt": "The quick brown fox " * 8, "max_tokens": 8, "temperature": 0}
 KEEP = {**ASKED, "max_tokens": 1, "kv_transfer_params": {"do_remote_decode": True}}
 
 
 @contextlib.contextmanager
-def engine(role: str, *options: str) -> Iterator[tuple[Child, httpx2.Client]]:
-    speak = ("--pdd-protocol", "vllm-nixl", "--transfer", "tcp")
+def engine(
+    role: str, *options: str, protocol: str = "vllm-nixl"
+) -> Iterator[tuple[Child, httpx2.Client]]:
+    speak = ("--pdd-protocol", protocol, "--transfer", "tcp")
     command = [sys.executable, "-m", "pdgate.engine.cli", "--port", "0", "--role", role]
     with child([*command, *speak, *options]) as process:
         port = process.wait_for_line(READY).group(1)
@@ -40,6 +43,27 @@ def test_kv_that_decode_was_told_of_is_still_there_when_it_comes() -> None:
         loaded = 'vllm:prompt_tokens_by_source_total{model_name="pdgate-tiny",source="%s"} %s'
         assert loaded % ("external_kv_transfer", 160.0) in decode.get("/metrics").text
         # Long before the lease of 30 s would have ended.
+        assert leaver.wait_for_end(10) == 0
+
+
+def test_kv_that_decode_asks_to_be_written_still_is() -> None:
+    """vllm-kvt, staged: prefill holds the pages until decode asks, and then writes them."""
+    with (
+        engine("prefill", protocol="vllm-kvt") as (leaver, prefill),
+        engine("decode", protocol="vllm-kvt") as (_, decode),
+    ):
+        host, port = leaver.wait_for_line(READY).group(2, 3)
+        held = {"do_remote_prefill": True, "remote_host": host, "remote_port": int(port)}
+        assert prefill.post(COMPLETIONS, json=KEEP, headers=NAMED).status_code == 200
+
+        leaver.signal(signal.SIGTERM)
+        leaver.wait_for_line("pages that others are to have")
+        answer = decode.post(
+            COMPLETIONS, json={**ASKED, "kv_transfer_params": held}, headers=NAMED
+        ).json()
+
+        # "abort" is how this protocol says that the KV did not come.
+        assert answer["choices"][0]["finish_reason"] in ("stop", "length")
         assert leaver.wait_for_end(10) == 0
 
 
