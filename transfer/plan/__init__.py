@@ -12,6 +12,8 @@
     hand-shake    theirs = peer_layout(ours, data); meeting = Meeting(source, destination)
     per call      for pair in meeting.to(rank, spread(call_id)):
                       pair.segments(source_blocks, destination_blocks, tokens, layers)
+    by layer      chunk = pair.chunk(source_blocks, destination_blocks, tokens), once
+                      chunk.of(layers), for each
 
 One layout is one group of layers that look alike; a model with several kinds of cache
 plans each kind on its own.
