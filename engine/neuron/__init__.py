@@ -1,18 +1,24 @@
 """AWS Neuron's disaggregated inference (ZMQ generation), both ends of it.
 
-    signal plane                              data plane
-    messages.py     what is said, as JSON     kv_map.py        who holds which heads
-    send_buffer.py  P: answers lookups        communicator.py  two-sided transfers, in order
-    recv_buffer.py  D: looks up, receives     transfer_engine.py  all communicators of a pair
-    turns.py        P: who is served next     transpose.py     heads between rank layouts
-    lookups.py      D: who is asked for next
-    rules.py        which requests may start, as the documentation has it
+    prefill                                 decode
+    send_buffer.py  answers, and sends      peers.py        a pairing for each P, when first named
+    kept.py         what may be looked up   recv_buffer.py  one of them: looks up, receives
+    turns.py        who is served next      lookups.py      who is asked for next, and when
+                                            dealer.py       a question, its answer, a lost peer
+    both
+    messages.py         what is said, as JSON
+    kv_map.py           who holds which heads, and where
+    transfer_engine.py  all communicators of a pairing, and what of a request goes over which
+    communicator.py     two-sided transfers between two ranks, in order
+    rules.py            which requests may start, as the documentation has it
+    transpose.py        whole pages put in order on arrival; the planner's slices need it not
 
     D  -- handshake, kv_map_init ------------->  P     once, when the two first meet
     D  -- lookup_all {uid, D's blocks} ------->  P     until P has the request
     D  <- success, first token, P's blocks ----  P     and both post their half of the transfer
 
-Decisions (turns, lookups, rules, kv_map, messages) are pure; the buffers have a thread each.
+Decisions (kept, turns, lookups, rules, kv_map, messages, transpose) do no I/O; a SendBuffer
+has a thread, and so has each RecvBuffer.
 
 Source: AWS Neuron documentation, "Disaggregated Inference"; its vLLM V0 fork,
 vllm/distributed/kv_transfer/neuron/ (neuron_buffer.py, neuron_transfer_engine.py,
