@@ -282,3 +282,8 @@ def test_engines_on_ipv6_find_each_other() -> None:
 
         assert d.result() is None
         assert d.holds(D_BLOCKS, seed=1)
+
+
+def test_a_port_that_is_taken_is_said_at_the_start(prefill: FakeCore) -> None:
+    with pytest.raises(OSError, match=str(prefill.settings.api_port + 1)):
+        connector_of(prefill)
