@@ -4,8 +4,8 @@ import secrets
 from collections.abc import Mapping
 from typing import Any
 
-from pdgate.transfer.arrivals import MAX_IMMEDIATE
 from pdgate.transfer.base import Descriptor, OutOfBounds, TransferError
+from pdgate.transfer.kit.arrivals import MAX_IMMEDIATE
 
 EPOCH_BYTES = 16
 

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from pdgate.engine.hand_over.workers import Contradiction, Worker, Workers
-from pdgate.transfer.listener import Listener
+from pdgate.transfer.kit.listener import Listener
 from pdgate.transfer.messenger.errors import HandOverError, Why
 
 MAX_HEAD_BYTES = 16 << 10

@@ -5,7 +5,7 @@ import socket
 
 from pdgate.engine.hand_over.tickets import Tickets
 from pdgate.engine.prefill_worker.wire import Answer, BadLine, Claim, Lines, Word
-from pdgate.transfer.listener import Listener
+from pdgate.transfer.kit.listener import Listener
 
 SPEAK_SECONDS = 5.0
 """For a worker that has connected to say what it wants."""

@@ -8,7 +8,7 @@ from typing import Self
 
 from pdgate.cluster.queue.contract import Item
 from pdgate.engine.prefill_worker.wire import Answer, BadLine, Claim, Lines, Word
-from pdgate.transfer.listener import shut
+from pdgate.transfer.kit.listener import shut
 
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 5.0

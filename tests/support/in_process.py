@@ -5,8 +5,9 @@ import threading
 from typing import ClassVar
 
 from pdgate.transfer.base import TransferError
-from pdgate.transfer.library import Library, Move, Op
-from pdgate.transfer.visiting import Visiting
+from pdgate.transfer.kit.op import Op
+from pdgate.transfer.visiting.backend import Visiting
+from pdgate.transfer.visiting.library import Library, Move
 
 SECONDS = 10.0
 

@@ -9,7 +9,8 @@ from typing import Final
 
 import pytest
 
-from pdgate.transfer import mooncake_engine, nixl_library
+from pdgate.transfer.mooncake import engine as mooncake_engine
+from pdgate.transfer.nixl import library as nixl_library
 
 # Slow, because destroying an engine of Mooncake's takes a second, and because the quick tests
 # run also where neither is installed.

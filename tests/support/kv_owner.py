@@ -7,6 +7,7 @@ until its standard input ends. `Owned` runs it.
 """
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -41,7 +42,9 @@ class Owned:
         )
 
     def freeze(self) -> None:
+        """Returns when it does nothing any more."""
         self._process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOWAIT)
 
     def kill(self) -> None:
         self._process.kill()

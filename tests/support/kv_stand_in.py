@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from pdgate.transfer import visit_wire as wire
 from pdgate.transfer.base import Descriptor
-from pdgate.transfer.listener import Listener
+from pdgate.transfer.kit.listener import Listener
+from pdgate.transfer.visiting import wire
 from tests.support.kv_owner import Owned
 
 SECONDS = 10.0

@@ -1,7 +1,7 @@
 import pytest
 
 from pdgate.transfer.base import PeerLost, State, TransferError
-from pdgate.transfer.running import Running
+from pdgate.transfer.kit.running import Running
 from pdgate.transfer.together import Together
 
 

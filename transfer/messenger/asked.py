@@ -5,8 +5,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pdgate.transfer.arrivals import MAX_IMMEDIATE
 from pdgate.transfer.base import Descriptor
+from pdgate.transfer.kit.arrivals import MAX_IMMEDIATE
 from pdgate.transfer.messenger import context, messages, shards
 from pdgate.transfer.messenger.errors import HandOverError, Why
 from pdgate.transfer.messenger.shape import Shape

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
-from pdgate.transfer.listener import shut
+from pdgate.transfer.kit.listener import shut
 from pdgate.transfer.messenger import messages
 from pdgate.transfer.messenger.errors import HandOverError, Why
 from pdgate.transfer.messenger.shape import Shape

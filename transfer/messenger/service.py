@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from pdgate.transfer import descriptors
 from pdgate.transfer.base import Region
-from pdgate.transfer.listener import Listener
+from pdgate.transfer.kit.listener import Listener
 from pdgate.transfer.messenger import asked, messages, shards
 from pdgate.transfer.messenger.core import Core
 from pdgate.transfer.messenger.counters import Counters

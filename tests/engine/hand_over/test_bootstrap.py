@@ -11,7 +11,7 @@ import pytest
 
 from pdgate.engine.hand_over.bootstrap import Bootstrap, query
 from pdgate.protocols.dialects.mooncake import engine_ids
-from pdgate.transfer.listener import Listener
+from pdgate.transfer.kit.listener import Listener
 from pdgate.transfer.messenger.errors import HandOverError
 
 SECONDS = 10.0

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pdgate.engine.hand_over.bootstrap import Bootstrap
-from pdgate.transfer.listener import Listener
+from pdgate.transfer.kit.listener import Listener
 from tests.support.engine_pair import D_BLOCKS, DIALECTS, Start, arrival, prefill
 from tests.support.fake_core import SECONDS, FakeCore
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from pdgate.transfer.messenger.receiving import Patience
-from pdgate.transfer.shm_owner import ShmRegion
-from pdgate.transfer.tcp_owner import TcpRegion
+from pdgate.transfer.shm.owner import ShmRegion
+from pdgate.transfer.tcp.owner import TcpRegion
 from tests.support.engine_pair import D_BLOCKS, arrival
 from tests.support.fake_core import SECONDS, FakeCore
 from tests.transfer.messenger.nodes import Node

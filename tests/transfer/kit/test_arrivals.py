@@ -1,0 +1,42 @@
+from pdgate.transfer.base import State, TransferError
+from pdgate.transfer.kit.arrivals import Arrivals
+from pdgate.transfer.kit.running import Running
+
+
+def expected(arrivals: Arrivals, count: int) -> Running:
+    transfer = Running("expecting", moves_bytes=False)
+    arrivals.expect(1, count, transfer)
+    return transfer
+
+
+def test_who_came_first_is_served_first() -> None:
+    arrivals = Arrivals()
+    first, second = expected(arrivals, 2), expected(arrivals, 1)
+
+    arrivals.count(1)
+    assert (first.state, second.state) == (State.RUNNING, State.RUNNING)
+    arrivals.count(1)
+    assert (first.state, second.state) == (State.DONE, State.RUNNING)
+    arrivals.count(1)
+
+    assert second.state.value == State.DONE
+
+
+def test_who_gave_up_uses_up_nothing() -> None:
+    arrivals = Arrivals()
+    gone, patient = expected(arrivals, 1), expected(arrivals, 1)
+    gone.cancel()
+
+    arrivals.count(1)
+
+    assert patient.state is State.DONE
+
+
+def test_nobody_waits_for_a_region_that_is_closed() -> None:
+    arrivals = Arrivals()
+    early = expected(arrivals, 1)
+
+    arrivals.fail(TransferError("closed"))
+    late = expected(arrivals, 1)
+
+    assert (early.state, late.state) == (State.FAILED, State.FAILED)

@@ -1,0 +1,158 @@
+"""Threads and deadlines of transfers, which are started often and seldom have to wait."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from pdgate.transfer.base import State, TransferError
+from pdgate.transfer.kit.deadlines import SWEEP_AT_LEAST, Deadlines
+from pdgate.transfer.kit.jobs import MAX_THREADS, Jobs, Plan
+from pdgate.transfer.kit.running import Running
+from pdgate.transfer.kit.threads import Threads
+
+SECONDS = 10.0
+
+
+@pytest.fixture
+def jobs() -> Iterator[Jobs]:
+    with closing(Jobs("test")) as found:
+        yield found
+
+
+def test_a_thread_is_used_again_when_it_is_free() -> None:
+    threads, names, done = Threads("test", 4), [], threading.Semaphore(0)
+
+    def work() -> None:
+        names.append(threading.current_thread().name)
+        done.release()
+
+    with closing(threads):
+        for _ in range(20):
+            assert threads.submit(work)
+            assert done.acquire(timeout=SECONDS)
+
+    # It counts as busy for a moment after its work; a second one may have come in then.
+    assert set(names) <= {"test_0", "test_1"}
+
+
+def test_work_does_not_wait_while_another_thread_may_start() -> None:
+    threads, together = Threads("test", 4), threading.Barrier(5, timeout=SECONDS)
+
+    def meet() -> None:
+        together.wait()
+
+    with closing(threads):
+        for _ in range(4):
+            assert threads.submit(meet)
+
+        together.wait()
+
+
+def test_work_beyond_the_most_threads_waits_for_one() -> None:
+    threads, go_on, done = Threads("test", 1), threading.Event(), threading.Event()
+    names: list[str] = []
+
+    def first() -> None:
+        assert go_on.wait(SECONDS)
+
+    def second() -> None:
+        names.append(threading.current_thread().name)
+        done.set()
+
+    with closing(threads):
+        threads.submit(first)
+        threads.submit(second)
+        assert names == []
+        go_on.set()
+        assert done.wait(SECONDS)
+
+    assert names == ["test_0"]
+
+
+def test_nothing_is_taken_after_the_end() -> None:
+    threads = Threads("test", 1)
+    threads.close()
+
+    assert not threads.submit(lambda: None)
+
+
+def test_what_is_done_at_once_has_ended_when_the_call_returns(jobs: Jobs) -> None:
+    done_on: list[threading.Thread] = []
+
+    def work(_: Running) -> None:
+        done_on.append(threading.current_thread())
+
+    transfer = jobs.start("a copy", SECONDS, Plan(work, at_once=True))
+
+    assert done_on == [threading.current_thread()]
+    assert transfer.state is State.DONE
+    assert transfer.settled
+
+
+def test_work_that_was_given_up_before_it_began_is_not_begun(jobs: Jobs) -> None:
+    go_on, worked, full = threading.Event(), threading.Event(), threading.Semaphore(0)
+
+    def hold(_: Running) -> None:
+        full.release()
+        assert go_on.wait(SECONDS)
+
+    held = [jobs.start("a copy", SECONDS, Plan(hold)) for _ in range(MAX_THREADS)]
+    for _ in held:
+        assert full.acquire(timeout=SECONDS)
+    waiting = jobs.start("another", SECONDS, Plan(lambda _: worked.set()))
+    waiting.cancel()
+    go_on.set()
+
+    assert waiting.settle(SECONDS)
+    assert not worked.is_set()
+
+
+def test_what_breaks_at_once_is_an_ended_transfer_too(
+    jobs: Jobs, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(_: Running) -> None:
+        raise ZeroDivisionError
+
+    transfer = jobs.start("a copy", SECONDS, Plan(broken, at_once=True))
+
+    with pytest.raises(TransferError, match="a copy broke"):
+        transfer.wait(SECONDS)
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_an_earlier_deadline_is_kept_behind_a_later_one() -> None:
+    """The thread sleeps for the later one when the earlier one comes."""
+    with closing(Deadlines()) as deadlines:
+        late, soon = Running("late"), Running("soon")
+        deadlines.add(late, 60)
+        deadlines.add(soon, 0.05)
+
+        with pytest.raises(TransferError, match="soon took too long"):
+            soon.wait(SECONDS)
+        assert not late.over
+
+
+def test_transfers_that_ended_are_not_kept_until_their_deadline() -> None:
+    with closing(Deadlines()) as deadlines:
+        # Still under way and next of all, so the thread sleeps.
+        deadlines.add(Running("first"), 1800)
+        for number in range(10 * SWEEP_AT_LEAST):
+            transfer = Running(str(number))
+            deadlines.add(transfer, 3600)
+            transfer.leave()
+
+        assert len(deadlines._heap) <= SWEEP_AT_LEAST + 1
+
+
+def test_many_that_are_under_way_are_all_kept() -> None:
+    with closing(Deadlines()) as deadlines:
+        running = [Running(str(number)) for number in range(2 * SWEEP_AT_LEAST)]
+        for transfer in running:
+            deadlines.add(transfer, 0.2)
+
+        for transfer in running:
+            with pytest.raises(TransferError):
+                transfer.wait(SECONDS)
+            assert transfer.state is State.TIMED_OUT

@@ -1,0 +1,370 @@
+"""Checksums and several connections of the tcp backend, and peers that are slow."""
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pdgate.transfer.base import (
+    Corrupted,
+    Descriptor,
+    OutOfBounds,
+    PeerLost,
+    Range,
+    Region,
+    StaleDescriptor,
+    State,
+    TransferError,
+)
+from pdgate.transfer.kit.listener import Listener, shut
+from pdgate.transfer.tcp import backend as tcp
+from pdgate.transfer.tcp import owner as tcp_owner
+from pdgate.transfer.tcp import wire
+from pdgate.transfer.tcp.backend import Tcp
+from pdgate.transfer.tcp.stripes import split
+from tests.support.kv_owner import pattern
+
+SECONDS = 10.0
+LENGTH = 64 << 10
+ALL = [Range(0, 0, LENGTH)]
+
+Change = Callable[[bytes, int], bytes]
+"""What a relay makes of the bytes that it reads, and how many went before them."""
+
+
+@contextmanager
+def relay(to: Descriptor, out: Change, back: Change) -> Iterator[Descriptor]:
+    """A line to the owner that changes what goes over it."""
+
+    def pump(source: socket.socket, sink: socket.socket, change: Change) -> None:
+        passed = 0
+        try:
+            while data := source.recv(1 << 16):
+                sink.sendall(change(data, passed))
+                passed += len(data)
+        except OSError:
+            # One of the two hung up; so does the line.
+            return
+        finally:
+            shut(source)
+            shut(sink)
+
+    def serve(sock: socket.socket) -> None:
+        with socket.create_connection((to.address["host"], to.address["port"])) as owner:
+            answers = threading.Thread(target=pump, args=(owner, sock, back))
+            answers.start()
+            pump(sock, owner, out)
+            answers.join()
+
+    listening = socket.create_server(("127.0.0.1", 0))
+    listener = Listener("test-relay", listening, serve)
+    try:
+        port = listening.getsockname()[1]
+        yield replace(to, address={**to.address, "host": "127.0.0.1", "port": port})
+    finally:
+        listener.close()
+
+
+def same(data: bytes, passed: int) -> bytes:
+    return data
+
+
+def flip(at: int) -> Change:
+    """One bit of the byte that comes as number `at`."""
+
+    def change(data: bytes, passed: int) -> bytes:
+        changed = bytearray(data)
+        if passed <= at < passed + len(data):
+            changed[at - passed] ^= 1
+        return bytes(changed)
+
+    return change
+
+
+def filled(backend: Tcp, length: int = LENGTH) -> Region:
+    region = backend.allocate(length)
+    region.memory[:] = (pattern(251) * (length // 251 + 1))[:length]
+    return region
+
+
+HEAD = 32 + 16 + 4
+"""Of a checked request for one range."""
+ANSWER = 8 + 4
+
+
+@pytest.mark.parametrize("at", [HEAD, HEAD + LENGTH // 2, HEAD + LENGTH - 1, HEAD + LENGTH])
+def test_a_flipped_byte_of_a_write_is_a_named_failure_and_is_not_counted(at: int) -> None:
+    with closing(Tcp()) as ours, closing(Tcp(crc=True)) as theirs:
+        remote = theirs.allocate(LENGTH)
+        arrival = theirs.expect(remote, 7, 1, SECONDS)
+        with relay(remote.descriptor, flip(at), same) as bent:
+            transfer = ours.write(filled(ours), bent, ALL, SECONDS, 7)
+
+            with pytest.raises(Corrupted):
+                transfer.wait(SECONDS)
+            assert transfer.settled
+            assert arrival.state is State.RUNNING
+
+            # The line goes on: only one byte was flipped, once.
+            ours.write(filled(ours), bent, ALL, SECONDS, 7).wait(SECONDS)
+        arrival.wait(SECONDS)
+
+
+@pytest.mark.parametrize("at", [ANSWER, ANSWER + LENGTH - 1, ANSWER + LENGTH + 3])
+def test_a_flipped_byte_of_a_read_is_a_named_failure(at: int) -> None:
+    with (
+        closing(Tcp(crc=True)) as ours,
+        closing(Tcp()) as theirs,
+        relay(filled(theirs).descriptor, same, flip(at)) as bent,
+    ):
+        transfer = ours.read(ours.allocate(LENGTH), bent, ALL, SECONDS)
+
+        with pytest.raises(Corrupted):
+            transfer.wait(SECONDS)
+
+
+@pytest.mark.parametrize("at", range(HEAD))
+def test_a_flipped_byte_of_a_request_never_moves_anything_elsewhere(at: int) -> None:
+    """Not even the magic or the addresses."""
+    with closing(Tcp()) as ours, closing(Tcp(crc=True)) as theirs:
+        remote, bystander = theirs.allocate(2 * LENGTH), theirs.allocate(LENGTH)
+        half = [Range(0, LENGTH, LENGTH)]
+        with (
+            relay(remote.descriptor, flip(at), same) as bent,
+            pytest.raises(TransferError),
+        ):
+            # A count that was flipped upwards leaves the owner waiting for more.
+            ours.write(filled(ours), bent, half, 0.2, 1).wait(SECONDS)
+
+        assert not any(remote.memory)
+        assert not any(bystander.memory)
+
+
+def test_without_checksums_a_flipped_byte_goes_unseen() -> None:
+    """So the tests above see the checksum at work, and not the kernel's."""
+    with closing(Tcp()) as ours, closing(Tcp()) as theirs:
+        remote, local = theirs.allocate(LENGTH), filled(ours)
+        with relay(remote.descriptor, flip(HEAD + 100), same) as bent:
+            ours.write(local, bent, ALL, SECONDS).wait(SECONDS)
+
+        assert remote.memory != local.memory
+
+
+def test_an_owner_with_checksums_refuses_peers_without() -> None:
+    with closing(Tcp()) as ours, closing(Tcp(crc=True)) as theirs:
+        remote = theirs.allocate(LENGTH)
+        without = {**remote.descriptor.address, "crc": False}
+
+        with pytest.raises(TransferError):
+            ours.write(
+                filled(ours), replace(remote.descriptor, address=without), ALL, SECONDS
+            ).wait(SECONDS)
+
+        assert not any(remote.memory)
+
+
+@pytest.mark.parametrize("crc", [False, True])
+def test_the_bytes_of_a_refused_write_are_dropped_and_the_line_stays_good(crc: bool) -> None:
+    """They are sent without waiting for leave."""
+    with closing(Tcp(crc=crc)) as ours, closing(Tcp()) as theirs:
+        local, remote = filled(ours), theirs.allocate(LENGTH)
+        ours.write(local, remote.descriptor, ALL, SECONDS).wait(SECONDS)
+        (before,) = ours._links._idle.values()
+        first = before[0]
+        gone = theirs.allocate(LENGTH)
+        gone.close()
+        lie = replace(remote.descriptor, length=LENGTH + 1)
+        for bad, ranges, error in (
+            (gone.descriptor, ALL, StaleDescriptor),
+            (lie, [Range(0, 1, LENGTH)], OutOfBounds),
+        ):
+            with pytest.raises(error):
+                ours.write(local, bad, ranges, SECONDS).wait(SECONDS)
+
+        remote.memory[:] = bytes(LENGTH)
+        ours.write(local, remote.descriptor, ALL, SECONDS).wait(SECONDS)
+
+        assert remote.memory == local.memory
+        (after,) = ours._links._idle.values()
+        assert after == [first]
+
+
+@given(st.lists(st.integers(1, 30), max_size=20), st.integers(1, 5), st.integers(1, 40))
+def test_shares_are_the_pieces_in_order_and_about_even(
+    lengths: list[int], most: int, least: int
+) -> None:
+    starts = [sum(lengths[:i]) for i in range(len(lengths))]
+    pieces = [(at, 3 * at, length) for at, length in zip(starts, lengths, strict=True)]
+
+    shares = split(pieces, most, least)
+
+    moved = [
+        (local + i, remote + i)
+        for share in shares
+        for local, remote, length in share
+        for i in range(length)
+    ]
+    assert moved == [(local + i, remote + i) for local, remote, n in pieces for i in range(n)]
+    sizes = [sum(length for _, _, length in share) for share in shares]
+    assert 1 <= len(shares) <= most
+    assert max(sizes) - min(sizes) <= 1
+    assert len(shares) == 1 or min(sizes) >= least
+
+
+@pytest.fixture
+def small_shares(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tcp, "STRIPE_BYTES", LENGTH // 8)
+
+
+@pytest.mark.parametrize("crc", [False, True])
+def test_a_write_over_several_connections_is_whole_and_counts_once(
+    crc: bool, small_shares: None
+) -> None:
+    with closing(Tcp(connections=4, crc=crc)) as ours, closing(Tcp()) as theirs:
+        local, remote = filled(ours), theirs.allocate(LENGTH)
+        pages = [Range(i * 1024, (63 - i) * 1024, 1024) for i in range(64)]
+
+        ours.write(local, remote.descriptor, pages, SECONDS, 5).wait(SECONDS)
+
+        theirs.expect(remote, 5, 1, SECONDS).wait(SECONDS)
+        assert theirs.expect(remote, 5, 1, SECONDS).state is State.RUNNING
+        back = ours.allocate(LENGTH)
+        ours.read(back, remote.descriptor, pages, SECONDS).wait(SECONDS)
+        assert back.memory == local.memory
+        (idle,) = ours._links._idle.values()
+        assert 1 < len(idle) <= 4
+
+
+def test_a_transfer_over_several_connections_ends_with_what_went_wrong_first(
+    small_shares: None,
+) -> None:
+    """And not with what became of the other connections."""
+    with closing(Tcp(connections=4)) as ours, closing(Tcp()) as theirs:
+        local, gone = filled(ours), theirs.allocate(LENGTH)
+        gone.close()
+
+        for _ in range(10):
+            with pytest.raises(StaleDescriptor):
+                ours.write(local, gone.descriptor, ALL, SECONDS, 1).wait(SECONDS)
+
+
+def test_a_connection_that_breaks_ends_all_of_a_transfer(small_shares: None) -> None:
+    """The others would move bytes that nobody has any use for."""
+    accepted = threading.Semaphore(0)
+    first = threading.Event()
+
+    def serve(sock: socket.socket) -> None:
+        accepted.release()
+        if not first.is_set():
+            first.set()
+            # When all four are there; the others are left hanging.
+            for _ in range(4):
+                assert accepted.acquire(timeout=SECONDS)
+            return
+        while sock.recv(1 << 16):
+            pass
+
+    listening = socket.create_server(("127.0.0.1", 0))
+    listener = Listener("test", listening, serve)
+    try:
+        address = {"host": "127.0.0.1", "port": listening.getsockname()[1]}
+        remote = Descriptor("tcp", "00" * 16, LENGTH, address)
+        with closing(Tcp(connections=4)) as ours:
+            transfer = ours.write(filled(ours), remote, ALL, 60, 1)
+
+            with pytest.raises(PeerLost):
+                transfer.wait(SECONDS)
+            assert transfer.settle(SECONDS)
+    finally:
+        listener.close()
+
+
+@pytest.mark.parametrize("connections", [1, 4])
+def test_a_receiver_that_does_not_keep_up_holds_up_nobody_and_can_be_given_up(
+    connections: int, small_shares: None
+) -> None:
+    """It reads a little and then nothing, so that more is on its way than sockets hold."""
+    length = 64 << 20
+    closing_down = threading.Event()
+
+    def slow(sock: socket.socket) -> None:
+        sock.recv(1000)
+        closing_down.wait(SECONDS)
+
+    listening = socket.create_server(("127.0.0.1", 0))
+    listener = Listener("test", listening, slow)
+    try:
+        with ExitStack() as stack:
+            ours = stack.enter_context(closing(Tcp(connections=connections)))
+            theirs = stack.enter_context(closing(Tcp()))
+            local, quick = ours.allocate(length), theirs.allocate(LENGTH)
+            address = {"host": "127.0.0.1", "port": listening.getsockname()[1]}
+            remote = Descriptor("tcp", "00" * 16, length, address)
+            stuck = ours.write(local, remote, [Range(0, 0, length)], 60, 1)
+
+            ours.write(local, quick.descriptor, ALL, SECONDS).wait(SECONDS)
+            assert stuck.state is State.RUNNING
+
+            with pytest.raises(TransferError, match="took over"):
+                stuck.wait(0.05)
+            assert stuck.settle(SECONDS)
+    finally:
+        closing_down.set()
+        listener.close()
+
+
+def test_an_owner_lets_go_of_a_reader_that_stopped_reading(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its thread and its hold on the region end, so that the region can be closed at once."""
+    monkeypatch.setattr(tcp_owner, "STALL_SECONDS", 0.1)
+    with closing(Tcp()) as theirs:
+        remote = theirs.allocate(64 << 20)
+        address = remote.descriptor.address
+        with socket.create_connection((address["host"], address["port"])) as sock:
+            epoch = bytes.fromhex(remote.descriptor.epoch)
+            sock.sendall(wire.encode(wire.Request(wire.Op.READ, epoch, [0], [64 << 20])))
+            sock.settimeout(SECONDS)
+            assert sock.recv(8, socket.MSG_WAITALL) == wire.answer(wire.Status.OK, checked=False)
+
+            (serving,) = theirs._owner._listener._open.values()
+            serving.join(SECONDS)
+
+            assert not serving.is_alive()
+            assert not remote._users  # type: ignore[attr-defined]
+
+
+def test_the_owner_of_the_memory_may_ask_for_several_connections(small_shares: None) -> None:
+    """As the mover of its peer, which has no settings of its own, is told by it alone."""
+    with closing(Tcp()) as ours, closing(Tcp(connections=4)) as theirs:
+        local, remote = filled(ours), theirs.allocate(LENGTH)
+
+        ours.write(local, remote.descriptor, ALL, SECONDS).wait(SECONDS)
+
+        assert remote.memory == local.memory
+        (idle,) = ours._links._idle.values()
+        assert 1 < len(idle) <= 4
+
+
+@pytest.mark.parametrize("asked", [0, -1, 10**9, "8", None])
+def test_a_peer_that_asks_for_a_strange_number_of_connections_gets_what_is_possible(
+    asked: object, small_shares: None
+) -> None:
+    with closing(Tcp()) as ours, closing(Tcp()) as theirs:
+        local, remote = filled(ours), theirs.allocate(LENGTH)
+        address = {**remote.descriptor.address, "connections": asked}
+
+        ours.write(local, replace(remote.descriptor, address=address), ALL, SECONDS).wait(SECONDS)
+
+        assert remote.memory == local.memory
+
+
+@pytest.mark.parametrize("connections", [0, 17])
+def test_there_is_at_least_one_connection_and_not_any_number(connections: int) -> None:
+    with pytest.raises(ValueError, match=f"1 to 16 .*{connections}"):
+        Tcp(connections=connections)

@@ -1,0 +1,175 @@
+"""What only the tcp backend can do wrong."""
+
+import contextlib
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pdgate.transfer.base import Descriptor, PeerLost, Range, Region, State, TransferError
+from pdgate.transfer.kit.listener import Listener
+from pdgate.transfer.tcp import wire
+from pdgate.transfer.tcp.backend import Tcp
+
+SECONDS = 10.0
+OK = wire.answer(wire.Status.OK, checked=False)
+
+
+@contextmanager
+def owner(serve: Callable[[socket.socket], None]) -> Iterator[Descriptor]:
+    """An owner that answers as a test wants it to."""
+    sock = socket.create_server(("127.0.0.1", 0))
+    listener = Listener("test", sock, serve)
+    address = {"host": "127.0.0.1", "port": sock.getsockname()[1]}
+    try:
+        yield Descriptor("tcp", "00" * 16, 4096, address)
+    finally:
+        listener.close()
+
+
+@pytest.fixture
+def backend() -> Iterator[Tcp]:
+    with closing(Tcp()) as tcp:
+        yield tcp
+
+
+@pytest.fixture
+def local(backend: Tcp) -> Region:
+    return backend.allocate(4096)
+
+
+def dial(backend: Tcp) -> socket.socket:
+    address = backend.allocate(1).descriptor.address
+    sock = socket.create_connection((address["host"], address["port"]))
+    sock.settimeout(SECONDS)
+    return sock
+
+
+def test_an_owner_that_hangs_up_halfway_is_lost(backend: Tcp, local: Region) -> None:
+    def half(sock: socket.socket) -> None:
+        wire.receive_request(sock)
+        sock.sendall(OK)
+        sock.sendall(b"x" * 2048)
+
+    with owner(half) as remote:
+        transfer = backend.read(local, remote, [Range(0, 0, 4096)], SECONDS)
+
+        with pytest.raises(PeerLost, match="hung up in the middle"):
+            transfer.wait(SECONDS)
+        assert transfer.settled
+
+
+def test_a_cancelled_read_leaves_the_memory_alone_once_it_settled(
+    backend: Tcp, local: Region
+) -> None:
+    """The owner goes on to send, and nothing of it lands."""
+    started, go_on, sent = threading.Event(), threading.Event(), threading.Event()
+
+    def slow(sock: socket.socket) -> None:
+        wire.receive_request(sock)
+        sock.sendall(OK)
+        sock.sendall(b"x" * 100)
+        started.set()
+        go_on.wait(SECONDS)
+        try:
+            sock.sendall(b"y" * 3996)
+        finally:
+            sent.set()
+
+    with owner(slow) as remote:
+        transfer = backend.read(local, remote, [Range(0, 0, 4096)], SECONDS)
+        assert started.wait(SECONDS)
+        transfer.cancel()
+        assert transfer.settle(SECONDS)
+        go_on.set()
+        assert sent.wait(SECONDS)
+
+    assert transfer.state is State.CANCELLED
+    assert b"y" not in bytes(local.memory)
+
+
+def test_something_else_on_the_port_is_an_error(backend: Tcp, local: Region) -> None:
+    def http(sock: socket.socket) -> None:
+        sock.recv(10)
+        sock.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+    with (
+        owner(http) as remote,
+        pytest.raises(TransferError, match=r"something else|reset"),
+    ):
+        backend.read(local, remote, [Range(0, 0, 1)], SECONDS).wait(SECONDS)
+
+
+@pytest.mark.parametrize(
+    "address", [{}, {"host": "h"}, {"host": "h", "port": 0}, {"host": 5, "port": 5}]
+)
+def test_a_descriptor_without_an_address_is_refused(
+    address: dict[str, object], backend: Tcp, local: Region
+) -> None:
+    with pytest.raises(TransferError, match="descriptor has no"):
+        backend.read(local, Descriptor("tcp", "00" * 16, 4096, address), [], SECONDS)
+
+
+def test_an_epoch_that_is_none_is_refused(backend: Tcp, local: Region) -> None:
+    for epoch in ("", "zz" * 16, "00" * 15):
+        with pytest.raises(TransferError, match="epoch"):
+            backend.read(local, replace(local.descriptor, epoch=epoch), [], SECONDS)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.binary(min_size=1, max_size=200))
+def test_garbage_ends_its_own_connection_only(data: bytes) -> None:
+    with closing(Tcp()) as tcp:
+        with dial(tcp) as sock:
+            sock.sendall(data)
+            # What was left unread makes its end a reset, which may come before ours.
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_WR)
+            with contextlib.suppress(ConnectionResetError):
+                while sock.recv(4096):
+                    pass
+        region = tcp.allocate(10)
+        tcp.read(region, region.descriptor, [Range(0, 5, 5)], SECONDS).wait(SECONDS)
+
+
+def test_a_request_for_too_many_ranges_is_refused_unread(backend: Tcp) -> None:
+    head = struct.pack("<4sBBxx16sII", wire.MAGIC, wire.Op.READ, 0, bytes(16), 0, 2**32 - 1)
+    with dial(backend) as sock:
+        sock.sendall(head)
+
+        assert wire.receive_answer(sock, checked=False) is wire.Status.BAD_REQUEST
+        assert sock.recv(1) == b""
+
+
+def test_the_owner_checks_every_range_itself(backend: Tcp) -> None:
+    """2**64 - 1 must not wrap around to an offset inside."""
+    region = backend.allocate(4096)
+    epoch = bytes.fromhex(region.descriptor.epoch)
+    with dial(backend) as sock:
+        for bad in ((4096, 1), (2**64 - 1, 2), (0, 4097)):
+            offset, length = bad
+            asked = wire.Request(wire.Op.READ, epoch, [0, offset], [1, length])
+            sock.sendall(wire.encode(asked))
+            assert wire.receive_answer(sock, checked=False) is wire.Status.OUT_OF_BOUNDS
+
+
+def test_connections_are_used_again(backend: Tcp, local: Region) -> None:
+    accepted: list[socket.socket] = []
+
+    def count(sock: socket.socket) -> None:
+        accepted.append(sock)
+        while request := wire.receive_request(sock):
+            sock.sendall(OK)
+            sock.sendall(bytes(request.bytes))
+
+    with owner(count) as remote:
+        for _ in range(5):
+            backend.read(local, remote, [Range(0, 0, 9)], SECONDS).wait(SECONDS)
+
+    assert len(accepted) == 1

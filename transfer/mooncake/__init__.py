@@ -1,0 +1,1 @@
+"""Through Mooncake's transfer engine."""

@@ -1,0 +1,192 @@
+"""KV transfer by NIXL over UCX: RDMA, shared memory or TCP; visiting/ keeps its rules.
+
+It is what vLLM's NixlConnector uses. UCX chooses the transport for each pair; set its own
+variables (UCX_TLS, UCX_NET_DEVICES) to choose for it. On a loopback host it is told to
+listen there only.
+
+What we do not leave to it (observed with nixl-cu12 1.5.1): a peer that deregistered its
+memory is read and written all the same, releasing a transfer under way is no cancel, and
+what a peer knows of us is a snapshot. A counted write carries a notice, which NIXL
+delivers after the data, so the owner counts what it has seen and not what it was told.
+"""
+
+import contextlib
+import ipaddress
+import threading
+import time
+from collections import OrderedDict
+from typing import Any, ClassVar
+
+from pdgate.transfer.base import PeerLost, TransferError
+from pdgate.transfer.descriptors import new_epoch
+from pdgate.transfer.kit.op import Op
+from pdgate.transfer.nixl import library as nixl_library
+from pdgate.transfer.visiting.backend import Visiting
+from pdgate.transfer.visiting.library import Library, Move
+
+FIRST_LOOK_SECONDS = 50e-6
+LONGEST_LOOK_SECONDS = 1e-3
+NOTICE_SECONDS = 5.0
+MAX_UNCLAIMED_NOTICES = 4096
+MEMORY = "DRAM"
+UCX = "UCX"
+
+
+class Nixl(Visiting):
+    name: ClassVar = "nixl"
+
+    def __init__(
+        self,
+        host: str = "127.0.0.1",
+        advertise: str = "",
+        *,
+        port: int = 0,
+        plugin: str = UCX,
+        progress_microseconds: int = nixl_library.PROGRESS_MICROSECONDS,
+    ) -> None:
+        """`plugin`: NIXL's, it moves the bytes. `progress_microseconds`: between two looks of its
+        progress thread; 0 takes a core for it.
+
+        Raises LookupError (not installed), ValueError, OSError.
+        """
+        if progress_microseconds < 0:
+            raise ValueError(f"nixl cannot look every {progress_microseconds} µs")
+        self._plugin, self._progress_microseconds = plugin, progress_microseconds
+        super().__init__(host, advertise, port=port)
+
+    def open_library(self, host: str, advertise: str) -> Library:
+        ucx = "NET_DEVICES=lo" if self._plugin == UCX and _is_loopback(host) else ""
+        return Agent(ucx, self._plugin, self._progress_microseconds)
+
+
+class Agent(Library):
+    def __init__(
+        self,
+        ucx: str = "",
+        plugin: str = UCX,
+        progress_microseconds: int = nixl_library.PROGRESS_MICROSECONDS,
+    ) -> None:
+        """`ucx`: settings for UCX, as NIXL's `engine_config` takes them.
+
+        Raises LookupError, OSError.
+        """
+        api = nixl_library.load()
+        self._errors = nixl_library.errors(api)
+        # A new name for each life, so that peers never take us for the one before.
+        settings = {"engine_config": ucx} if ucx else {}
+        self._agent = nixl_library.agent(api, new_epoch(), plugin, settings, progress_microseconds)
+        self._lock = threading.Lock()
+        self._registered: dict[int, Any] = {}
+        self._card: bytes = self._agent.get_agent_metadata()
+        self._met: dict[str, bytes] = {}
+        self._names: dict[bytes, str] = {}
+        self._notices: OrderedDict[bytes, None] = OrderedDict()
+
+    def card(self) -> bytes:
+        """Metadata of all that is registered now."""
+        return self._card
+
+    def register(self, address: int, length: int) -> None:
+        with self._lock, self._translated("registering memory"):
+            memory = [(address, length, 0, "")]
+            self._registered[address] = self._agent.register_memory(memory, MEMORY)
+            self._card = self._agent.get_agent_metadata()
+
+    def unregister(self, address: int, length: int) -> None:
+        with self._lock, self._translated("deregistering memory"):
+            self._agent.deregister_memory(self._registered.pop(address))
+            self._card = self._agent.get_agent_metadata()
+
+    def move(self, move: Move) -> None:
+        peer = self._meet(move.card)
+        try:
+            with self._translated(str(move.op)):
+                self._transfer(move, peer)
+        except TransferError:
+            # Disconnected, so that nothing of it moves any more; met anew the next time.
+            self._forget(move.card)
+            raise
+
+    def landed(self, notice: bytes) -> bool:
+        until = time.monotonic() + NOTICE_SECONDS
+        look_seconds = FIRST_LOOK_SECONDS
+        while not self._claim(notice):
+            if time.monotonic() > until:
+                return False
+            time.sleep(look_seconds)
+            look_seconds = min(2 * look_seconds, LONGEST_LOOK_SECONDS)
+        return True
+
+    def close(self) -> None:
+        """Its destructor disconnects, and joins the progress thread."""
+        with self._lock:
+            nixl_library.destroy(self._agent)
+
+    def _transfer(self, move: Move, peer: str) -> None:
+        agent, notice = self._agent, move.notice or b""
+        if not move.pieces:
+            if move.notice:
+                agent.send_notif(peer, notice)
+            return
+        local = agent.get_xfer_descs([(one.local, one.length, 0) for one in move.pieces], MEMORY)
+        remote = agent.get_xfer_descs([(one.remote, one.length, 0) for one in move.pieces], MEMORY)
+        op = "READ" if move.op is Op.READ else "WRITE"
+        handle = agent.initialize_xfer(op, local, remote, peer, notice)
+        try:
+            state = agent.transfer(handle)
+            look_seconds = FIRST_LOOK_SECONDS
+            while state == "PROC":
+                if move.stranded():
+                    raise PeerLost("nobody is there any more, or we are closing")
+                time.sleep(look_seconds)
+                look_seconds = min(2 * look_seconds, LONGEST_LOOK_SECONDS)
+                state = agent.check_xfer_state(handle)
+        finally:
+            # One that cannot be cancelled now goes when the peer is forgotten. A handle in the
+            # frames of an error would keep the agent alive beyond its end.
+            with contextlib.suppress(*self._errors):
+                agent.release_xfer_handle(handle)
+            del handle
+        if state != "DONE":
+            raise TransferError(f"nixl's {move.op} failed: {state}")
+
+    def _meet(self, card: bytes) -> str:
+        """NIXL's name of the peer; what we know of it is brought up to date."""
+        with self._lock:
+            name: str | None = self._names.get(card)
+            if name is None:
+                with self._translated("meeting the peer"):
+                    name = self._agent.add_remote_agent(card).decode()
+                self._names.pop(self._met.get(name, b""), None)
+                self._met[name], self._names[card] = card, name
+            return name
+
+    def _forget(self, card: bytes) -> None:
+        with self._lock:
+            name = self._names.pop(card, None)
+            if name is not None:
+                del self._met[name]
+                # It may have gone by itself, and that is what is wanted.
+                with contextlib.suppress(*self._errors):
+                    self._agent.remove_remote_agent(name)
+
+    def _claim(self, notice: bytes) -> bool:
+        with self._lock, self._translated("looking for notices"):
+            for notices in self._agent.get_new_notifs().values():
+                self._notices.update(dict.fromkeys(notices))
+            found = notice in self._notices
+            self._notices.pop(notice, None)
+            # Those of writers that left before they asked us to count.
+            while len(self._notices) > MAX_UNCLAIMED_NOTICES:
+                self._notices.popitem(last=False)
+            return found
+
+    def _translated(self, what: str) -> nixl_library.Translated:
+        return nixl_library.Translated(what, self._errors)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,112 @@
+"""The owner's side of shm: regions by epoch, handed out as file descriptors."""
+
+import os
+import socket
+import threading
+
+import numpy as np
+import numpy.typing as npt
+
+from pdgate.transfer.base import Descriptor, StaleDescriptor
+from pdgate.transfer.kit.arrivals import Arrivals
+from pdgate.transfer.kit.listener import Listener
+from pdgate.transfer.kit.regions import LocalMemory
+from pdgate.transfer.memory import address
+from pdgate.transfer.shm import wire
+from pdgate.transfer.shm.segment import create
+
+
+class ShmMemory(LocalMemory):
+    """Memory that we may move."""
+
+    def __init__(self, descriptor: Descriptor, memory: memoryview) -> None:
+        super().__init__(memory, descriptor)
+        self.bytes: npt.NDArray[np.uint8] = np.frombuffer(memory, np.uint8)
+
+
+class ShmRegion(ShmMemory):
+    """Memory that peers may reach: a segment, or somebody else's beside an empty segment."""
+
+    arrivals: Arrivals
+
+    def __init__(
+        self, descriptor: Descriptor, owner: "Owner", registered: memoryview | None = None
+    ) -> None:
+        """Raises TransferError, OSError."""
+        self.epoch = bytes.fromhex(descriptor.epoch)
+        length = descriptor.length if registered is None else 0
+        self._fd, self.segment = create(length, self.epoch)
+        super().__init__(descriptor, self.segment.memory if registered is None else registered)
+        self._address = 0 if registered is None else address(registered)
+        self.arrivals = Arrivals()
+        self._owner = owner
+        self._lock = threading.Lock()
+
+    def share(self) -> int | None:
+        return None if self._address else self._fd
+
+    def hand_to(self, sock: socket.socket) -> bool:
+        """False if it is closed. Under the lock, so that the descriptor stays open."""
+        with self._lock:
+            if not self._closed:
+                length = self.descriptor.length
+                wire.send_reply(sock, wire.Status.OK, length, self._fd, self._address)
+            return not self._closed
+
+    def close(self) -> None:
+        """Peers that have it mapped see that the epoch is gone, also in the middle of a read.
+
+        The memory itself is freed when the last view of it is. Registered memory is its
+        owner's, and a copy that is under way in another process goes on to its end.
+        """
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            self.segment.revoke()
+            os.close(self._fd)
+        self._owner.forget(self)
+        self.arrivals.fail(StaleDescriptor("the region was closed"))
+
+
+class Owner:
+    def __init__(self, name: str) -> None:
+        """Raises OSError if the name is taken by a living process."""
+        sock = wire.new_socket()
+        try:
+            sock.bind(wire.path(name))
+            sock.listen(128)
+        except BaseException:
+            sock.close()
+            raise
+        self._regions: dict[bytes, ShmRegion] = {}
+        self._listener = Listener("pdgate-shm", sock, self._serve)
+
+    def add(self, region: ShmRegion) -> None:
+        self._regions[region.epoch] = region
+
+    def forget(self, region: ShmRegion) -> None:
+        self._regions.pop(region.epoch, None)
+
+    def close(self) -> None:
+        for region in list(self._regions.values()):
+            region.close()
+        self._listener.close()
+
+    def _serve(self, sock: socket.socket) -> None:
+        try:
+            # Read first: hanging up on unread bytes would look like a lost owner.
+            epoch = wire.receive_hello(sock)
+            if epoch is None:
+                return
+            if not wire.same_user(sock):
+                wire.send_reply(sock, wire.Status.REFUSED)
+                return
+            region = self._regions.get(epoch)
+            if region is None or not region.hand_to(sock):
+                wire.send_reply(sock, wire.Status.STALE)
+                return
+            while (immediate := wire.receive_landed(sock)) is not None:
+                region.arrivals.count(immediate)
+        except wire.BadMessage:
+            wire.send_reply(sock, wire.Status.REFUSED)

@@ -1,0 +1,1 @@
+"""Over sockets, between any two hosts: a thread for each connection."""

@@ -1,0 +1,125 @@
+"""KV transfer over TCP, for any two hosts: threads, and no copy on our side.
+
+    peer                                     owner
+      | epoch, (offset, length) x n    --->    checks epoch and bounds
+      | read:  <--- status, then the bytes     sendmsg from the pages
+      | write: the bytes ---> status           recv_into the pages
+
+Connections are kept and used again; each carries one transfer at a time. The epoch is
+128 random bits, so it is also what lets a peer in: whoever has no descriptor cannot read.
+Nothing is encrypted: keep the port inside the cluster.
+"""
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from typing import ClassVar
+
+from pdgate.transfer import descriptors
+from pdgate.transfer.base import Descriptor, OutOfBounds, Region
+from pdgate.transfer.kit import memfd
+from pdgate.transfer.kit.jobs import MAX_THREADS, Plan
+from pdgate.transfer.kit.moving import Moving, Order
+from pdgate.transfer.kit.regions import LocalMemory
+from pdgate.transfer.memory import Memory
+from pdgate.transfer.memory import view as view_of
+from pdgate.transfer.tcp.links import InUse, Links
+from pdgate.transfer.tcp.owner import Owner, TcpRegion
+from pdgate.transfer.tcp.stripes import split
+from pdgate.transfer.tcp.talk import Talk, move_together
+from pdgate.transfer.tcp.wire import MAX_RANGES
+
+MAX_CONNECTIONS = 16
+STRIPE_BYTES = 4 << 20
+"""Less than this is not worth another connection."""
+
+
+class Tcp(Moving):
+    name: ClassVar = "tcp"
+
+    def __init__(
+        self,
+        host: str = "127.0.0.1",
+        advertise: str = "",
+        *,
+        port: int = 0,
+        connections: int = 1,
+        crc: bool = False,
+    ) -> None:
+        """Listens on host:port (0: any); peers dial `advertise`, or `host` if that is empty.
+
+        `connections`: a large transfer goes over as many at once. `crc`: all carry checksums.
+        Both are for our transfers and, by the descriptors, for those of peers with our memory.
+        Raises ValueError, OSError.
+        """
+        if not 1 <= connections <= MAX_CONNECTIONS:
+            raise ValueError(f"tcp takes 1 to {MAX_CONNECTIONS} connections, not {connections}")
+        super().__init__()
+        self._owner = Owner(host, port, checked=crc)
+        self._address = {
+            "host": advertise or host,
+            "port": self._owner.port,
+            "connections": connections,
+            "crc": crc,
+        }
+        self._connections, self._crc = connections, crc
+        self._links = Links()
+        # Apart from the jobs, which wait for them.
+        self._helpers = ThreadPoolExecutor(
+            MAX_THREADS * (MAX_CONNECTIONS - 1), thread_name_prefix="pdgate-tcp-share"
+        )
+
+    def allocate(self, length: int) -> Region:
+        fd, memory = memfd.shared(length)
+        return self._open(memory, fd)
+
+    def register(self, memory: Memory) -> Region:
+        return self._open(view_of(memory), None)
+
+    def adopt(self, fd: int, length: int) -> Region:
+        descriptor = Descriptor(self.name, descriptors.new_epoch(), length, {})
+        return LocalMemory(memfd.mapped(fd, length), descriptor)
+
+    def plan(self, order: Order) -> Plan:
+        address, pieces = order.remote.address, order.pieces
+        if len(pieces) > MAX_RANGES:
+            raise OutOfBounds(f"{len(pieces)} ranges are more than {MAX_RANGES}")
+        talk = Talk(
+            self._links,
+            (descriptors.text(address, "host"), descriptors.port(address)),
+            order.op,
+            order.epoch,
+            order.local.memory,
+            self._crc or address.get("crc") is True,
+            InUse(),
+        )
+        theirs = address.get("connections")
+        most = self._connections
+        if isinstance(theirs, int):
+            most = min(max(most, theirs), MAX_CONNECTIONS)
+        shares = split(pieces, most, STRIPE_BYTES)
+        if len(shares) == 1:
+            return Plan(lambda transfer: talk.ask(transfer, pieces, order.immediate))
+        return Plan(
+            lambda transfer: move_together(transfer, talk, shares, order.immediate, self._helpers)
+        )
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+        self._owner.close()
+        self._jobs.close()
+        self._helpers.shutdown(wait=False)
+        self._links.close()
+
+    def _open(self, memory: memoryview, fd: int | None) -> Region:
+        try:
+            with self.open_still():
+                epoch = descriptors.new_epoch()
+                descriptor = Descriptor(self.name, epoch, len(memory), self._address)
+                region = TcpRegion(memory, descriptor, self._owner, fd)
+                self._owner.add(region)
+        except BaseException:
+            if fd is not None:
+                os.close(fd)
+            raise
+        return region

@@ -1,0 +1,102 @@
+"""What peers say to the owner of a region around the bytes that a library moves.
+
+    peer                                        owner
+      | ENTER, epoch [16] --------------------> |  epoch known, region open?
+      | <-- status, ticket, base, length, card  |
+      |     ... the library moves the bytes ... |  the region cannot go meanwhile
+      | LEAVE, counted?, immediate -----------> |  is it still open? count
+      |   or FAIL                               |
+      | <-- status                              |
+
+Whoever hangs up has left, and counts nothing. A connection carries one visit after the
+other. Integers are little-endian; `base` is an address in the owner's memory, the card is
+what the library needs to find the owner, the ticket is new for each visit.
+"""
+
+import secrets
+import socket
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+from pdgate.transfer.tcp.wire import BadRequest, receive, receive_views
+
+MAGIC: Final = b"PDVT"
+TICKET_BYTES: Final = 16
+MAX_CARD_BYTES: Final = 16 << 20
+
+_REQUEST = struct.Struct("<4sBBxx16sI")
+_ANSWER = struct.Struct("<4sBxxx16sQQI")
+
+
+class Word(IntEnum):
+    ENTER = 1
+    LEAVE = 2
+    FAIL = 3
+    """Leaves as well; not all bytes have moved."""
+
+
+class Status(IntEnum):
+    OK = 0
+    STALE = 1
+    MISSING = 2
+    """The write's data were announced as moved, but have not shown up at the owner."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    word: Word
+    epoch: bytes = bytes(16)
+    immediate: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    status: Status
+    ticket: bytes = bytes(TICKET_BYTES)
+    base: int = 0
+    length: int = 0
+    card: bytes = b""
+
+
+def new_ticket() -> bytes:
+    return secrets.token_bytes(TICKET_BYTES)
+
+
+def send_request(sock: socket.socket, request: Request) -> None:
+    counted = request.immediate is not None
+    sock.sendall(_REQUEST.pack(MAGIC, request.word, counted, request.epoch, request.immediate or 0))
+
+
+def receive_request(sock: socket.socket, stall_seconds: float) -> Request | None:
+    """None when the peer hung up between requests. Raises BadRequest, OSError.
+
+    For the first byte it waits for ever, for the others `stall_seconds`.
+    """
+    sock.settimeout(None)
+    head = bytearray(_REQUEST.size)
+    first = sock.recv_into(head)
+    if first == 0:
+        return None
+    sock.settimeout(stall_seconds)
+    receive_views(sock, [memoryview(head)[first:]])
+    magic, word, counted, epoch, immediate = _REQUEST.unpack(head)
+    if magic != MAGIC or word not in tuple(Word) or counted > 1:
+        raise BadRequest
+    return Request(Word(word), epoch, immediate if counted else None)
+
+
+def send_answer(sock: socket.socket, answer: Answer) -> None:
+    head = _ANSWER.pack(
+        MAGIC, answer.status, answer.ticket, answer.base, answer.length, len(answer.card)
+    )
+    sock.sendall(head + answer.card)
+
+
+def receive_answer(sock: socket.socket) -> Answer:
+    """Raises BadRequest, OSError."""
+    magic, status, ticket, base, length, card_bytes = _ANSWER.unpack(receive(sock, _ANSWER.size))
+    if magic != MAGIC or status not in tuple(Status) or card_bytes > MAX_CARD_BYTES:
+        raise BadRequest
+    return Answer(Status(status), ticket, base, length, receive(sock, card_bytes))
