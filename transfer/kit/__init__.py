@@ -6,5 +6,6 @@ running.py, deadlines.py   one transfer and its end; what ends it if nothing els
 arrivals.py                counted writes
 regions.py, memfd.py       registered memory; memory that processes can share
 ranges.py, op.py           lists of ranges, checked and merged
-listener.py                a port whose connections have a thread each
+listener.py, links.py      a port whose connections have a thread each; connections kept
+sockets.py                 whole messages, and pages without a copy
 """

@@ -18,11 +18,12 @@ from pdgate.transfer import descriptors
 from pdgate.transfer.base import Descriptor, OutOfBounds, Region
 from pdgate.transfer.kit import memfd
 from pdgate.transfer.kit.jobs import MAX_THREADS, Plan
+from pdgate.transfer.kit.links import Links
 from pdgate.transfer.kit.moving import Moving, Order
 from pdgate.transfer.kit.regions import LocalMemory
 from pdgate.transfer.memory import Memory
 from pdgate.transfer.memory import view as view_of
-from pdgate.transfer.tcp.links import InUse, Links
+from pdgate.transfer.tcp.in_use import InUse
 from pdgate.transfer.tcp.owner import Owner, TcpRegion
 from pdgate.transfer.tcp.stripes import split
 from pdgate.transfer.tcp.talk import Talk, move_together

@@ -11,6 +11,7 @@ from pdgate.transfer.base import Descriptor, StaleDescriptor
 from pdgate.transfer.kit.arrivals import Arrivals
 from pdgate.transfer.kit.listener import Listener, shut
 from pdgate.transfer.kit.regions import LocalMemory
+from pdgate.transfer.kit.sockets import family_of, send_views
 from pdgate.transfer.tcp import wire
 
 STALL_SECONDS = 30.0
@@ -129,7 +130,7 @@ def _move(sock: socket.socket, request: wire.Request, region: TcpRegion) -> None
     ]
     if request.op is wire.Op.READ:
         trailer = [wire.checksum(views)] if checked else []
-        wire.send_views(sock, [wire.answer(wire.Status.OK, checked=checked), *views, *trailer])
+        send_views(sock, [wire.answer(wire.Status.OK, checked=checked), *views, *trailer])
         return
     status = wire.Status.OK
     try:
@@ -147,7 +148,3 @@ def limit_stalls(sock: socket.socket, seconds: float) -> None:
     limit = struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
-
-
-def family_of(host: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in host else socket.AF_INET

@@ -12,11 +12,13 @@ from pdgate.transfer.base import (
     StaleDescriptor,
     TransferError,
 )
+from pdgate.transfer.kit.links import Address, Links
 from pdgate.transfer.kit.op import Op
 from pdgate.transfer.kit.ranges import Piece
 from pdgate.transfer.kit.running import Interrupted, Running
+from pdgate.transfer.kit.sockets import send_views
 from pdgate.transfer.tcp import wire
-from pdgate.transfer.tcp.links import Address, InUse, Links
+from pdgate.transfer.tcp.in_use import InUse
 
 _REFUSALS: dict[wire.Status, Callable[[str], TransferError]] = {
     wire.Status.STALE: StaleDescriptor,
@@ -83,7 +85,7 @@ def _converse(
     if request.op is wire.Op.WRITE:
         # All at once, without asking whether it is welcome: that would take a round trip.
         trailer = [wire.checksum(views)] if checked else []
-        wire.send_views(sock, [head, *views, *trailer])
+        send_views(sock, [head, *views, *trailer])
         return wire.receive_answer(sock, checked=checked)
     sock.sendall(head)
     status = wire.receive_answer(sock, checked=checked)

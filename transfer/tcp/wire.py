@@ -19,28 +19,24 @@ do are CORRUPT: they may have landed, and are not counted.
 import socket
 import struct
 import zlib
-from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from itertools import chain, islice
+from itertools import chain
 from operator import add
-from typing import Final, TypeVar
+from typing import Final
+
+from pdgate.transfer.kit.sockets import View, receive, receive_first, receive_views
 
 MAGIC: Final = b"PDKV"
 CHECKED_MAGIC: Final = b"PDKC"
 MAX_RANGES: Final = 1 << 20
-MAX_VIEWS_PER_CALL: Final = 1024
-"""IOV_MAX of Linux."""
 
 _REQUEST = struct.Struct("<4sBBxx16sII")
 _RANGE_BYTES: Final = 16
 _ANSWER = struct.Struct("<4sBxxx")
 _CRC = struct.Struct("<I")
 _DROP_BYTES: Final = 256 << 10
-
-View = memoryview | bytes
-V = TypeVar("V", memoryview, bytes, View)
 
 
 class Op(IntEnum):
@@ -105,7 +101,7 @@ def receive_request(sock: socket.socket) -> Request | None:
 
     Between requests it waits for ever; inside one, as long as `sock` does for a piece.
     """
-    head = _first(sock, _REQUEST.size)
+    head = receive_first(sock, _REQUEST.size)
     if not head:
         return None
     magic, number, counted, epoch, immediate, count = _REQUEST.unpack(head)
@@ -147,32 +143,11 @@ def checksum(views: Iterable[View | bytearray]) -> bytes:
     return _CRC.pack(crc)
 
 
-def receive(sock: socket.socket, length: int) -> bytes:
-    """So many bytes; for messages, not for pages. Raises OSError."""
-    if not length:
-        return b""
-    return _rest(sock, sock.recv(length, socket.MSG_WAITALL), length)
-
-
 def receive_bytes(sock: socket.socket, views: Sequence[memoryview], *, checked: bool) -> None:
     """A transfer's. Raises Corrupt, OSError."""
     receive_views(sock, views)
     if checked and receive(sock, _CRC.size) != checksum(views):
         raise Corrupt
-
-
-def receive_views(sock: socket.socket, views: Iterable[memoryview]) -> None:
-    """Fills the views in order, straight from the socket. Raises OSError.
-
-    Many in one call: a call for each page would wake us up for each page.
-    """
-    left = deque(view for view in views if view)
-    while left:
-        batch = list(islice(left, MAX_VIEWS_PER_CALL))
-        got = sock.recvmsg_into(batch, 0, socket.MSG_WAITALL)[0]
-        if got == 0:
-            raise ConnectionResetError("the peer hung up in the middle")
-        _pass(left, got)
 
 
 def drop(sock: socket.socket, request: Request) -> None:
@@ -183,41 +158,3 @@ def drop(sock: socket.socket, request: Request) -> None:
         got = min(left, len(scratch))
         receive_views(sock, [scratch[:got]])
         left -= got
-
-
-def send_views(sock: socket.socket, views: Iterable[View]) -> None:
-    """Sends the views in order, without joining them. Raises OSError."""
-    left = deque(view for view in views if view)
-    while left:
-        _pass(left, sock.sendmsg(list(islice(left, MAX_VIEWS_PER_CALL))))
-
-
-def _pass(left: deque[V], count: int) -> None:
-    """So many bytes of the views are done."""
-    while count:
-        view = left.popleft()
-        if count < len(view):
-            left.appendleft(view[count:])
-            return
-        count -= len(view)
-
-
-def _first(sock: socket.socket, length: int) -> bytes:
-    """Empty if the peer hung up before it."""
-    while True:
-        try:
-            begun = sock.recv(length, socket.MSG_WAITALL)
-        except BlockingIOError:
-            # The kernel's own time limit of the socket: nothing was asked meanwhile.
-            continue
-        return _rest(sock, begun, length) if begun else b""
-
-
-def _rest(sock: socket.socket, begun: bytes, length: int) -> bytes:
-    """A signal or the time limit may cut a read short. Raises OSError."""
-    while len(begun) < length:
-        more = sock.recv(length - len(begun), socket.MSG_WAITALL)
-        if not more:
-            raise ConnectionResetError("the peer hung up in the middle")
-        begun += more
-    return begun

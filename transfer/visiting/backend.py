@@ -25,16 +25,17 @@ from pdgate.transfer import descriptors
 from pdgate.transfer.base import Descriptor, PeerLost, Region, StaleDescriptor, TransferError
 from pdgate.transfer.kit import memfd
 from pdgate.transfer.kit.jobs import Plan
+from pdgate.transfer.kit.links import Address, Links
 from pdgate.transfer.kit.listener import shut
 from pdgate.transfer.kit.moving import Moving, Order
 from pdgate.transfer.kit.running import Interrupted, Running
+from pdgate.transfer.kit.sockets import hung_up
 from pdgate.transfer.memory import Memory, view
-from pdgate.transfer.tcp.links import Address, Links, hung_up
-from pdgate.transfer.tcp.wire import BadRequest
 from pdgate.transfer.visiting import wire
 from pdgate.transfer.visiting.library import Library, Move, Piece
 from pdgate.transfer.visiting.owner import Owner
 from pdgate.transfer.visiting.regions import VisitedMemory, VisitedRegion
+from pdgate.transfer.visiting.wire import BadRequest
 
 
 class Visiting(Moving):

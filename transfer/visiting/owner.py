@@ -4,11 +4,11 @@ import logging
 import socket
 
 from pdgate.transfer.kit.listener import Listener
-from pdgate.transfer.tcp.owner import family_of
-from pdgate.transfer.tcp.wire import BadRequest
+from pdgate.transfer.kit.sockets import family_of
 from pdgate.transfer.visiting import wire
 from pdgate.transfer.visiting.library import Library
 from pdgate.transfer.visiting.regions import VisitedRegion, leave_by
+from pdgate.transfer.visiting.wire import BadRequest
 
 STALL_SECONDS = 30.0
 

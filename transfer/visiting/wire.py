@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
-from pdgate.transfer.tcp.wire import BadRequest, receive, receive_views
+from pdgate.transfer.kit.sockets import receive, receive_views
 
 MAGIC: Final = b"PDVT"
 TICKET_BYTES: Final = 16
@@ -28,6 +28,10 @@ MAX_CARD_BYTES: Final = 16 << 20
 
 _REQUEST = struct.Struct("<4sBBxx16sI")
 _ANSWER = struct.Struct("<4sBxxx16sQQI")
+
+
+class BadRequest(Exception):
+    """The bytes are not ours."""
 
 
 class Word(IntEnum):

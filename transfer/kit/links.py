@@ -1,13 +1,9 @@
 """Connections to owners, kept for the next transfer."""
 
-import select
 import socket
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 
-from pdgate.transfer.kit.listener import shut
-from pdgate.transfer.kit.running import Interrupted
+from pdgate.transfer.kit.sockets import hung_up
 
 Address = tuple[str, int]
 
@@ -53,38 +49,3 @@ class Links:
         with self._lock:
             idle = self._idle.get(address)
             return idle.pop() if idle else None
-
-
-class InUse:
-    """The connections of one transfer, which end together if it is interrupted."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._socks: set[socket.socket] = set()
-        self._interrupted = False
-
-    @contextmanager
-    def using(self, sock: socket.socket) -> Iterator[None]:
-        """Raises Interrupted."""
-        with self._lock:
-            if self._interrupted:
-                raise Interrupted
-            self._socks.add(sock)
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._socks.discard(sock)
-
-    def interrupt(self) -> None:
-        with self._lock:
-            self._interrupted = True
-            for sock in self._socks:
-                shut(sock)
-
-
-def hung_up(sock: socket.socket) -> bool:
-    """For a connection on which the peer has nothing to say: any event is its end."""
-    watch = select.poll()
-    watch.register(sock, select.POLLIN | select.POLLRDHUP)
-    return bool(watch.poll(0))

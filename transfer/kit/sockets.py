@@ -1,0 +1,84 @@
+"""Messages and pages over a blocking socket: whole, in few calls, and without a copy."""
+
+import select
+import socket
+from collections import deque
+from collections.abc import Iterable
+from itertools import islice
+from typing import Final, TypeVar
+
+MAX_VIEWS_PER_CALL: Final = 1024
+"""IOV_MAX of Linux."""
+
+View = memoryview | bytes
+V = TypeVar("V", memoryview, bytes, View)
+
+
+def receive(sock: socket.socket, length: int) -> bytes:
+    """So many bytes; for messages, not for pages. Raises OSError."""
+    if not length:
+        return b""
+    return _rest(sock, sock.recv(length, socket.MSG_WAITALL), length)
+
+
+def receive_first(sock: socket.socket, length: int) -> bytes:
+    """However long it takes until they begin; empty if the peer hung up before. Raises OSError."""
+    while True:
+        try:
+            begun = sock.recv(length, socket.MSG_WAITALL)
+        except BlockingIOError:
+            # The kernel's own time limit of the socket: nothing was asked meanwhile.
+            continue
+        return _rest(sock, begun, length) if begun else b""
+
+
+def receive_views(sock: socket.socket, views: Iterable[memoryview]) -> None:
+    """Fills the views in order, straight from the socket. Raises OSError.
+
+    Many in one call: a call for each page would wake us up for each page.
+    """
+    left = deque(view for view in views if view)
+    while left:
+        batch = list(islice(left, MAX_VIEWS_PER_CALL))
+        got = sock.recvmsg_into(batch, 0, socket.MSG_WAITALL)[0]
+        if got == 0:
+            raise ConnectionResetError("the peer hung up in the middle")
+        _pass(left, got)
+
+
+def send_views(sock: socket.socket, views: Iterable[View]) -> None:
+    """Sends the views in order, without joining them. Raises OSError."""
+    left = deque(view for view in views if view)
+    while left:
+        _pass(left, sock.sendmsg(list(islice(left, MAX_VIEWS_PER_CALL))))
+
+
+def hung_up(sock: socket.socket) -> bool:
+    """For a connection on which the peer has nothing to say: any event is its end."""
+    watch = select.poll()
+    watch.register(sock, select.POLLIN | select.POLLRDHUP)
+    return bool(watch.poll(0))
+
+
+def family_of(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
+
+
+def _pass(left: deque[V], count: int) -> None:
+    """So many bytes of the views are done."""
+    while count:
+        view = left.popleft()
+        if count < len(view):
+            left.appendleft(view[count:])
+            return
+        count -= len(view)
+
+
+def _rest(sock: socket.socket, begun: bytes, length: int) -> bytes:
+    """A signal or the time limit may cut a read short. Raises OSError."""
+    while len(begun) < length:
+        more = sock.recv(length - len(begun), socket.MSG_WAITALL)
+        if not more:
+            raise ConnectionResetError("the peer hung up in the middle")
+        begun += more
+    return begun
