@@ -150,6 +150,13 @@ class Backend(ABC):
         """
         raise TransferError(f"{self.name} moves only memory that it allocated")
 
+    def adopter_options(self) -> Mapping[str, Any]:
+        """What a process that is going to adopt our memory must build its backend with.
+
+        JSON; without what only one of the two can have, such as a port.
+        """
+        return {}
+
     def adopt(self, fd: int, length: int) -> Region:
         """Memory that a process of ours allocated and shared: a local side, no more.
 

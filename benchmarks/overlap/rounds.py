@@ -72,7 +72,7 @@ def run(backend: str, model: Model, rounds: int, say: Callable[[str], None]) -> 
         ours = stack.enter_context(closing(registry.load(backend)))
         region = ours.allocate(model.bytes)
         ends.fill(region.memory)
-        mover = stack.enter_context(closing(ProcessMover(backend, region)))
+        mover = stack.enter_context(closing(ProcessMover(ours, region)))
         # A messenger has the connection here on which D asked; D sees its end.
         line, theirs = socket.socketpair()
         stack.enter_context(line)

@@ -199,7 +199,7 @@ class TwoSided(Connector):
         wanted = self.pushes and self.settings.may(Role.PREFILL)
         # Memory that another process cannot map is moved from here, if more slowly.
         if wanted and self.settings.mover == "process" and region.share() is not None:
-            return ProcessMover(backend.name, region)
+            return ProcessMover(backend, region)
         return ThreadMover(backend, region)
 
     def _keep(self, request_id: str, key: str) -> Keep:

@@ -1,11 +1,12 @@
 """The process that writes an engine's pages: python -m pdgate.transfer.messenger.mover_process
 
-    argv    socket to the engine, KV memory, its length, name of the backend
+    argv    socket to the engine, KV memory, its length, the backend's name and options (JSON)
 
 It maps the same memory as the engine, so an order is a few numbers and the engine's
 interpreter has no part in the copy. It ends when the engine does, however that goes.
 """
 
+import json
 import os
 import socket
 import sys
@@ -62,8 +63,8 @@ class Orders:
 
 
 def main() -> None:
-    sock, memory, length, name = sys.argv[1:]
-    backend = registry.load(name)
+    sock, memory, length, name, options = sys.argv[1:]
+    backend = registry.load(name, **json.loads(options))
     local = backend.adopt(int(memory), int(length))
     os.close(int(memory))
     code = 0

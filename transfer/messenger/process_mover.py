@@ -7,6 +7,7 @@ next destination gets a new one.
 
 import contextlib
 import itertools
+import json
 import os
 import select
 import socket
@@ -17,7 +18,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from pdgate.transfer import descriptors
-from pdgate.transfer.base import Descriptor, PeerLost, Range, Region, TransferError
+from pdgate.transfer.base import Backend, Descriptor, PeerLost, Range, Region, TransferError
 from pdgate.transfer.messenger import mover_wire as wire
 from pdgate.transfer.messenger.mover import Destination, Done, Mover
 from pdgate.transfer.plan.segments import Ranges
@@ -26,9 +27,9 @@ _NUMBERS = itertools.count(1)
 
 
 class ProcessMover(Mover):
-    def __init__(self, backend: str, region: Region) -> None:
-        """Starts it; it takes orders at once and follows them when it is up. Raises OSError,
-        TransferError.
+    def __init__(self, backend: Backend, region: Region) -> None:
+        """`region` is the backend's. Starts it; it takes orders at once and follows them when it is
+        up. Raises OSError, TransferError.
         """
         self._backend = backend
         self._region = region
@@ -69,19 +70,20 @@ class _There(Destination):
 class _Process:
     """One life of the process."""
 
-    def __init__(self, backend: str, region: Region) -> None:
+    def __init__(self, backend: Backend, region: Region) -> None:
         memory = region.share()
         if memory is None:
-            raise TransferError(f"memory of {backend} cannot be moved by another process")
+            raise TransferError(f"memory of {backend.name} cannot be moved by another process")
         self._sock, theirs = wire.new_pair()
         # `-P`: what lies in the working directory must not be taken for our packages.
         words = [sys.executable, "-P", "-m", "pdgate.transfer.messenger.mover_process"]
         numbers = [theirs.fileno(), memory, len(region.memory)]
+        options = json.dumps(dict(backend.adopter_options()))
         try:
             with theirs:
                 # A session of its own: the terminal's interrupt is for the engine to answer.
                 self._process = subprocess.Popen(
-                    [*words, *map(str, numbers), backend],
+                    [*words, *map(str, numbers), backend.name, options],
                     pass_fds=(theirs.fileno(), memory),
                     stdin=subprocess.DEVNULL,
                     start_new_session=True,

@@ -19,9 +19,11 @@ So one engine serves peers and another moves what we ask for, and that one is re
 after a failure. Destroying it takes a second in which no Python code runs.
 """
 
+import dataclasses
 import logging
 import threading
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from pdgate.transfer.base import PeerLost, TransferError
 from pdgate.transfer.mooncake.engine import HANDSHAKE, Engine, Make, Settings, maker
@@ -55,6 +57,9 @@ class Mooncake(Visiting):
         """
         self._settings = Settings(protocol, metadata_server, device_name)
         super().__init__(host, advertise, port=port)
+
+    def adopter_options(self) -> Mapping[str, Any]:
+        return {**super().adopter_options(), **dataclasses.asdict(self._settings)}
 
     def open_library(self, host: str, advertise: str) -> Library:
         engines = Engines(maker(advertise, self._settings))

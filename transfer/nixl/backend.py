@@ -15,6 +15,7 @@ import ipaddress
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from pdgate.transfer.base import PeerLost, TransferError
@@ -53,6 +54,13 @@ class Nixl(Visiting):
             raise ValueError(f"nixl cannot look every {progress_microseconds} µs")
         self._plugin, self._progress_microseconds = plugin, progress_microseconds
         super().__init__(host, advertise, port=port)
+
+    def adopter_options(self) -> Mapping[str, Any]:
+        return {
+            **super().adopter_options(),
+            "plugin": self._plugin,
+            "progress_microseconds": self._progress_microseconds,
+        }
 
     def open_library(self, host: str, advertise: str) -> Library:
         ucx = "NET_DEVICES=lo" if self._plugin == UCX and _is_loopback(host) else ""

@@ -19,7 +19,8 @@ alone, so let nobody near the port who may not: keep it inside the cluster.
 import os
 import socket
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from pdgate.transfer import descriptors
 from pdgate.transfer.base import Descriptor, PeerLost, Region, StaleDescriptor, TransferError
@@ -46,6 +47,7 @@ class Visiting(Moving):
     def __init__(self, host: str = "127.0.0.1", advertise: str = "", *, port: int = 0) -> None:
         """Visits are received on host:port (0: any); peers dial `advertise`, or `host`."""
         super().__init__()
+        self._host, self._advertise = host, advertise
         self._library = self.open_library(host, advertise or host)
         try:
             self._owner = Owner(self.name, host, port, self._library)
@@ -66,6 +68,10 @@ class Visiting(Moving):
 
     def register(self, memory: Memory) -> Region:
         return self._region(view(memory), None)
+
+    def adopter_options(self) -> Mapping[str, Any]:
+        """Those of the library have to be added: it decides how peers are reached."""
+        return {"host": self._host, "advertise": self._advertise}
 
     def adopt(self, fd: int, length: int) -> Region:
         descriptor = Descriptor(self.name, descriptors.new_epoch(), length, {})

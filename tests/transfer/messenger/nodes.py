@@ -95,7 +95,7 @@ class Node:
             self.shape = shape_of(layout)
             self.offers = Offers(self.counters)
             self.movers: list[Mover] = [
-                ProcessMover(backend, region)
+                ProcessMover(self.backend, region)
                 if mover == "process"
                 else ThreadMover(self.backend, region)
                 for region in self.regions

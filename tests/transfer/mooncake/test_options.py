@@ -113,3 +113,14 @@ def test_engines_find_each_other_by_a_metadata_server(monkeypatch: pytest.Monkey
         ours.write(local, remote.descriptor, [Range(0, 0, PAGE)], SECONDS).wait(SECONDS)
 
         assert remote.memory == local.memory
+
+
+def test_who_adopts_its_memory_is_built_as_it_was(
+    asked: list[tuple[Any, ...]], devices: Path
+) -> None:
+    """But for its port."""
+    with closing(Mooncake(protocol="rdma", device_name="mlx5_0", advertise="10.0.0.1")) as one:
+        Mooncake(**one.adopter_options()).close()
+
+    assert len(asked) == 2
+    assert asked[0][1:] == asked[1][1:]

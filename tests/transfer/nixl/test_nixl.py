@@ -37,6 +37,15 @@ def local(ours: Nixl) -> Region:
     return ours.allocate(PAGE)
 
 
+def test_who_adopts_its_memory_is_built_as_it_was(ours: Nixl) -> None:
+    """But for its port."""
+    options = {"host": "127.0.0.1", "advertise": "", "plugin": "UCX"}
+    delay = nixl_library.PROGRESS_MICROSECONDS
+
+    assert ours.adopter_options() == {**options, "progress_microseconds": delay}
+    Nixl(**ours.adopter_options()).close()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "delay"),
