@@ -14,6 +14,8 @@ heads, shards in a row hold the same head.
 
 from dataclasses import dataclass
 
+from pdgate.transfer.plan.layout import Order
+
 
 @dataclass(frozen=True, slots=True)
 class Layout:
@@ -21,6 +23,8 @@ class Layout:
     Attributes:
         kv_heads: Of the whole model.
         tp: How many shards.
+        order: Of heads and tokens in a page. None where only the engine knows it: such pages
+            can be split by heads, but not by tokens.
     """
 
     layers: int
@@ -31,6 +35,7 @@ class Layout:
     dtype: str = "float32"
     item_bytes: int = 4
     tp: int = 1
+    order: Order | None = Order.HND
 
     def __post_init__(self) -> None:
         """Raises ValueError for heads that cannot be split evenly."""

@@ -64,7 +64,7 @@ class TwoSided(Connector):
         """New for every life of the engine, so that nobody takes one for another."""
         self._layout = layout
         self._offers = Offers(self.counters)
-        shape = Shape.of(layout, settings.model)
+        shape = Shape.of(layout, settings.model, order=layout.order)
         self.movers = self._start_movers(backend, regions)
         self._pushes = Pushes(core, shape, self._offers, self.movers, counters=self.counters)
         self._loads = Loads(

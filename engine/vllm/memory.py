@@ -61,6 +61,8 @@ def of(tensors: Mapping[str, Tensor], instruction_set: str) -> KvMemory:
         head_dim=twice_head_dim // 2,
         dtype=f"{str(first.dtype).removeprefix('torch.')} {instruction_set}".strip(),
         item_bytes=first.element_size(),
+        # What a page holds is its kernel's secret, see above.
+        order=None,
     )
     storage = first.untyped_storage()
     for place, name in enumerate(names):

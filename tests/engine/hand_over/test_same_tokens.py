@@ -23,7 +23,7 @@ from tests.support.core_pairs import ROWS, Crossing, Row, Side, side, until
 from tests.support.engine_cores import GREEDY, ask, engine, layout, tokens_of
 from tests.support.kv_backends import BACKENDS, require
 
-BLOCKS = 32
+BLOCKS, BLOCK_TOKENS = 32, 16
 SPLITS = [(1, 1), (2, 1), (1, 2), (4, 2)]
 """The built-in model has two KV heads, so four shards have each of them twice."""
 ASKED = {
@@ -48,9 +48,9 @@ class Memories:
         self._regions: dict[tuple[str, int], list[Region]] = {}
 
     def blank(self, role: str, tp: int) -> list[Region]:
-        """Regions in which nothing is left of another row."""
+        """Regions in which nothing is left of another row, for any size of blocks."""
         if (role, tp) not in self._regions:
-            total_bytes = layout(BLOCKS, tp=tp).total_bytes
+            total_bytes = layout(BLOCKS, BLOCK_TOKENS, tp).total_bytes
             allocate = self.backends[role].allocate
             self._regions[role, tp] = [allocate(total_bytes) for _ in range(tp)]
         regions = self._regions[role, tp]
@@ -80,23 +80,41 @@ def expected() -> dict[str, list[int]]:
 def test_the_answer_is_the_single_engines(
     memories: Memories, expected: dict[str, list[int]], row: Row, split: tuple[int, int]
 ) -> None:
+    assert_crossing(memories, expected, row, split, (BLOCK_TOKENS, BLOCK_TOKENS))
+
+
+@pytest.mark.parametrize("blocks", [(8, 32), (32, 8)], ids=lambda both: f"{both[0]}to{both[1]}")
+@pytest.mark.parametrize("row", [one for one in ROWS if one.protocol != "neuron"], ids=str)
+def test_blocks_may_have_other_sizes(
+    memories: Memories, expected: dict[str, list[int]], row: Row, blocks: tuple[int, int]
+) -> None:
+    assert_crossing(memories, expected, row, (2, 1), blocks)
+
+
+def assert_crossing(
+    memories: Memories,
+    expected: dict[str, list[int]],
+    row: Row,
+    split: tuple[int, int],
+    block_tokens: tuple[int, int],
+) -> None:
     found = {}
     with ExitStack() as stack:
 
-        def started(role: str, tp: int) -> Side:
+        def started(role: str, tp: int, tokens: int) -> Side:
             return side(
                 stack,
                 role,
                 row.protocol,
                 memories.backends[role],
-                layout(BLOCKS, tp=tp),
+                layout(BLOCKS * BLOCK_TOKENS // tokens, tokens, tp),
                 regions=memories.blank(role, tp),
                 # The pushing process is the end-to-end tests' part: each costs a start.
                 mover="threads",
             )
 
         prefill, decode = (
-            started(role, tp) for role, tp in zip(("prefill", "decode"), split, strict=True)
+            started(*one) for one in zip(("prefill", "decode"), split, block_tokens, strict=True)
         )
         crossing = Crossing(row, prefill, decode)
         for number, (prompt, sampling) in enumerate(ASKED.items()):

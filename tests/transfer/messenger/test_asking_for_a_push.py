@@ -36,7 +36,7 @@ def push(to: FakeCore, **wrong: Any) -> messages.Push:
         engine_id="",
         wait=False,
         seconds=SECONDS,
-        shape=Shape.of(to.layout, to.model),
+        shape=Shape.of(to.layout, to.model, order=to.layout.order),
         descriptors=[descriptors.as_data(region.descriptor) for region in to.regions],
         block_ids=list(D_BLOCKS),
         start=0,
@@ -88,8 +88,18 @@ def untouched(core: FakeCore) -> bool:
         ({"tokens": 0}, Why.BROKEN),
         ({"key": "another"}, Why.UNKNOWN),
         ({"engine_id": "another life"}, Why.WRONG_ENGINE),
-        ({"shape": msgspec.structs.replace(Shape.of(LAYOUT, "tiny"), layers=4)}, Why.WRONG_SHAPE),
-        ({"shape": msgspec.structs.replace(Shape.of(LAYOUT, "other"))}, Why.WRONG_SHAPE),
+        (
+            {
+                "shape": msgspec.structs.replace(
+                    Shape.of(LAYOUT, "tiny", order=LAYOUT.order), layers=4
+                )
+            },
+            Why.WRONG_SHAPE,
+        ),
+        (
+            {"shape": msgspec.structs.replace(Shape.of(LAYOUT, "other", order=LAYOUT.order))},
+            Why.WRONG_SHAPE,
+        ),
     ],
 )
 def test_what_cannot_be_right_is_refused_by_name(

@@ -17,7 +17,7 @@ from pdgate.transfer.messenger.shape import Shape
 from tests.support.engine_pair import P_BLOCKS, arrival
 from tests.support.fake_core import LAYOUT, SECONDS, FakeCore
 
-SHAPE = Shape.of(LAYOUT, "tiny")
+SHAPE = Shape.of(LAYOUT, "tiny", order=LAYOUT.order)
 
 
 @pytest.fixture
