@@ -3,11 +3,11 @@
 What is missing then is what transfer/visiting enforces: epochs, regions that close, counts.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from benchmarks.transfer.bare import shared
-from benchmarks.transfer.ends import Far, Near
+from benchmarks.transfer.ends import DONE, Far, Near
 from pdgate.transfer import memory as memories
 from pdgate.transfer.base import Range
 from pdgate.transfer.kit.op import Op
@@ -48,11 +48,12 @@ class NearLibrary(Near):
         self._remote: int = card["base"]
         self._card = bytes.fromhex(card["card"])
 
-    def write(self, ranges: Sequence[Range]) -> None:
+    def begin(self, ranges: Sequence[Range]) -> Callable[[], None]:
         pieces = [
             Piece(self._base + one.local, self._remote + one.remote, one.length) for one in ranges
         ]
         self._library.move(Move(Op.WRITE, self._card, pieces, None, lambda: False))
+        return DONE
 
     def close(self) -> None:
         self._library.unregister(self._base, len(self.memory))

@@ -1,20 +1,21 @@
 """What is possible: memcpy into memory that two processes share, and one loopback socket.
 
-The socket moves the bytes of a call in one piece, whatever the case, and is answered with one
-byte; it knows nothing of pages, epochs or counts.
+The socket sends and receives page after page, from where they are to where they belong, and is
+answered with one byte for a call. It is told beforehand what will come, so it knows nothing of
+requests, epochs, bounds or counts.
 """
 
 import mmap
 import os
 import socket
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
 
-from benchmarks.transfer.ends import SECONDS, Calls, Far, Near
+from benchmarks.transfer.ends import DONE, SECONDS, Calls, Far, Near
 from pdgate.transfer.base import Range
 
 ACK = b"k"
@@ -44,11 +45,12 @@ class NearMapping(Near):
             self._to = np.frombuffer(mmap.mmap(there.fileno(), length), np.uint8)
         self._from = np.frombuffer(self.memory, np.uint8)
 
-    def write(self, ranges: Sequence[Range]) -> None:
+    def begin(self, ranges: Sequence[Range]) -> Callable[[], None]:
         to, source = self._to, self._from
         for one in ranges:
             end = one.remote + one.length
             to[one.remote : end] = source[one.local : one.local + one.length]
+        return DONE
 
     def close(self) -> None:
         os.close(self._fd)
@@ -99,9 +101,12 @@ class NearSocket(Near):
         self._sock.settimeout(None)
         self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
-    def write(self, ranges: Sequence[Range]) -> None:
+    def begin(self, ranges: Sequence[Range]) -> Callable[[], None]:
         for one in ranges:
             self._sock.sendall(self.memory[one.local : one.local + one.length])
+        return self._acknowledged
+
+    def _acknowledged(self) -> None:
         if self._sock.recv(1) != ACK:
             raise ConnectionResetError
 

@@ -22,6 +22,7 @@ class Case:
     Attributes:
         piece_bytes: Of each range, a multiple of 8.
         calls: Transfers in one measurement, at most.
+        in_flight: Begun before the first of them is waited for, as pushes are.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Case:
     pieces: int = 1
     calls: int = 128
     warm: bool = False
+    in_flight: int = 1
 
     @property
     def bytes(self) -> int:
@@ -44,6 +46,7 @@ FULL: Final = (
     Case("64 KiB", 64 * KIB),
     Case("1 MiB", MIB),
     Case("1 MiB, warm", MIB, warm=True),
+    Case("1 MiB, 4 at once", MIB, in_flight=4),
     Case("4 MiB", 4 * MIB),
     Case("64 MiB", 64 * MIB),
     page_case(256),

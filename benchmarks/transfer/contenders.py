@@ -21,6 +21,7 @@ class Contender:
         kind: BARE (name says which), ALONE (the library `backend`) or OURS.
         baseline: Name of the contender that it is compared with; itself for a baseline.
         registered: The far end's memory was not allocated by the backend.
+        in_one_piece: It moves as many bytes as the pages have, end to end.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Contender:
     backend: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
     registered: bool = False
+    in_one_piece: bool = False
 
     def far(self, length: int) -> Far:
         if self.kind == OURS:
@@ -54,6 +56,7 @@ CONTENDERS: Final = {
         Contender("shm", OURS, MEMCPY, "shm"),
         Contender("shm-registered", OURS, MEMCPY, "shm", registered=True),
         Contender(SOCKET, BARE, SOCKET),
+        Contender("socket-in-one-piece", BARE, SOCKET, in_one_piece=True),
         Contender("tcp", OURS, SOCKET, "tcp"),
         Contender("tcp-4-connections", OURS, SOCKET, "tcp", {"connections": 4}),
         Contender("tcp-crc", OURS, SOCKET, "tcp", {"crc": True}),

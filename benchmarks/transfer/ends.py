@@ -1,7 +1,7 @@
 """What the two ends of a contender can do, and the bytes that they agree on."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,8 @@ from pdgate.transfer.base import Range
 
 SECONDS = 60.0
 WORD_BYTES = 8
+DONE: Callable[[], None] = lambda: None
+"""For writes that are over when they return."""
 ODD = np.uint64(0x9E3779B97F4A7C15)
 
 Calls = Sequence[Sequence[Range]]
@@ -38,8 +40,11 @@ class Near(ABC):
     memory: memoryview
 
     @abstractmethod
-    def write(self, ranges: Sequence[Range]) -> None:
-        """Returns when the bytes are in the far end's memory."""
+    def begin(self, ranges: Sequence[Range]) -> Callable[[], None]:
+        """A write; what it returns waits until the bytes are in the far end's memory.
+
+        Those begun first are waited for first.
+        """
 
     @abstractmethod
     def close(self) -> None: ...

@@ -1,6 +1,6 @@
 """The two ends of a backend, used as an engine and its mover use it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from benchmarks.transfer.ends import SECONDS, Far, Near
@@ -34,8 +34,9 @@ class NearRegion(Near):
         self._remote = descriptors.from_data(dict(card))
         self.memory = self._region.memory
 
-    def write(self, ranges: Sequence[Range]) -> None:
-        self._backend.write(self._region, self._remote, ranges, SECONDS).wait(SECONDS)
+    def begin(self, ranges: Sequence[Range]) -> Callable[[], None]:
+        transfer = self._backend.write(self._region, self._remote, ranges, SECONDS)
+        return lambda: transfer.wait(SECONDS)
 
     def close(self) -> None:
         self._backend.close()

@@ -77,13 +77,13 @@ class Pair:
             stack.pop_all()
         self._signal(signal.SIGSTOP)
 
-    def measure(self, calls: Calls) -> Measured:
+    def measure(self, calls: Calls, in_flight: int) -> Measured:
         """Raises RuntimeError if other bytes arrive than were sent."""
         with self._awake():
             data = cases.as_data(calls)
             self._far.ask({"prepare": data})
             before = self._cpu()
-            seconds = self._near.ask({"write": data})["seconds"]
+            seconds = self._near.ask({"write": data, "in_flight": in_flight})["seconds"]
             used = self._cpu() - before
             self._far.ask({"verify": data})
         return Measured(seconds, used)

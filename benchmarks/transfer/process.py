@@ -4,7 +4,7 @@ Near if there is a card, else far. It does what comes as JSON lines on the socke
 answers each with one line:
 
     far     {"prepare": calls}  {"verify": calls}
-    near    {"write": calls}    -> {"seconds": of each call}
+    near    {"write": calls, "in_flight": n} -> {"seconds": of each call}
     both    {"cpu": true}       -> {"seconds": CPU of all threads}, null: the end
 """
 
@@ -12,6 +12,7 @@ import json
 import socket
 import sys
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -32,16 +33,30 @@ def _far(end: Far, order: dict[str, Any]) -> object:
 
 
 def _near(end: Near, order: dict[str, Any]) -> object:
-    return {"seconds": _timed(end, cases.from_data(order["write"]))}
+    calls, in_flight = cases.from_data(order["write"]), order["in_flight"]
+    return {"seconds": _overlapped(end, calls, in_flight) if in_flight > 1 else _timed(end, calls)}
 
 
 def _timed(end: Near, calls: Calls) -> list[float]:
     seconds = []
     for ranges in calls:
         start = time.perf_counter()
-        end.write(ranges)
+        end.begin(ranges)()
         seconds.append(time.perf_counter() - start)
     return seconds
+
+
+def _overlapped(end: Near, calls: Calls, in_flight: int) -> list[float]:
+    """Each call's share of the time of all."""
+    begun: deque[Callable[[], None]] = deque()
+    start = time.perf_counter()
+    for ranges in calls:
+        if len(begun) == in_flight:
+            begun.popleft()()
+        begun.append(end.begin(ranges))
+    for finish in begun:
+        finish()
+    return [(time.perf_counter() - start) / len(calls)] * len(calls)
 
 
 def _serve(sock: socket.socket, obey: Callable[[dict[str, Any]], object], hello: object) -> None:

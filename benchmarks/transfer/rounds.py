@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from benchmarks.transfer.cases import MIB, Case, in_one_piece, plan
-from benchmarks.transfer.contenders import SOCKET, Contender
+from benchmarks.transfer.contenders import Contender
 from benchmarks.transfer.pair import Measured, Pair
 
 
@@ -52,10 +52,10 @@ def run(
                 for one in _in_turn(contenders, number):
                     calls = (
                         in_one_piece(case, region_bytes)
-                        if one.name == SOCKET
+                        if one.in_one_piece
                         else plan(case, region_bytes, number)
                     )
-                    found = pairs[one.name].measure(calls)
+                    found = pairs[one.name].measure(calls, case.in_flight)
                     if number:
                         measured.setdefault((one.name, case.name), []).append(found)
     return [figures(one, case, measured) for one in contenders for case in cases]

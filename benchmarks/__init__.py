@@ -1,0 +1,1 @@
+"""Measurements: each is a command, and RESULTS.md says what it gave."""
