@@ -2,10 +2,12 @@
 
 A call counts with its prompt and with TOKENS_PER_CALL for the answer that nobody knows
 the length of; so prefill is balanced by prompt length, and decode, whose prompts are
-read already, is not blind to many short ones. Equals take turns.
+read already, is not blind to many short ones. Equals take turns, each round of which
+begins with another one: two roles that counted alike would meet in a few pairs only.
 """
 
 from collections.abc import Sequence
+from random import Random
 
 from pdgate.protocols.call import Call
 from pdgate.scheduling.candidate import Candidate
@@ -19,10 +21,15 @@ def load(candidate: Candidate) -> int:
 
 
 class LeastLoaded(Policy):
-    def __init__(self) -> None:
+    def __init__(self, random: Random | None = None) -> None:
+        self._random = random or Random()
         self._turn = 0
+        self._begin = 0
 
     def choose(self, call: Call, candidates: Sequence[Candidate]) -> Candidate:
+        count = len(candidates)
         self._turn += 1
-        first = self._turn % len(candidates)
+        if self._turn >= count:
+            self._turn, self._begin = 0, self._random.randrange(count)
+        first = (self._begin + self._turn) % count
         return min((*candidates[first:], *candidates[:first]), key=load)

@@ -62,9 +62,23 @@ def test_least_loaded_lets_equals_take_turns() -> None:
     """Otherwise an idle fleet would be one busy engine."""
     among, least = candidates((0, 0), (0, 0), (0, 0)), LeastLoaded()
 
+    least.choose(CALL, among), least.choose(CALL, among)
     chosen = Counter(least.choose(CALL, among).instance.id for _ in range(9))
 
     assert chosen == {"0": 3, "1": 3, "2": 3}
+
+
+def test_two_least_loaded_do_not_go_in_step() -> None:
+    """An idle fleet of two and two has four pairs, not two."""
+    among = candidates((0, 0), (0, 0))
+    prefill, decode = LeastLoaded(Random(1)), LeastLoaded(Random(2))
+
+    pairs = {
+        (prefill.choose(CALL, among).instance.id, decode.choose(CALL, among).instance.id)
+        for _ in range(40)
+    }
+
+    assert len(pairs) == 4
 
 
 def test_random_two_takes_the_less_loaded_of_its_draw() -> None:

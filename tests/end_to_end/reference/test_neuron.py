@@ -45,7 +45,7 @@ def dynamic(folder: Path) -> Iterator[Site]:
         listed = ("--etcd", etcd.endpoints[0])
         prefills = [fleet.engine("prefill", "neuron", "shm", *listed) for _ in range(2)]
         decodes = [fleet.engine("decode", "neuron", "shm", *listed) for _ in range(2)]
-        with fleet.serve(*listed, "--decode-policy", "random_two", "--debug-headers") as gateway:
+        with fleet.serve(*listed, "--debug-headers") as gateway:
             yield Site(gateway, prefills, decodes)
 
 
