@@ -49,6 +49,8 @@ def serve(settings: Settings) -> None:
         timeout_graceful_shutdown=SHUTDOWN_SECONDS,
     )
     socket = config.bind_socket()
+    # From the moment at which we say so: clients that come before we serve are kept waiting.
+    socket.listen(config.backlog)
     host, port = socket.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
     print(f"pdgate listens on http://{shown}:{port}", flush=True)

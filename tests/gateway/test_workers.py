@@ -86,6 +86,21 @@ async def counted(client: httpx2.AsyncClient) -> float:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
+async def test_who_connects_when_it_says_that_it_listens_is_answered(
+    workers: int, tmp_path: Path
+) -> None:
+    engines = Engine(Role.PREFILL), Engine(Role.DECODE)
+    for engine in engines:
+        engine.url = "http://127.0.0.1:9"
+    with serving(workers, *engines, tmp_path) as process:
+        line = await asyncio.to_thread(process.wait_for_line, r"listens on (http://\S+)")
+        async with httpx2.AsyncClient(trust_env=False, timeout=PATIENCE_SECONDS) as client:
+            answer = await client.get(f"{line[1]}/health")
+
+    assert answer.status_code == 200
+
+
+@pytest.mark.parametrize("workers", [1, 2])
 async def test_a_running_stream_ends_well_after_sigterm(workers: int, tmp_path: Path) -> None:
     held = Held()
     async with gateway(workers, Engine(Role.DECODE, held), tmp_path) as (process, client):
