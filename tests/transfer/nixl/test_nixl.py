@@ -37,6 +37,7 @@ def local(ours: Nixl) -> Region:
     return ours.allocate(PAGE)
 
 
+@pytest.mark.slow
 def test_who_adopts_its_memory_is_built_as_it_was(ours: Nixl) -> None:
     """But for its port."""
     options = {"host": "127.0.0.1", "advertise": "", "plugin": "UCX"}
