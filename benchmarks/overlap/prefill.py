@@ -1,11 +1,10 @@
 """A prefill that takes measurable time, and its pages on their way to a decode engine.
 
 compute     matrix products, a layer after the other, on one core of BLAS
-pages       128 x 32 KiB a layer, scattered on both sides
-push        through the mover process of the messenger, 16 pages a write, as P does it
+pages       256 x 32 KiB a layer, scattered on both sides
+push        through the mover process of the messenger, 64 pages a write, as P does it
 """
 
-import random
 import threading
 import time
 from collections.abc import Callable
@@ -16,11 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.transfer.ends import SECONDS
-from pdgate.transfer.base import Range, TransferError
+from pdgate.transfer.base import TransferError
 from pdgate.transfer.messenger.mover import Destination
+from pdgate.transfer.plan.segments import Ranges
 
 PAGE_BYTES: Final = 32 << 10
-PAGES_PER_WRITE: Final = 16
+PAGES_PER_WRITE: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +43,8 @@ class Model:
         return self.layers * self.pages_per_layer * PAGE_BYTES
 
 
-LARGE: Final = Model("large products", 16, 128, 12, 384)
-SMALL: Final = Model("small products", 16, 128, 600, 64)
+LARGE: Final = Model("large products", 16, 256, 12, 384)
+SMALL: Final = Model("small products", 16, 256, 600, 64)
 SMOKE: Final = Model("smoke", 3, 16, 2, 64)
 
 Span = tuple[float, float]
@@ -71,16 +71,17 @@ class Run:
         return max(end for _, end in [*self.compute, *self.writes])
 
 
-def layer_ranges(model: Model, seed: int) -> list[list[Range]]:
-    """Where the pages of each layer are, here and there."""
-    chance = random.Random(seed)
+def layer_ranges(model: Model, seed: int) -> list[Ranges]:
+    """Where the pages of each layer are, here and there, as the planner says it."""
+    chance = np.random.default_rng(seed)
     count = model.layers * model.pages_per_layer
-    ours, theirs = chance.sample(range(count), count), chance.sample(range(count), count)
-    pages = [
-        Range(a * PAGE_BYTES, b * PAGE_BYTES, PAGE_BYTES) for a, b in zip(ours, theirs, strict=True)
-    ]
+    ours, theirs = (chance.permutation(count) * PAGE_BYTES for _ in range(2))
     size = model.pages_per_layer
-    return [pages[start : start + size] for start in range(0, count, size)]
+    lengths = np.full(size, PAGE_BYTES)
+    return [
+        Ranges(ours[start : start + size], theirs[start : start + size], lengths)
+        for start in range(0, count, size)
+    ]
 
 
 class Prefill:
@@ -95,7 +96,7 @@ class Prefill:
         clock = Clock()
         return Run([self._layer(clock) for _ in range(self._model.layers)], [])
 
-    def by_layers(self, to: Destination, layers: list[list[Range]], immediate: int) -> Run:
+    def by_layers(self, to: Destination, layers: list[Ranges], immediate: int) -> Run:
         """Each layer's pages leave as soon as it is computed."""
         clock = Clock()
         pushes = Pushes(to, immediate, clock)
@@ -105,7 +106,7 @@ class Prefill:
             pushes.post(pages)
         return Run(compute, pushes.ended())
 
-    def at_the_end(self, to: Destination, layers: list[list[Range]], immediate: int) -> Run:
+    def at_the_end(self, to: Destination, layers: list[Ranges], immediate: int) -> Run:
         clock = Clock()
         pushes = Pushes(to, immediate, clock)
         compute = [self._layer(clock) for _ in layers]
@@ -141,7 +142,7 @@ class Pushes:
         self._ends: dict[int, float] = {}
         self._error: TransferError | None = None
 
-    def post(self, pages: list[Range]) -> None:
+    def post(self, pages: Ranges) -> None:
         for start in range(0, len(pages), PAGES_PER_WRITE):
             done = self._done(len(self._posted))
             self._posted.append(self._clock.now())

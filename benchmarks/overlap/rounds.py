@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Final
 
+from benchmarks.overlap import cores
 from benchmarks.overlap.prefill import Model, Prefill, Run, layer_ranges
 from benchmarks.transfer import cases, ends
 from benchmarks.transfer.pair import Process
 from pdgate.transfer import descriptors, registry
-from pdgate.transfer.base import Range
 from pdgate.transfer.messenger.mover import Destination
 from pdgate.transfer.messenger.process_mover import ProcessMover
+from pdgate.transfer.plan.segments import Ranges
 
 TRIES: Final = 3
 """Of each way in a round, in turns; the fastest counts, as a transfer is a short part of a run."""
@@ -79,6 +80,7 @@ def run(backend: str, model: Model, rounds: int, say: Callable[[str], None]) -> 
         stack.enter_context(theirs)
         remote = descriptors.from_data(far.hello)
         to = stack.enter_context(closing(mover.open(remote, line.fileno())))
+        stack.enter_context(cores.apart([far.pid, mover.pid]))
         prefill = Prefill(model)
         found = []
         for number in range(rounds + 1):
@@ -88,10 +90,10 @@ def run(backend: str, model: Model, rounds: int, say: Callable[[str], None]) -> 
     return figures(backend, model, found[1:])
 
 
-def _round(prefill: Prefill, far: Process, to: Destination, layers: list[list[Range]]) -> Round:
+def _round(prefill: Prefill, far: Process, to: Destination, layers: list[Ranges]) -> Round:
     data = cases.as_data([[page for layer in layers for page in layer]])
 
-    def pushed(push: Callable[[Destination, list[list[Range]], int], Run]) -> Run:
+    def pushed(push: Callable[[Destination, list[Ranges], int], Run]) -> Run:
         far.ask({"prepare": data})
         run = push(to, layers, IMMEDIATE)
         far.ask({"verify": data})

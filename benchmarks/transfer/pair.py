@@ -34,6 +34,10 @@ class Process:
         print(json.dumps(order), file=self._lines, flush=True)
         return self._read()
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def signal(self, number: signal.Signals) -> None:
         os.kill(self._process.pid, number)
 

@@ -19,7 +19,7 @@ from pdgate.transfer.messenger.source import Moved, Source, Target
 from pdgate.transfer.plan.count import WHOLE, Rhythm
 from pdgate.transfer.together import Together
 
-TILE_TOKENS = 256
+TILE_TOKENS = 1024
 """Small enough that the first pages leave early, large enough that a write is worth its call."""
 GRACE_SECONDS = 60.0
 """An expectation outlives its load, which may still be told that all has landed after all."""
