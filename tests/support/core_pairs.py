@@ -80,7 +80,7 @@ class Side:
     connector: TwoSided | Neuron
     api_port: int
     asked: "queue.Queue[str]" = field(default_factory=queue.Queue)
-    """Which hooks the core has called."""
+    """Which hooks the core has called; "peer" where the other side has asked for pages."""
 
     def __post_init__(self) -> None:
         kept, dropped = self.connector.kept, self.connector.dropped
@@ -99,9 +99,27 @@ class Side:
             self.asked.put("dropped in use" if in_use else "dropped")
             return in_use
 
+        if isinstance(self.connector, TwoSided):
+            self._watch_peers(self.connector)
         self.connector.start = watch_start  # type: ignore[method-assign, assignment]
         self.connector.kept = watch_kept  # type: ignore[method-assign, assignment]
         self.connector.dropped = watch_dropped  # type: ignore[method-assign, assignment]
+
+    def _watch_peers(self, connector: TwoSided) -> None:
+        """Says when decode has asked us for pages, however it does."""
+        wait, ask_for_push = connector._offers.wait, connector._pushes.ask
+
+        def watch_wait(*words: Any) -> Any:
+            self.asked.put("peer")
+            return wait(*words)
+
+        def watch_ask(*words: Any) -> Any:
+            push = ask_for_push(*words)
+            self.asked.put("peer")
+            return push
+
+        connector._offers.wait = watch_wait  # type: ignore[method-assign, assignment]
+        connector._pushes.ask = watch_ask  # type: ignore[method-assign, assignment]
 
     @property
     def port(self) -> int:

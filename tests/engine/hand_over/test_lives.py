@@ -153,7 +153,7 @@ def test_decode_that_ends_while_it_waits_for_prefill(two: Two, expected: list[in
     if to_prefill is not None:
         two.p.now.core.submit(to_prefill)
     two.d.now.core.submit(to_decode(None))
-    until(two.d.now.asked, "start")
+    until(two.p.now.asked, "peer")
 
     two.d.end()
 
