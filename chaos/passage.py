@@ -5,6 +5,7 @@ base class passes everything. Each tells `happened` once, when its fault shows.
 """
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Protocol
 
@@ -118,7 +119,7 @@ class Delayed(Passage):
         self.link.far.release(HELD)
 
 
-class Counting(Passage):
+class Counting(Passage, ABC):
     """Passes `after_bytes` of the answer; then `turns` decides about the rest."""
 
     def __init__(self, link: Ends, notes: Notes, after_bytes: int) -> None:
@@ -141,9 +142,9 @@ class Counting(Passage):
         self.shows()
         self.turns(after)
 
+    @abstractmethod
     def turns(self, data: bytes) -> None:
         """The first bytes after the limit; never empty."""
-        raise NotImplementedError
 
     def rest(self, data: bytes) -> None:
         """All others."""

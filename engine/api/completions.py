@@ -13,6 +13,7 @@ from pdgate.engine.api.ask import Ask
 from pdgate.engine.api.fields import Body
 from pdgate.engine.api.service import Service
 from pdgate.engine.model.load import LoadedModel
+from pdgate.engine.request import Logprob
 from pdgate.protocols.errors import BadRequest
 
 DEFAULT_MAX_TOKENS = 16
@@ -88,10 +89,10 @@ class CompletionShape(Shape):
     def _logprobs(self, choice: Choice, prompt: int, first: bool) -> dict[str, Any] | None:
         if self.ask.logprobs is None:
             return None
-        found = [(entry.token, entry) for entry in choice.logprobs]
+        found: list[tuple[int, Logprob | None]] = [(one.token, one) for one in choice.logprobs]
         if first and choice.prompt_logprobs is not None:
             pairs = zip(self.ask.prompts[prompt], choice.prompt_logprobs, strict=True)
-            found = [*pairs, *found]  # type: ignore[list-item]
+            found = [*pairs, *found]
         offset = self._sent.get(choice.index, 0)
         written = logprobs.for_completion(self.tokenizer, found, offset)
         self._sent[choice.index] = offset + sum(len(text) for text in written["tokens"])

@@ -7,8 +7,6 @@ until its standard input ends. `Owned` runs it.
 """
 
 import json
-import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +15,7 @@ from typing import Self
 
 from pdgate.transfer import descriptors, registry
 from pdgate.transfer.base import Descriptor
+from tests.support.freezing import freeze
 
 ROOT = Path(__file__).parents[2]
 
@@ -42,9 +41,7 @@ class Owned:
         )
 
     def freeze(self) -> None:
-        """Returns when it does nothing any more."""
-        self._process.send_signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOWAIT)
+        freeze(self._process.pid)
 
     def kill(self) -> None:
         self._process.kill()

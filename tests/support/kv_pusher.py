@@ -11,8 +11,6 @@ Pages hold what `FakeCore.write` puts there with seed 1. `Pusher` runs it.
 """
 
 import contextlib
-import os
-import signal
 import subprocess
 import sys
 from contextlib import closing
@@ -23,6 +21,7 @@ from typing import Self
 from pdgate.engine.connector import Keep, Pages
 from tests.support.engine_pair import P_BLOCKS, arrival
 from tests.support.fake_core import FakeCore
+from tests.support.freezing import freeze, thaw
 
 ROOT = Path(__file__).parents[2]
 
@@ -49,13 +48,13 @@ class Pusher:
         assert self._process.stdout.readline() == "done\n"
 
     def freeze(self) -> None:
-        os.kill(self._process.pid, signal.SIGSTOP)
+        freeze(self._process.pid)
 
     def freeze_mover(self) -> None:
-        os.kill(self.mover_pid, signal.SIGSTOP)
+        freeze(self.mover_pid)
 
     def thaw_mover(self) -> None:
-        os.kill(self.mover_pid, signal.SIGCONT)
+        thaw(self.mover_pid)
 
     def kill(self) -> None:
         """The mover is left to find out for itself."""

@@ -16,17 +16,15 @@ It prints its port, then does what its standard input says and answers each line
 """
 
 import contextlib
-import os
-import signal
 import subprocess
 import sys
-import time
 from contextlib import closing
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from pdgate.transfer.messenger.process_mover import ProcessMover
+from tests.support.freezing import freeze, thaw
 from tests.support.kv_layouts import PLAIN
 from tests.transfer.messenger.nodes import SECONDS, Node
 
@@ -65,16 +63,16 @@ class NodeProcess:
         return self._process.stdout.readline().rstrip("\n")
 
     def freeze(self) -> None:
-        _freeze(self._process.pid)
+        freeze(self._process.pid)
 
     def thaw(self) -> None:
-        os.kill(self._process.pid, signal.SIGCONT)
+        thaw(self._process.pid)
 
     def freeze_mover(self) -> None:
-        _freeze(self.mover_pid)
+        freeze(self.mover_pid)
 
     def thaw_mover(self) -> None:
-        os.kill(self.mover_pid, signal.SIGCONT)
+        thaw(self.mover_pid)
 
     def kill(self) -> None:
         self._process.kill()
@@ -99,19 +97,6 @@ class NodeProcess:
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
         self._process.stdout.close()
-
-
-def _freeze(pid: int) -> None:
-    """Returns when none of its threads does anything any more."""
-    os.kill(pid, signal.SIGSTOP)
-    # No event tells of a process that is not our child.
-    while any(_state(thread) != "T" for thread in Path(f"/proc/{pid}/task").iterdir()):
-        time.sleep(0.001)
-
-
-def _state(thread: Path) -> str:
-    """Source: proc_pid_stat(5); the name before it may hold anything, also brackets."""
-    return (thread / "stat").read_text().rpartition(")")[2].split()[0]
 
 
 def obey(node: Node, words: list[str]) -> str:
