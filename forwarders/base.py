@@ -223,6 +223,9 @@ class Engines(Protocol):
     def decide(self, call: Call, prefill: Instance, *, prefill_can_answer: bool) -> Decision:
         """Whether a call, for which `prefill` is reserved, is worth splitting now."""
 
+    def handed_over(self, instance: Instance) -> None:
+        """It answers well to a leg that names the KV of a prefill engine."""
+
     def report(self, instance: Instance, error: GatewayError | None) -> None:
         """How a leg to the instance ended; a cancelled one is not reported."""
 

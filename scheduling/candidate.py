@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from pdgate.protocols.instance import Instance
 from pdgate.scheduling.speed import Speed
+from pdgate.scheduling.status import Status
 
 
 @dataclass(slots=True, eq=False)
@@ -18,6 +19,9 @@ class Candidate:
         unread_tokens: Of these, what it has still to compute itself.
         reading: How long it takes to read what was unread when a call came.
         loading: How long it takes, as decode, from the end of prefill to the first token.
+        whole_calls: Calls whose prompt was its own to compute, since we know it.
+        handed_over: Calls that it answered with KV of a prefill engine, since we know it.
+        status: What it says of its own load; None while nothing (recent) is known.
     """
 
     instance: Instance
@@ -28,3 +32,6 @@ class Candidate:
     unread_tokens: int = 0
     reading: Speed = field(default_factory=Speed)
     loading: Speed = field(default_factory=lambda: Speed(level=True))
+    whole_calls: int = 0
+    handed_over: int = 0
+    status: Status | None = None

@@ -39,6 +39,7 @@ class Reservation:
         candidate.calls += 1
         candidate.tokens += tokens
         candidate.unread_tokens += self._unread
+        candidate.whole_calls += reads
         self._to_read = candidate.unread_tokens
 
     def has_read(self, seconds: float) -> None:
@@ -141,6 +142,11 @@ class Scheduler:
         if reads is None:
             reads = role is not Role.DECODE
         return Reservation(one, call.prompt_tokens, reads=reads)
+
+    def handed_over(self, instance: Instance) -> None:
+        candidate = self._instances.get(instance.id)
+        if candidate is not None:
+            candidate.handed_over += 1
 
     def report(self, instance: Instance, error: GatewayError | None) -> None:
         """An engine that refuses connections gets no more calls until it is seen up again."""
