@@ -33,7 +33,7 @@ SERVING = {
     "RequestResponseCycle.run_asgi",
     "HotCycle._serve",
     "_cancel_when_client_leaves",
-    "Execution._watch_prefill",
+    "_watch_prefill",
 }
 
 

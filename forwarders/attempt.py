@@ -1,0 +1,95 @@
+"""One attempt at a call: what its legs share, and how a leg is sent.
+
+execution.py makes one for each attempt, crossing.py orders its legs.
+"""
+
+from collections.abc import Awaitable, Callable
+
+from pdgate.forwarders.base import Answer, Engines, Leg, Reserved, Upstream
+from pdgate.forwarders.good_start import good_start
+from pdgate.forwarders.merged import Merging
+from pdgate.forwarders.record import DISAGGREGATED, Record
+from pdgate.forwarders.tried import Tried
+from pdgate.protocols import openai
+from pdgate.protocols.call import Call, Json
+from pdgate.protocols.errors import EngineFailed, NoInstance
+from pdgate.protocols.instance import Instance, Role
+
+Begun = Callable[[float], None]
+"""Told when a stream begins, and how many seconds after its leg."""
+
+Deliver = Callable[[Answer, Record], Awaitable[None]]
+"""Relays the answer to the client; notes in the record when the first byte is committed."""
+
+
+class Attempt:
+    """
+    Attributes:
+        call: As it is sent this time, under an id of its own.
+        tried: Who has failed the call so far, in earlier attempts and in this one.
+    """
+
+    __slots__ = ("_engines", "_upstream", "call", "deliver", "record", "tried")
+
+    def __init__(
+        self,
+        engines: Engines,
+        upstream: Upstream,
+        call: Call,
+        record: Record,
+        deliver: Deliver,
+        tried: Tried,
+    ) -> None:
+        self._engines = engines
+        self._upstream = upstream
+        self.call = call
+        self.record = record
+        self.deliver = deliver
+        self.tried = tried
+
+    def reserve(
+        self, role: Role, peer: Instance | None = None, reads: bool | None = None
+    ) -> Reserved:
+        """One that has not failed this call yet; else one that may be tried again."""
+        reserve = self._engines.reserve
+        if not self.tried:
+            return reserve(role, self.call, peer=peer, reads=reads)
+        try:
+            return reserve(role, self.call, avoid=self.tried.failed, peer=peer, reads=reads)
+        except NoInstance:
+            return reserve(role, self.call, avoid=self.tried.given_up, peer=peer, reads=reads)
+
+    async def ask_prefill(self, leg: Leg, prefill: Reserved) -> Json:
+        """Prefill's answer, when it is whole."""
+        record = self.record
+        with record.leg(Role.PREFILL, leg.to, self._engines.report) as noted:
+            reply = await self._upstream.ask(leg, self.call)
+            if openai.gave_up(reply):
+                raise EngineFailed("the prefill engine gave the call up", at=leg.to.id)
+            prefill.has_read(record.clock() - noted.started)
+        prefill.end()
+        return reply
+
+    async def answer(
+        self,
+        leg: Leg,
+        role: Role,
+        begun: Begun,
+        *,
+        deliver: Deliver | None = None,
+        merging: Merging | None = None,
+    ) -> None:
+        """Sends the leg whose answer is the client's, and relays it to its end."""
+        record = self.record
+        with record.leg(role, leg.to, self._engines.report) as noted:
+            async with self._upstream.open(leg, self.call) as opened:
+                answer = opened if merging is None else merging.of(opened)
+                await good_start(answer, leg, self.call)
+                noted.first_byte = record.clock()
+                record.handed_over = record.path == DISAGGREGATED
+                if record.handed_over:
+                    self._engines.handed_over(leg.to)
+                # Any other answer begins when it is whole, which says nothing of the prompt.
+                if self.call.streams:
+                    begun(noted.first_byte - noted.started)
+                await (deliver or self.deliver)(answer, record)
