@@ -1,7 +1,8 @@
 """The contract of a directory of engines.
 
-    async with directory.announce(member):      the engine
+    async with directory.announce(member) as listing:      the engine
         ...                                     others see it, as soon as the store can be reached
+        await listing.change(another)           in one step: never both, never none of them
                                                 it has left, before the block is over
 
     await directory.follow(tell)                the gateway: calls tell(event) until cancelled
@@ -29,7 +30,7 @@ from pdgate.cluster.member import BadMember, Member, read
 class Listed:
     """
     Attributes:
-        members: Key -> member.
+        members: Key -> member, what was written last at the end.
         refused: Key -> why that entry cannot be used.
     """
 
@@ -68,9 +69,20 @@ Event = Listed | Joined | Left | Refused | Lost | Resumed
 Tell = Callable[[Event], None]
 
 
+class Listing(ABC):
+    """One's own entry, for as long as it is announced."""
+
+    @abstractmethod
+    async def change(self, member: Member) -> None:
+        """From now on this is listed, of the same process; returns when the store has it.
+
+        Whoever does not wait for that has still said it: it is listed as soon as it can be.
+        """
+
+
 class Directory(ABC):
     @abstractmethod
-    def announce(self, member: Member) -> AbstractAsyncContextManager[None]:
+    def announce(self, member: Member) -> AbstractAsyncContextManager[Listing]:
         """The member is listed while the block runs; its end waits for at most seconds."""
 
     @abstractmethod
@@ -87,6 +99,7 @@ def entry(key: str, value: bytes) -> Joined | Refused:
 
 
 def listed(entries: Mapping[str, bytes]) -> Listed:
+    """In the order of the entries, which is that in which they were written."""
     members, refused = {}, {}
     for key, value in entries.items():
         match entry(key, value):

@@ -10,7 +10,7 @@ etcd: docs/decisions/0006-etcd-over-http.md.
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 
-from pdgate.cluster.directory import Directory, Tell
+from pdgate.cluster.directory import Directory, Listing, Tell
 from pdgate.cluster.etcd_announce import Announcement
 from pdgate.cluster.etcd_follow import Follower
 from pdgate.cluster.member import Member
@@ -36,7 +36,7 @@ class Etcd(Directory):
         self._lease_seconds = lease_seconds
         self._beat_seconds = beat_seconds
 
-    def announce(self, member: Member) -> AbstractAsyncContextManager[None]:
+    def announce(self, member: Member) -> AbstractAsyncContextManager[Listing]:
         return Announcement(self._endpoints, member, self._lease_seconds).running()
 
     async def follow(self, tell: Tell) -> None:

@@ -62,9 +62,12 @@ class EtcdHttp:
         # A read that is linearizable, as reads are unless one asks for less, needs a majority.
         await self._ask("/v3/kv/range", {**wire.folder(prefix), "count_only": True})
 
-    async def put(self, key: str, value: bytes, lease: str) -> None:
-        """Raises LeaseGone, EtcdError."""
-        await self._ask("/v3/kv/put", wire.put(key, value, lease))
+    async def put(self, key: str, value: bytes, lease: str, instead_of: Sequence[str] = ()) -> None:
+        """Those keys go in the same step. Raises LeaseGone, EtcdError."""
+        if instead_of:
+            await self._ask("/v3/kv/txn", wire.put_instead(key, value, lease, instead_of))
+        else:
+            await self._ask("/v3/kv/put", wire.put(key, value, lease))
 
     async def grant(self, seconds: int) -> str:
         """A new lease."""

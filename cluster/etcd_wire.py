@@ -2,6 +2,7 @@
 
     POST /v3/kv/range        the entries of a folder
     POST /v3/kv/put          one entry, tied to a lease
+    POST /v3/kv/txn          the same, and others go
     POST /v3/lease/grant     /v3/lease/keepalive  /v3/lease/revoke
     POST /v3/watch           one JSON object a line, for as long as the connection lives
 
@@ -14,7 +15,7 @@ resumption as in its client/v3, watch.go: after the last event's mod_revision.
 
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,6 +55,7 @@ class Change:
 class Contents:
     """
     Attributes:
+        entries: In the order in which they were written.
         revision: Up to which the entries are complete.
         cluster: Which store this is.
     """
@@ -88,6 +90,12 @@ def put(key: str, value: bytes, lease: str) -> Body:
     return {"key": _encode(key), "value": b64encode(value).decode(), "lease": lease}
 
 
+def put_instead(key: str, value: bytes, lease: str, of: Sequence[str]) -> Body:
+    """One revision, whose events come in this order: first it is there, then the others go."""
+    deletes = [{"request_delete_range": {"key": _encode(other)}} for other in of]
+    return {"success": [{"request_put": put(key, value, lease)}, *deletes]}
+
+
 def watch(prefix: str, revision: int) -> Body:
     """Of everything from this revision on, itself included."""
     return {"create_request": {**folder(prefix), "start_revision": str(revision)}}
@@ -96,7 +104,8 @@ def watch(prefix: str, revision: int) -> Body:
 def contents(answer: Body) -> Contents:
     """Raises EtcdError."""
     try:
-        entries = {_decode(found["key"]): _value(found) for found in answer.get("kvs", ())}
+        written = sorted(answer.get("kvs", ()), key=lambda found: int(found["mod_revision"]))
+        entries = {_decode(found["key"]): _value(found) for found in written}
         return Contents(entries, *_header(answer))
     except _NONSENSE as error:
         raise _nonsense(error) from None

@@ -81,9 +81,12 @@ class Member:
         return json.dumps(asdict(self)).encode()
 
     def instance(self) -> Instance:
-        """The record, with protocol and generation as they were said, which may be not at all."""
+        """The record, with protocol and generation as they were said, which may be not at all.
+
+        Its id is the address: a role may change, and the account of an engine goes on.
+        """
         return Instance(
-            id=f"{self.role}-{address.joined(self.host, self.port)}",
+            id=address.joined(self.host, self.port),
             url=self.url,
             role=self.role,
             protocol=self.protocol,

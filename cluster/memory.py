@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from pdgate.cluster.directory import Directory, Event, Left, Tell, entry, listed
+from pdgate.cluster.directory import Directory, Event, Left, Listing, Tell, entry, listed
 from pdgate.cluster.member import Member
 
 
@@ -14,15 +14,12 @@ class Memory(Directory):
         self._followers: list[Tell] = []
 
     @asynccontextmanager
-    async def announce(self, member: Member) -> AsyncIterator[None]:
-        ours = member.value()
-        self.put(member.key, ours)
+    async def announce(self, member: Member) -> AsyncIterator[Listing]:
+        listing = _Listing(self, member)
         try:
-            yield
+            yield listing
         finally:
-            # Whoever took the place meanwhile, at the same address, keeps it.
-            if self._entries.get(member.key) is ours:
-                self.delete(member.key)
+            listing.end()
 
     async def follow(self, tell: Tell) -> None:
         tell(listed(self._entries))
@@ -34,8 +31,12 @@ class Memory(Directory):
 
     def put(self, key: str, value: bytes) -> None:
         """As an engine of another make would write it."""
+        self._entries.pop(key, None)
         self._entries[key] = value
         self._tell(entry(key, value))
+
+    def get(self, key: str) -> bytes | None:
+        return self._entries.get(key)
 
     def delete(self, key: str) -> None:
         if self._entries.pop(key, None) is not None:
@@ -44,3 +45,26 @@ class Memory(Directory):
     def _tell(self, event: Event) -> None:
         for tell in list(self._followers):
             tell(event)
+
+
+class _Listing(Listing):
+    def __init__(self, memory: Memory, member: Member) -> None:
+        self._memory = memory
+        self._put(member)
+
+    async def change(self, member: Member) -> None:
+        before, ours = self._key, self._ours
+        self._put(member)
+        self._drop(before, ours)
+
+    def end(self) -> None:
+        self._drop(self._key, self._ours)
+
+    def _put(self, member: Member) -> None:
+        self._key, self._ours = member.key, member.value()
+        self._memory.put(self._key, self._ours)
+
+    def _drop(self, key: str, ours: bytes) -> None:
+        # Whoever took the place meanwhile, at the same address, keeps it.
+        if self._memory.get(key) is ours:
+            self._memory.delete(key)

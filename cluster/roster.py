@@ -5,6 +5,9 @@ could renew them, or it starts empty. The engines are there all the same and ann
 themselves again within seconds. So who disappears in or right after an outage is only
 doubted, and stays in use for `grace_seconds`; health checks say meanwhile whether it can be
 called. At any other time, and for a member that had said that it drains, gone is gone.
+
+One engine listens at an address. So of two entries with the same address, as there are
+while a role changes or after a restart in another one, what was written last counts.
 """
 
 from collections.abc import Mapping
@@ -31,6 +34,8 @@ class Roster:
         self.listed = False
         self._grace_seconds = grace_seconds
         self._members: dict[str, Member] = {}
+        # host and port -> key
+        self._at: dict[tuple[str, int], str] = {}
         self._doubted: dict[str, float] = {}
         self._trusting_from = float("-inf")
 
@@ -96,6 +101,11 @@ class Roster:
         self._trusting_from = now + self._grace_seconds
 
     def _put(self, key: str, member: Member) -> None:
+        place = (member.host, member.port)
+        before = self._at.get(place, key)
+        if before != key:
+            self._drop(before)
+        self._at[place] = key
         self._members[key] = member
         self._doubted.pop(key, None)
         self.refused.pop(key, None)
@@ -111,5 +121,7 @@ class Roster:
             self._drop(key)
 
     def _drop(self, key: str) -> None:
-        self._members.pop(key, None)
+        member = self._members.pop(key, None)
+        if member is not None:
+            self._at.pop((member.host, member.port), None)
         self._doubted.pop(key, None)

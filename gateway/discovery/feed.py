@@ -5,20 +5,21 @@ directory --events--> roster (pure) --in use--> adopt --> Instances: who gets ca
 
 Being listed is no proof of health: who joins gets calls after its first good probe, and who
 restarted at the same address (another epoch) starts as somebody new. Calls that are under
-way with who leaves go on.
+way with who leaves go on. Who changes its role (same epoch) stays in use, with its account; what it
+has become counts after another good probe.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pdgate.cluster.directory import Directory, Event, Listed, Lost, Refused, Resumed
 from pdgate.cluster.roster import Roster
 from pdgate.gateway.discovery.adopt import Adopt, Unusable
 from pdgate.gateway.probe import Prober
-from pdgate.protocols.instance import Instance
+from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.instances import Instances
 
 log = logging.getLogger(__name__)
@@ -30,6 +31,12 @@ class Held:
 
     instance: Instance
     epoch: str
+
+    def is_now(self, other: "Held") -> bool:
+        """Whether the other one is the same process, with another role."""
+        return bool(self.epoch) and self == replace(
+            other, instance=replace(other.instance, role=self.instance.role)
+        )
 
 
 class Feed:
@@ -85,6 +92,7 @@ class Feed:
 
     def _put_into_use(self) -> None:
         wanted = self._wanted()
+        self._change_roles(wanted)
         for instance_id in [name for name in self._held if self._held[name] != wanted.get(name)]:
             del self._held[instance_id]
             self._instances.remove(instance_id)
@@ -97,6 +105,20 @@ class Feed:
                 self._instances.put(held.instance)
                 self._prober.add(held.instance)
                 log.info("%s has joined", instance_id)
+
+    def _change_roles(self, wanted: dict[str, Held]) -> None:
+        for instance_id, new in wanted.items():
+            held = self._held.get(instance_id)
+            if held is None or held == new or not held.is_now(new):
+                continue
+            self._held[instance_id] = new
+            old, role = held.instance.role, new.instance.role
+            log.info("%s was %s and is %s", instance_id, old, role)
+            # The look may add to a record what its role needs (Mooncake), and puts it into use.
+            self._prober.add(new.instance)
+            candidate = self._instances.get(instance_id)
+            if candidate is not None and old is Role.BOTH:
+                self._instances.put(replace(candidate.instance, role=role))
 
     def _wanted(self) -> dict[str, Held]:
         """Instance id -> what should be in use."""

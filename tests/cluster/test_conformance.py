@@ -56,6 +56,35 @@ async def test_who_announces_itself_joins_and_leaves_with_its_block(store: Store
         assert before in ([], [Joined(P.key, P.draining())])
 
 
+async def test_a_role_changes_in_one_step(store: Store) -> None:
+    """First it is there in the new role, then gone in the old one; and both leave with the block."""
+    now = replace(P, role=Role.DECODE)
+    async with following(store.directory) as told:
+        await told.next()
+        async with store.directory.announce(P) as listing:
+            assert await told.next() == Joined(P.key, P)
+
+            await listing.change(now)
+
+            assert [await told.next() for _ in range(2)] == [Joined(now.key, now), Left(P.key)]
+            async with following(store.directory) as newcomer:
+                assert await newcomer.next() == Listed({now.key: now})
+            await listing.change(P)
+            assert [await told.next() for _ in range(2)] == [Joined(P.key, P), Left(now.key)]
+        await told.until(Left(P.key))
+
+
+async def test_entries_are_listed_in_the_order_of_their_writing(store: Store) -> None:
+    """So that of two at one address the later one can be told."""
+    for one in (D, P, replace(D, epoch="two")):
+        store.put(one.key, one.value())
+
+    async with following(store.directory) as told:
+        listed = await told.first(Listed)
+
+    assert list(listed.members) == [P.key, D.key]
+
+
 async def test_every_follower_is_told(store: Store) -> None:
     async with following(store.directory) as one, following(store.directory) as other:
         for told in (one, other):

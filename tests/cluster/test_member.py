@@ -131,11 +131,11 @@ def test_nothing_but_a_refusal_comes_of_noise(key: str, value: bytes) -> None:
             continue
 
 
-def test_the_instance_is_named_after_role_and_address() -> None:
+def test_the_instance_is_named_after_its_address_which_outlives_its_role() -> None:
     instance = P.instance()
 
     assert (instance.id, instance.url, instance.kv) == (
-        "prefill-10.0.0.1:8100",
+        "10.0.0.1:8100",
         "http://10.0.0.1:8100",
         "10.0.0.1:5600",
     )

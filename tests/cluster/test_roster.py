@@ -6,6 +6,7 @@ import pytest
 
 from pdgate.cluster.directory import Event, Joined, Left, Listed, Lost, Refused, Resumed
 from pdgate.cluster.roster import Roster
+from pdgate.protocols.instance import Role
 from tests.cluster.watching import D, P
 
 GRACE = 10.0
@@ -127,3 +128,19 @@ def test_a_restart_replaces_the_record() -> None:
     again = replace(P, epoch="two")
 
     assert roster(BOTH, Joined(P.key, again)).in_use[P.key] == again
+
+
+def test_of_two_entries_at_one_address_the_later_one_counts() -> None:
+    """One engine listens there: its role has changed, or it has restarted in another one."""
+    now = replace(P, role=Role.BOTH)
+
+    assert keys(roster(BOTH, Joined(now.key, now))) == {now.key, D.key}
+    assert keys(roster(BOTH, Joined(now.key, now), Left(P.key))) == {now.key, D.key}
+    assert keys(roster(Listed({now.key: now, P.key: P}))) == {P.key}
+
+
+def test_who_left_its_role_in_an_outage_is_not_doubted_but_gone() -> None:
+    now = replace(P, role=Role.DECODE)
+    made = roster(BOTH, AWAY, Listed({now.key: now, D.key: D}))
+
+    assert (keys(made), made.doubted) == ({now.key, D.key}, 0)

@@ -1,9 +1,11 @@
 """Engines that announce themselves get calls, and those that leave get none."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -20,7 +22,16 @@ from pdgate.gateway.discovery.feed import Feed
 from pdgate.gateway.probe import Prober
 from pdgate.protocols.instance import Role
 from pdgate.scheduling.instances import Instances
-from tests.support.fleet import PATIENCE_SECONDS, Engine, Gateway, Held, as_json, gateway_of
+from tests.support.fleet import (
+    ANSWER,
+    PATIENCE_SECONDS,
+    PREFILLED,
+    Engine,
+    Gateway,
+    Held,
+    as_json,
+    gateway_of,
+)
 from tests.support.raw_server import Peer, raw_server
 
 RARELY = Health(interval_seconds=600, timeout_seconds=2)
@@ -131,7 +142,7 @@ async def test_a_joiner_shares_the_calls_with_those_that_are_configured(
     configured, joiner = Engine(Role.PLAIN), Engine(Role.PLAIN)
     async with gateway(announced, configured, plain_policy="round_robin") as running:
         await announced.join(joiner)
-        key = "pdgate_instance_up", "plain-127.0.0.1", "plain"
+        key = "pdgate_instance_up", "127.0.0.1:", "plain"
 
         async def is_up() -> bool:
             found = await running.metrics()
@@ -262,7 +273,8 @@ class Slow(Engine):
 
     async def serve(self, peer: Peer) -> None:
         self.asked.set()
-        await self.go_on.wait()
+        if peer.request.line.startswith(b"GET"):
+            await self.go_on.wait()
         await super().serve(peer)
 
 
@@ -300,3 +312,76 @@ async def test_the_doubted_are_dropped_when_their_time_has_come() -> None:
             await asyncio.sleep(0.01)
     following.cancel()
     await asyncio.wait([following])
+
+
+async def either(peer: Peer) -> None:
+    """What an engine of both roles does."""
+    asks = json.loads(peer.request.body).get("kv_transfer_params", {}).get("do_remote_decode")
+    await peer.send(as_json(PREFILLED if asks else ANSWER))
+
+
+async def in_role(gateway: Gateway, member: Member, role: Role) -> bool:
+    return bool((await gateway.metrics()).get(("pdgate_instance_up", member.instance().id, role)))
+
+
+class Changing(Announced):
+    def turn(self, member: Member, role: Role) -> Member:
+        """The same process in another role."""
+        now = replace(member, role=role)
+        self.put(now)
+        self.directory.delete(member.key)
+        return now
+
+
+@pytest.fixture
+async def changing() -> AsyncIterator[Changing]:
+    made = Changing(Told())
+    try:
+        yield made
+    finally:
+        await made.close()
+
+
+async def test_calls_of_an_engine_that_changes_its_role_end_well(changing: Changing) -> None:
+    """Prefill is done with a call when it is decode already; another one decodes."""
+    turning, decode = Engine(Role.PREFILL, held := Held()), Engine(Role.DECODE)
+    member = await changing.join(turning)
+    await changing.join(decode)
+    async with gateway(changing) as running:
+        await ready(running, "current", 2)
+        asking = asyncio.create_task(running.chat())
+        call = await held.next()
+        await changing.join(Engine(Role.PREFILL))
+
+        member = changing.turn(member, Role.DECODE)
+        await until(lambda: in_role(running, member, Role.DECODE))
+        # A script that holds a call holds its connection.
+        await call.peer.send(as_json(PREFILLED, b"200 OK", b"connection: close"))
+
+        assert (await asking).status_code == 200
+        turning.script = either
+        for _ in range(4):
+            assert (await running.chat()).status_code == 200
+    assert not any(body["kv_transfer_params"]["do_remote_decode"] for body in turning.bodies[1:])
+    assert (len(turning.calls) - 1) + len(decode.calls) == 5
+
+
+async def test_who_becomes_both_and_back_is_never_missing(changing: Changing) -> None:
+    """Of the only pair one is looked at anew, and answers the look late."""
+    slow, decode = Slow(Role.PREFILL), Engine(Role.DECODE, either)
+    slow.script = either
+    slow.go_on.set()
+    member = await changing.join(slow)
+    await changing.join(decode)
+    async with gateway(changing) as running:
+        await ready(running, "current", 2)
+        for role in (Role.BOTH, Role.PREFILL):
+            slow.go_on.clear()
+            member = changing.turn(member, role)
+            assert (await running.chat()).status_code == 200
+            slow.go_on.set()
+            await until(partial(in_role, running, member, role))
+            assert (await running.chat()).status_code == 200
+        found = await running.metrics()
+
+    assert len([key for key in found if key[0] == "pdgate_instance_up"]) == 2
