@@ -17,6 +17,7 @@ from pdgate.gateway.answer_head import answer_head, streams
 from pdgate.gateway.debug import DebugHeaders
 from pdgate.gateway.intake import HOT_PATHS
 from pdgate.gateway.service import Service
+from pdgate.protocols import sse
 from pdgate.protocols.call import Headers
 from pdgate.protocols.errors import GatewayError, TooLarge
 
@@ -69,6 +70,7 @@ class AsgiClient:
         "_answer",
         "_debug",
         "_error",
+        "_held",
         "_last",
         "_over",
         "_paused",
@@ -88,6 +90,7 @@ class AsgiClient:
         self._waiting_bytes = 0
         self._over = False
         self._error: GatewayError | None = None
+        self._held = b""
         self._last = b""
         self._waiter: asyncio.Future[None] | None = None
         self._answer: Answer | None = None
@@ -99,6 +102,10 @@ class AsgiClient:
     # The sink.
 
     def data(self, chunk: bytes) -> None:
+        if self._streams and (self._held or not chunk.endswith(b"\n\n")):
+            chunk, self._held = sse.whole(self._held, chunk)
+            if not chunk:
+                return
         self._pieces.append(chunk)
         self._waiting_bytes += len(chunk)
         if self._waiting_bytes > MAX_WAITING_BYTES and not self._paused:
@@ -108,6 +115,10 @@ class AsgiClient:
         self._wake()
 
     def ended(self, error: GatewayError | None, last: bytes = b"") -> None:
+        if self._streams and error is not None:
+            last, _ = sse.whole(self._held, last)
+        elif self._held:
+            last = self._held + last
         if last:
             self._pieces.append(last)
         self._over, self._error = True, error
@@ -119,7 +130,7 @@ class AsgiClient:
         self._answer = answer
         self._streams = streams(answer)
         # Another attempt may have come to nothing before its first byte.
-        self._over, self._error = False, None
+        self._over, self._error, self._held = False, None, b""
         head = answer_head(answer, self._streams, record.call.id, self._debug(record))
         answer.start(self)
         if not self._pieces and not self._over:

@@ -83,9 +83,10 @@ def as_response(error: GatewayError, call_id: str = "") -> tuple[int, Headers, b
 def mid_stream(error: GatewayError, after: bytes) -> bytes:
     """The status line is gone, so the error travels as the last event.
 
-    `after` is the last piece that went out: half an event must not swallow this one.
+    `after` is the last piece that went out: half an event, which only a long one can be, must
+    not swallow this one.
     """
-    gap = b"" if after.endswith(b"\n\n") else b"\n\n"
+    gap = b"" if after.endswith((b"\n\n", b"\n\r\n")) else b"\n\n"
     return gap + sse.event(error.as_openai()) + sse.DONE
 
 

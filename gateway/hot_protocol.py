@@ -22,6 +22,7 @@ from pdgate.gateway import errors
 from pdgate.gateway.answer_head import answer_head, streams
 from pdgate.gateway.asgi import LINGER_SECONDS, Front
 from pdgate.gateway.intake import HOT_PATHS
+from pdgate.protocols import sse
 from pdgate.protocols.call import Headers
 from pdgate.protocols.errors import BadRequest, GatewayError, TooLarge
 
@@ -191,6 +192,7 @@ class HotCycle:
     _streams = False
     _over = False
     _error: GatewayError | None = None
+    _held = b""
     _last = b""
     _waiter: asyncio.Future[None] | None = None
 
@@ -254,11 +256,19 @@ class HotCycle:
     # The sink.
 
     def data(self, chunk: bytes) -> None:
+        if self._streams and (self._held or not chunk.endswith(b"\n\n")):
+            chunk, self._held = sse.whole(self._held, chunk)
+            if not chunk:
+                return
         self._last = chunk
         self._write(self._framed(chunk))
 
     def ended(self, error: GatewayError | None, last: bytes = b"") -> None:
         self._over, self._error = True, error
+        if self._streams and error is not None:
+            last, _ = sse.whole(self._held, last)
+        elif self._held:
+            last = self._held + last
         rest = self._framed(last) if last else b""
         if error is None:
             self._write(rest + _LAST_CHUNK if self._chunked else rest)
@@ -274,7 +284,7 @@ class HotCycle:
     async def deliver(self, answer: Answer, record: Record) -> None:
         self._answer, self._record = answer, record
         # Another attempt may have come to nothing before its first byte.
-        self._over, self._error = False, None
+        self._over, self._error, self._held = False, None, b""
         self._streams = streams(answer)
         more = self._protocol.front.debug(record)
         headers = answer_head(answer, self._streams, record.call.id, more)

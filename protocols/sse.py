@@ -13,12 +13,32 @@ import msgspec
 
 DONE = b"data: [DONE]\n\n"
 MAX_EVENT_BYTES = 8 << 20
+HELD_BYTES = 256 << 10
+"""Of an event that has only begun, before a relay passes it on in pieces."""
 
 _BLANK_LINE = re.compile(rb"\n\r?\n")
 
 
 def event(payload: Any) -> bytes:
     return b"data: " + msgspec.json.encode(payload) + b"\n\n"
+
+
+def whole(held: bytes, chunk: bytes) -> tuple[bytes, bytes]:
+    """held + chunk up to its last blank line, and the rest, to be held.
+
+    For a relay, which lets a chunk that ends with an event through as it is. Where the engine
+    breaks off inside an event, the client then has none of it: its parser would take it for
+    the whole one. An event that grows beyond HELD_BYTES goes out in pieces.
+    """
+    data = held + chunk if held else chunk
+    # The blank line may have begun in what was searched before.
+    start = max(0, len(held) - 2)
+    end = data.rfind(b"\n\n", start) + 2
+    if (other := data.rfind(b"\n\r\n", start)) >= 0:
+        end = max(end, other + 3)
+    if end == 1:
+        end = len(data) if len(data) > HELD_BYTES else 0
+    return data[:end], data[end:]
 
 
 def payload(event_bytes: bytes) -> bytes:

@@ -5,6 +5,7 @@ import json
 from itertools import product
 
 import pytest
+from openai import APIError, AsyncOpenAI
 
 from pdgate.protocols.instance import Role
 from tests.support.fleet import (
@@ -166,16 +167,47 @@ async def test_a_stream_that_breaks_ends_with_an_error_event() -> None:
         assert len(decode.calls) == 1
 
 
-async def test_half_an_event_is_closed_before_the_error_event() -> None:
-    """Else a client would read both as one event, which is no JSON."""
+@pytest.mark.parametrize("ends", [b"\n\n", b"\r\n\r\n"], ids=["lf", "crlf"])
+async def test_a_client_gets_no_half_event_before_the_error_event(ends: bytes) -> None:
+    """Its parser would take the half for an event, and fail on it instead of on our error."""
+    event = EVENTS[0].rstrip() + ends
     half = b'data: {"choices":[{"del'
-    decode = Engine(Role.DECODE, breaks_off(STREAM_HEAD + chunk(EVENTS[0]) + chunk(half)))
+    pieces = event, event[:5], event[5:] + event + half, half[:9]
+    decode = Engine(Role.DECODE, breaks_off(STREAM_HEAD, *map(chunk, pieces)))
     async with gateway_of(Engine(Role.PREFILL), decode) as gateway:
         answer = await gateway.chat(stream=True)
 
-        events = [event for event in answer.text.split("\n\n") if event]
-        assert json.loads(events[-2].removeprefix("data: "))["error"]["code"] == "engine_failed"
-        assert events[-1] == "data: [DONE]"
+        assert answer.content.startswith(3 * event)
+        error, done, rest = answer.content[3 * len(event) :].split(b"\n\n")
+        assert json.loads(error.removeprefix(b"data: "))["error"]["code"] == "engine_failed"
+        assert (done, rest) == (b"data: [DONE]", b"")
+
+
+async def test_the_official_client_raises_our_error_when_an_engine_breaks_off() -> None:
+    half = b'data: {"choices":[{"del'
+    decode = Engine(Role.DECODE, breaks_off(STREAM_HEAD + chunk(EVENTS[0]) + chunk(half)))
+    async with gateway_of(Engine(Role.PREFILL), decode) as gateway:
+        client = AsyncOpenAI(
+            base_url=f"http://127.0.0.1:{gateway.port}/v1", api_key="none", max_retries=0
+        )
+        async with (
+            client,
+            await client.chat.completions.create(
+                model="m", messages=[{"role": "user", "content": "hi"}], stream=True
+            ) as stream,
+        ):
+            assert (await anext(stream)).choices[0].delta.content == "a"
+            with pytest.raises(APIError, match="broke off"):
+                await anext(stream)
+
+
+async def test_a_stream_may_end_without_a_blank_line() -> None:
+    """An engine that ends its answer has said all: nothing stays with us."""
+    decode = Engine(Role.DECODE, streams(EVENTS[0], b"data: [DO", b"NE]\n"))
+    async with gateway_of(Engine(Role.PREFILL), decode) as gateway:
+        answer = await gateway.chat(stream=True)
+
+        assert answer.content == EVENTS[0] + b"data: [DONE]\n"
 
 
 async def test_a_long_answer_that_breaks_is_cut_and_not_completed() -> None:
