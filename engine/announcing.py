@@ -1,6 +1,7 @@
 """What an engine tells others of itself, and when.
 
 listening, ready  --> listed: gateways send calls
+role changed      --> the entry says so, in one step (roles.py)
 asked to end      --> not listed, and still serving for `SETTLE_SECONDS`: calls that were
                       chosen for us before the news got around arrive as any other
                   --> no new calls; those under way are finished
@@ -12,8 +13,10 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 
 from pdgate.cluster import address
+from pdgate.cluster.directory import Directory
 from pdgate.cluster.member import Member
 from pdgate.engine.connector import Connector
+from pdgate.engine.roles import Roles
 from pdgate.engine.settings import WILDCARDS, Settings
 from pdgate.protocols.instance import Role
 
@@ -22,7 +25,11 @@ ANY_NAME = "*"
 
 
 def announcement(
-    settings: Settings, api_port: int, connector: Connector | None, names: tuple[str, ...]
+    settings: Settings,
+    api_port: int,
+    connector: Connector | None,
+    names: tuple[str, ...],
+    roles: Roles,
 ) -> AbstractAsyncContextManager[None]:
     """The block in which the engine is listed; nothing where there is no directory."""
     if not settings.etcd:
@@ -31,7 +38,7 @@ def announcement(
     from pdgate.cluster.etcd import Etcd
 
     directory = Etcd(address.endpoints(settings.etcd))
-    return _settling(directory.announce(member(settings, api_port, connector, names)))
+    return _settling(directory, member(settings, api_port, connector, names), roles)
 
 
 def member(
@@ -64,7 +71,8 @@ def _dialled(settings: Settings, host: str) -> str:
 
 
 @asynccontextmanager
-async def _settling(listed: AbstractAsyncContextManager[None]) -> AsyncIterator[None]:
-    async with listed:
+async def _settling(directory: Directory, member: Member, roles: Roles) -> AsyncIterator[None]:
+    async with directory.announce(member) as listing:
+        roles.announced(listing, member)
         yield
     await asyncio.sleep(SETTLE_SECONDS)

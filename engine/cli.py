@@ -66,6 +66,9 @@ def engine(
     etcd: Annotated[
         str, typer.Option(help="URL of the etcd to be listed in; several between commas.")
     ] = "",
+    admin_token_file: Annotated[
+        str, typer.Option(help="Serve /admin/role for who knows the token in this file.")
+    ] = "",
     advertise_host: Annotated[
         str, typer.Option(help="What others dial, if --host is a wildcard.")
     ] = "",
@@ -110,6 +113,7 @@ def engine(
             fail_rate=fail_rate,
             die_after=die_after,
             etcd=etcd,
+            admin_token_file=admin_token_file,
             advertise_host=advertise_host,
             goodbye_seconds=shutdown_timeout,
             log_level=log_level,

@@ -20,8 +20,10 @@ from types import FrameType
 import uvicorn
 import uvloop
 
+from pdgate.cluster import secret
 from pdgate.engine.announcing import announcement
 from pdgate.engine.api import app
+from pdgate.engine.api import roles as role_routes
 from pdgate.engine.api.service import Service
 from pdgate.engine.connector import Connector
 from pdgate.engine.core import EngineCore
@@ -32,6 +34,7 @@ from pdgate.engine.mailroom import Mailroom
 from pdgate.engine.metrics import EngineMetrics
 from pdgate.engine.model.load import LoadedModel, load
 from pdgate.engine.pace import Faults, Pace
+from pdgate.engine.roles import Roles, may_change, why_fixed
 from pdgate.engine.scheduler import Limits
 from pdgate.engine.settings import NO_PROTOCOL, WILDCARDS, Settings
 from pdgate.engine.work import Options
@@ -63,14 +66,18 @@ async def _serve(settings: Settings, model: LoadedModel, listening: socket.socke
         names = settings.served_names or (model.root,)
         metrics = EngineMetrics(core, connector, names[0])
         service = Service(core, mailroom, metrics, names, settings.default_max_tokens)
+        roles = Roles(Role(settings.role), why_fixed(settings.protocol))
+        admin = []
+        if settings.admin_token_file:
+            admin.append(role_routes.routes(roles, secret.token(settings.admin_token_file)))
         config = uvicorn.Config(
-            app.build(service),
+            app.build(service, *admin),
             log_level=settings.log_level,
             access_log=False,
             timeout_graceful_shutdown=math.ceil(settings.goodbye_seconds + LAST_WRITE_SECONDS),
         )
         ready = _ready_line(settings, listening, connector)
-        listed = announcement(settings, listening.getsockname()[1], connector, names)
+        listed = announcement(settings, listening.getsockname()[1], connector, names, roles)
         await _Server(config, ready, core, connector, settings, listed).serve([listening])
 
 
@@ -200,7 +207,7 @@ def _connect(
         regions=regions,
         backend=backend,
         settings=ConnectorSettings(
-            role=Role(settings.role),
+            role=Role.BOTH if may_change(settings) else Role(settings.role),
             host=settings.host,
             api_port=api_port,
             kv_host=settings.kv_host,

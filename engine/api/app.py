@@ -1,6 +1,6 @@
 """The engine's routes, spelled as vLLM spells them."""
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
@@ -12,9 +12,11 @@ from pdgate.engine.api.service import ANY_NAME, EngineDead, Service, wire_id
 from pdgate.engine.metrics import CONTENT_TYPE
 
 
-def build(service: Service) -> FastAPI:
+def build(service: Service, *more: APIRouter) -> FastAPI:
     app = FastAPI(title="pdgate engine", version=__version__, openapi_url=None)
     errors.install(app)
+    for router in more:
+        app.include_router(router)
 
     @app.post("/v1/completions")
     async def complete(http: Request) -> Response:

@@ -11,6 +11,7 @@ from pdgate.engine.hand_over.nixl import Nixl
 from pdgate.engine.hand_over.settings import ConnectorSettings
 from pdgate.engine.hand_over.sglang import Sglang
 from pdgate.engine.layout import Layout
+from pdgate.engine.roles import ROLE_DECIDES
 from pdgate.protocols.instance import Role
 from pdgate.transfer.base import Backend, Region
 
@@ -22,7 +23,6 @@ _PROTOCOLS: dict[str, Callable[..., Connector]] = {
     "vllm-mooncake": Mooncake,
     "vllm-nixl": Nixl,
 }
-_ROLE_DECIDES = ("neuron", "sglang")
 
 
 def names() -> list[str]:
@@ -41,7 +41,7 @@ def connect(
     """A connector whose KV side listens. Raises LookupError, ValueError, OSError."""
     if protocol not in _PROTOCOLS:
         raise LookupError(f"no protocol is called {protocol!r}; there are {', '.join(names())}")
-    if protocol in _ROLE_DECIDES and settings.role not in (Role.PREFILL, Role.DECODE):
+    if protocol in ROLE_DECIDES and settings.role not in (Role.PREFILL, Role.DECODE):
         raise ValueError(f"with {protocol} an engine is prefill or decode, not {settings.role}")
     peer_of(settings)
     return _PROTOCOLS[protocol](
