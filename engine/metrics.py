@@ -71,6 +71,7 @@ class EngineMetrics(Collector):
             "requests_failed": ("Requests refused with a server error", stats.requests_failed),
             "kv_loads_failed": ("Loads of KV that failed", stats.loads_failed),
             "kv_loaded_bytes": ("KV that came from peers", stats.loaded_bytes),
+            "first_tokens": ("Requests that got their first token", stats.first_tokens),
             "leases_ended": ("Kept pages that nobody fetched in time", stats.leases_ended),
             "steps": ("Steps of the core", stats.steps),
             "stepping_seconds": ("Time spent in steps", stats.stepping_seconds),

@@ -28,6 +28,7 @@ class Outbox:
         job = live.job
         live.cached = live.cached_by_peer if job.loaded else job.hits
         from_peer = max(0, job.loaded - job.hits)
+        self.stats.first_tokens += 1
         self.stats.prompts_from_cache += job.hits
         self.stats.prompts_from_peer += from_peer
         self.stats.prompts_computed += min(job.prompt_tokens, job.end) - job.hits - from_peer

@@ -5,11 +5,16 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Stats:
-    """Counters since the start; tokens unless the name says otherwise."""
+    """Counters since the start; tokens unless the name says otherwise.
+
+    Attributes:
+        first_tokens: Requests whose prompt is counted: they got their first token.
+    """
 
     prompts_computed: int = 0
     prompts_from_cache: int = 0
     prompts_from_peer: int = 0
+    first_tokens: int = 0
     generated: int = 0
     requests_stopped: int = 0
     requests_cut: int = 0

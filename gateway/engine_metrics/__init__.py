@@ -1,0 +1,7 @@
+"""What engines tell of themselves on /metrics: what they counted, and how busy they are.
+
+page.py        bytes of a page -> Page, reading only the families that somebody needs
+families.py    which families those are, per engine
+counters.py    what an engine has counted, and what is new between two pages
+reader.py      asks every engine every few seconds
+"""

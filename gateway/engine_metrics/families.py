@@ -1,0 +1,54 @@
+"""Which lines of an engine's /metrics are read, and what they stand for.
+
+Several engines have several names for one thing; nobody has two of them on one page.
+
+Sources: vLLM 0.32.0, v1/metrics/loggers.py and .../kv_connector/v1/nixl/stats.py; SGLang 0.5,
+srt/metrics/collector.py; ours, engine/vllm/metrics.py and engine/metrics.py.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+BY_SOURCE: Final = b"vllm:prompt_tokens_by_source_total"
+SOURCES: Final[Mapping[bytes, str]] = {
+    b"local_compute": "computed",
+    b"local_cache_hit": "cached",
+    b"external_kv_transfer": "transferred",
+}
+
+CACHE_CONFIG: Final = b"vllm:cache_config_info"
+"""Its value is always 1; what it says stands in its labels."""
+
+COUNTERS: Final[Mapping[bytes, str]] = {
+    b"vllm:time_to_first_token_seconds_count": "first_tokens",
+    b"pdgate_engine_first_tokens_total": "first_tokens",
+    b"vllm:nixl_xfer_time_seconds_count": "loads",
+    b"vllm:pdgate_transfers_total": "loads",
+    b"pdgate_engine_kv_transfers_total": "loads",
+    # Includes failed notifications, which have a counter of their own as well.
+    b"vllm:nixl_num_failed_transfers_total": "loads_failed",
+    b"vllm:pdgate_failed_total": "loads_failed",
+    b"pdgate_engine_kv_transfers_failed_total": "loads_failed",
+    b"sglang:num_transfer_failed_reqs_total": "loads_failed",
+    b"vllm:nixl_num_kv_expired_reqs_total": "expired",
+    b"vllm:pdgate_expired_total": "expired",
+    b"pdgate_engine_kv_leases_expired_total": "expired",
+    b"vllm:nixl_num_notifications_after_expiry_total": "read_late",
+    b"vllm:inter_token_latency_seconds_count": "steps",
+    b"vllm:inter_token_latency_seconds_sum": "step_seconds",
+    b"pdgate_engine_steps_total": "steps",
+    b"pdgate_engine_stepping_seconds_total": "step_seconds",
+}
+"""Family -> field of Counters."""
+
+RUNNING, WAITING, KV_USED = "running", "waiting", "kv_used"
+
+GAUGES: Final[Mapping[bytes, str]] = {
+    b"vllm:num_requests_running": RUNNING,
+    b"vllm:num_requests_waiting": WAITING,
+    b"vllm:kv_cache_usage_perc": KV_USED,
+    b"sglang:num_running_reqs": RUNNING,
+    b"sglang:num_queue_reqs": WAITING,
+    b"sglang:token_usage": KV_USED,
+}
+"""Family -> field of Page."""

@@ -1,0 +1,110 @@
+"""Reads an engine's /metrics: only the lines that are wanted, and nothing that it trips over.
+
+    vllm:num_requests_running{engine="0",model_name="m"} 3.0
+    `---------- name -------' `-------- labels --------' `- value, maybe a timestamp
+
+Pages have thousands of lines, most of them buckets of histograms, so a line is looked at no
+further than its name unless the name is known. Of several series of one name (data-parallel
+ranks) counters and requests are added up, and shares averaged.
+
+Source of the format: Prometheus, "Exposition formats", text format 0.0.4.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from math import isfinite
+
+from pdgate.gateway.engine_metrics.counters import Counters
+from pdgate.gateway.engine_metrics.families import (
+    BY_SOURCE,
+    CACHE_CONFIG,
+    COUNTERS,
+    GAUGES,
+    KV_USED,
+    RUNNING,
+    SOURCES,
+    WAITING,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What one answer to GET /metrics says; None for what it does not.
+
+    Attributes:
+        running, waiting: Requests, now.
+        kv_used: Share of KV pages that somebody holds, 0..1.
+        block_tokens: Tokens in a KV page.
+    """
+
+    counters: Counters = field(default_factory=Counters)
+    running: int | None = None
+    waiting: int | None = None
+    kv_used: float | None = None
+    block_tokens: int | None = None
+
+
+def parse(page: bytes, rank: int | None = None) -> Page:
+    """Lines that cannot be read are passed over. `rank`: only of this data-parallel rank."""
+    found: dict[str, float] = {}
+    times: dict[str, int] = {}
+    block_tokens = None
+    of_rank = None if rank is None else b'engine="%d"' % rank
+    for name, line in _wanted(page):
+        labels = line[len(name) : line.rfind(b"}") + 1]
+        if of_rank is not None and b'engine="' in labels and of_rank not in labels:
+            continue
+        if name == CACHE_CONFIG:
+            block_tokens = _whole_number(_label(labels, b"block_size"))
+            continue
+        meant = _FIELDS.get(name) or SOURCES.get(_label(labels, b"source"))
+        value = _value(line)
+        if meant is not None and value is not None:
+            found[meant] = found.get(meant, 0.0) + value
+            times[meant] = times.get(meant, 0) + 1
+    running, waiting, used = (found.pop(gauge, None) for gauge in (RUNNING, WAITING, KV_USED))
+    return Page(
+        Counters(**found),
+        None if running is None else int(running),
+        None if waiting is None else int(waiting),
+        None if used is None else min(1.0, max(0.0, used / times[KV_USED])),
+        block_tokens,
+    )
+
+
+_FIELDS = {**COUNTERS, **GAUGES}
+_WANTED = frozenset((*_FIELDS, BY_SOURCE, CACHE_CONFIG))
+
+
+def _wanted(page: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """(name, line)"""
+    for line in page.split(b"\n"):
+        end = line.find(b"{")
+        name = line[: end if end >= 0 else line.find(b" ")]
+        if name in _WANTED:
+            yield name, line
+
+
+def _label(labels: bytes, name: bytes) -> bytes:
+    """Its value, empty if there is none. A quote inside another label's value is escaped."""
+    for before in (b"{", b","):
+        opening = before + name + b'="'
+        start = labels.find(opening)
+        if start >= 0:
+            start += len(opening)
+            return labels[start : labels.find(b'"', start)]
+    return b""
+
+
+def _value(line: bytes) -> float | None:
+    """Behind the labels, or the name; a timestamp may follow."""
+    _, _, after = line.rpartition(b"}") if b"}" in line else line.partition(b" ")
+    try:
+        value = float(after.split()[0])
+    except (ValueError, IndexError):
+        return None
+    return value if isfinite(value) else None
+
+
+def _whole_number(text: bytes) -> int | None:
+    return int(text) if text.isdigit() and len(text) < 10 else None

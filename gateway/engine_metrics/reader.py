@@ -1,0 +1,162 @@
+"""Asks every engine for its /metrics, again and again, off the path of calls.
+
+Pages come one after another, spread over the interval, so that many engines do not hold up the
+event loop together. What a page says of load becomes the candidate's `status`; what it counts
+goes to whoever compares it with what was sent (`sees`).
+
+A status is as good as its age: an engine that has not answered for STALE_INTERVALS has none.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import httpx2
+
+from pdgate.gateway.engine_metrics.counters import Counters
+from pdgate.gateway.engine_metrics.page import Page, parse
+from pdgate.protocols.instance import Instance
+from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling.instances import Instances
+from pdgate.scheduling.status import Status
+
+log = logging.getLogger(__name__)
+
+STALE_INTERVALS = 3
+MAX_PAGE_BYTES = 8 << 20
+HEADERS = {"accept": "text/plain", "accept-encoding": "identity"}
+"""Compressing a page would cost the engine more than the network costs us."""
+
+Sees = Callable[[Candidate, Page], None]
+
+
+class NoPage(Exception):
+    """The engine did not tell; the message says why, for operators."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The last page of one engine.
+
+    Attributes:
+        url: Where it came from; another one is another engine.
+        at: When, on the reader's clock.
+    """
+
+    url: str
+    at: float
+    page: Page
+
+
+class Reader:
+    """
+    Attributes:
+        readings: Instance id -> its last page.
+    """
+
+    def __init__(
+        self,
+        instances: Instances,
+        interval_seconds: float,
+        timeout_seconds: float,
+        sees: Sees,
+        clock: Callable[[], float],
+    ) -> None:
+        self.readings: dict[str, Reading] = {}
+        self._instances = instances
+        self._interval_seconds = interval_seconds
+        self._timeout_seconds = timeout_seconds
+        self._sees = sees
+        self._clock = clock
+        self._complaints: dict[str, str] = {}
+
+    async def run(self) -> None:
+        # As with probes: a kept connection that the engine has closed meanwhile (vLLM does so
+        # after 5 s) would look like an engine that does not tell.
+        limits = httpx2.Limits(max_keepalive_connections=0)
+        async with httpx2.AsyncClient(timeout=None, limits=limits, trust_env=False) as client:
+            while True:
+                async with asyncio.TaskGroup() as round_:
+                    round_.create_task(asyncio.sleep(self._interval_seconds))
+                    round_.create_task(self.round(client, self._interval_seconds))
+
+    async def round(self, client: httpx2.AsyncClient, seconds: float = 0.0) -> None:
+        """Asks each engine once, spread over these seconds."""
+        candidates = list(self._instances)
+        for gone in self.readings.keys() - {c.instance.id for c in candidates}:
+            del self.readings[gone]
+        async with asyncio.TaskGroup() as asking:
+            for candidate in candidates:
+                asking.create_task(self._ask(client, candidate))
+                await asyncio.sleep(seconds / len(candidates))
+
+    def age_seconds(self, instance_id: str) -> float | None:
+        """Of the last page; None if there is none."""
+        reading = self.readings.get(instance_id)
+        return None if reading is None else self._clock() - reading.at
+
+    async def _ask(self, client: httpx2.AsyncClient, candidate: Candidate) -> None:
+        instance = candidate.instance
+        page = await self._told(client, instance)
+        if isinstance(page, str):
+            self._complain(instance.id, page)
+            age = self.age_seconds(instance.id)
+            if age is None or age > STALE_INTERVALS * self._interval_seconds:
+                candidate.status = None
+            return
+        # Whoever is at another address by now has not told this.
+        if candidate.instance.url != instance.url:
+            return
+        self._complain(instance.id, "")
+        last = self.readings.get(instance.id)
+        before = last.page if last is not None and last.url == instance.url else None
+        self.readings[instance.id] = Reading(instance.url, self._clock(), page)
+        candidate.status = status_of(page, before)
+        self._sees(candidate, page)
+
+    async def _told(self, client: httpx2.AsyncClient, instance: Instance) -> Page | str:
+        """Its page, or why there is none."""
+        try:
+            async with asyncio.timeout(self._timeout_seconds):
+                return await self._page(client, instance)
+        except TimeoutError:
+            return f"no /metrics within {self._timeout_seconds:g} s"
+        except NoPage as why:
+            return str(why)
+        except httpx2.HTTPError as error:
+            return f"{type(error).__name__}: {error}"
+        # Whatever one engine's answer trips in us, the others are still to be asked.
+        except Exception as error:  # noqa: BLE001
+            return f"its /metrics cannot be read: {error!r}"
+
+    async def _page(self, client: httpx2.AsyncClient, instance: Instance) -> Page:
+        """Raises NoPage, HTTPError."""
+        body = bytearray()
+        url = f"{instance.url}/metrics"
+        async with client.stream("GET", url, headers=HEADERS) as answer:
+            if answer.status_code != 200:
+                raise NoPage(f"GET /metrics answered {answer.status_code}")
+            async for piece in answer.aiter_bytes():
+                body += piece
+                if len(body) > MAX_PAGE_BYTES:
+                    raise NoPage(f"its /metrics is longer than {MAX_PAGE_BYTES} bytes")
+        return parse(bytes(body), instance.dp_rank)
+
+    def _complain(self, instance_id: str, why: str) -> None:
+        """Once per change; that an engine is down is the prober's to warn of."""
+        if self._complaints.get(instance_id, "") != why:
+            self._complaints[instance_id] = why
+            log.info("%s: %s", instance_id, why or "its /metrics can be read")
+
+
+def status_of(page: Page, before: Page | None) -> Status | None:
+    """What a page says of load; None if it says nothing."""
+    step_seconds = None
+    if before is not None:
+        new = page.counters.since(before.counters) or Counters()
+        if new.steps and new.step_seconds is not None:
+            step_seconds = new.step_seconds / new.steps
+    kv_free = None if page.kv_used is None else 1.0 - page.kv_used
+    status = Status(kv_free, page.running, page.waiting, step_seconds)
+    return None if status == Status() else status

@@ -1,0 +1,143 @@
+"""Verifies engine by engine, as their pages come, and complains once per change.
+
+    page --> window (since the last verdict) --> Verdict --> Tally, complaint, log
+
+An engine that starts anew begins a new window: nothing of its former life can be compared.
+"""
+
+import logging
+from dataclasses import dataclass, field
+
+from pdgate.gateway.engine_metrics.counters import Counters
+from pdgate.gateway.engine_metrics.page import Page
+from pdgate.gateway.verification.causes import HINTS, Cause, why_recomputed
+from pdgate.gateway.verification.window import Given, Result, judge
+from pdgate.protocols.instance import Role
+from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling.instances import Instances
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Tally:
+    """What has been found of one engine since the gateway knows it.
+
+    Attributes:
+        tokens: Result -> prompt tokens.
+        last: The result of the last window in which there was something to verify.
+        complaint: What is wrong with it now.
+        expired, read_late: Of Counters, its own.
+    """
+
+    tokens: dict[Result, float] = field(default_factory=lambda: dict.fromkeys(Result, 0.0))
+    last: Result | None = None
+    complaint: Cause | None = None
+    expired: float = 0.0
+    read_late: float = 0.0
+
+
+@dataclass(slots=True)
+class Window:
+    """
+    Attributes:
+        url: Where the engine is; at another address it is another one.
+        start, given: Both accounts when it was opened.
+        latest: The engine's, on the last page.
+        doubted: It was looked at once, and left open to be sure.
+        expired: New on the last page.
+    """
+
+    url: str
+    start: Counters
+    given: Given
+    latest: Counters
+    doubted: bool = False
+    expired: float = 0.0
+
+
+class Verifier:
+    """
+    Attributes:
+        tallies: Instance id -> what has been found; none of instances that are gone.
+    """
+
+    def __init__(self, instances: Instances) -> None:
+        self.tallies: dict[str, Tally] = {}
+        self._instances = instances
+        self._windows: dict[str, Window] = {}
+
+    def sees(self, candidate: Candidate, page: Page) -> None:
+        """A new page of this engine."""
+        self._forget_who_is_gone()
+        instance_id, url = candidate.instance.id, candidate.instance.url
+        given, counters = Given.to(candidate), page.counters
+        window = self._windows.get(instance_id)
+        if window is not None and window.url != url:
+            window = None
+        new = None if window is None else counters.since(window.latest)
+        if window is None or new is None:
+            self._windows[instance_id] = Window(url, counters, given, counters)
+            return
+        window.latest = counters
+        tally = self.tallies.setdefault(instance_id, Tally())
+        if candidate.instance.role.serves(Role.PREFILL):
+            self._count_leases(candidate, tally, window, new)
+        if candidate.instance.role.serves(Role.DECODE):
+            self._judge(candidate, tally, window, given)
+
+    def _judge(self, candidate: Candidate, tally: Tally, window: Window, given: Given) -> None:
+        # Both grow within one life, and every page of it has been compared with the one before.
+        grew = window.latest.since(window.start) or Counters()
+        verdict = judge(grew, window.given, given, doubted=window.doubted)
+        if verdict is None:
+            window.doubted = given.handed_over > window.given.handed_over
+            return
+        window.start, window.given, window.doubted = window.latest, given, False
+        tally.tokens[Result.VERIFIED] += verdict.verified
+        tally.tokens[Result.RECOMPUTED] += verdict.recomputed
+        tally.tokens[Result.UNVERIFIABLE] += verdict.unverifiable
+        tally.last = verdict.result or tally.last
+        instance = candidate.instance
+        if verdict.result is Result.RECOMPUTED:
+            expired = self._expired_lately(instance.protocol)
+            cause = why_recomputed(window.latest, grew, instance.protocol, expired)
+            self._complain(candidate, tally, cause)
+        elif verdict.result is Result.VERIFIED and tally.complaint is not Cause.READ_LATE:
+            self._complain(candidate, tally, None)
+
+    def _count_leases(
+        self, candidate: Candidate, tally: Tally, window: Window, new: Counters
+    ) -> None:
+        window.expired = new.expired or 0.0
+        tally.expired += window.expired
+        if new.read_late:
+            tally.read_late += new.read_late
+            self._complain(candidate, tally, Cause.READ_LATE)
+        elif tally.complaint is Cause.READ_LATE and new.first_tokens:
+            self._complain(candidate, tally, None)
+
+    def _expired_lately(self, protocol: str) -> float:
+        return sum(
+            window.expired
+            for instance_id, window in self._windows.items()
+            if (candidate := self._instances.get(instance_id)) is not None
+            and candidate.instance.protocol == protocol
+        )
+
+    def _complain(self, candidate: Candidate, tally: Tally, cause: Cause | None) -> None:
+        if tally.complaint is cause:
+            return
+        tally.complaint = cause
+        name = candidate.instance.id
+        if cause is None:
+            log.info("%s: KV is handed over as it should be", name)
+        elif cause is Cause.READ_LATE:
+            log.warning("%s: %s", name, HINTS[cause])
+        else:
+            log.warning("%s computes prompts whose KV it was given: %s", name, HINTS[cause])
+
+    def _forget_who_is_gone(self) -> None:
+        for instance_id in [each for each in self._windows if self._instances.get(each) is None]:
+            del self._windows[instance_id]
+            self.tallies.pop(instance_id, None)

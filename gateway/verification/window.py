@@ -1,0 +1,108 @@
+"""Compares what one decode engine was given with what it counted, over one stretch of time.
+
+    given     calls handed over with KV; calls whose prompt it was to compute itself (whole)
+    counted   prompt tokens by what gave their KV, requests that got their first token
+
+An engine that takes over KV computes one token of a prompt at most, the last (vLLM 0.32.0 with
+NIXL and Mooncake: none; with our connector: one). So whatever an engine counts as computed
+beyond one token per request was computed twice, unless somebody wanted it computed: a whole
+call of ours, or another client's call. Then nobody can tell which it was:
+
+    computed <= requests                     verified, whoever asked
+    ... beyond, and only ours, all split     the surplus was recomputed
+    ... beyond, and nothing arrived at all   recomputed, if the next page still says so
+    ... beyond, otherwise                    unverifiable
+
+A call that has just been answered may be missing on a page, so a window without counted
+tokens, or with calls of which nothing is known yet, stays open until the next page.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from pdgate.gateway.engine_metrics.counters import Counters
+from pdgate.scheduling.candidate import Candidate
+
+MATERIAL_SHARE = 0.05
+"""Of the prompt tokens, recomputed: less is an accident (a load that failed), not a fault of setup."""
+
+
+class Result(StrEnum):
+    VERIFIED = "verified"
+    RECOMPUTED = "recomputed"
+    UNVERIFIABLE = "unverifiable"
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """The gateway's account of one engine at one moment.
+
+    Attributes:
+        handed_over, whole: Calls so far, as in Candidate.
+        calls: In flight.
+        reads: Some of these are whole calls whose prompt may not be computed yet.
+    """
+
+    handed_over: int = 0
+    whole: int = 0
+    calls: int = 0
+    reads: bool = False
+
+    @classmethod
+    def to(cls, candidate: Candidate) -> "Given":
+        return cls(
+            candidate.handed_over,
+            candidate.whole_calls,
+            candidate.calls,
+            candidate.unread_tokens > 0,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """
+    Attributes:
+        result: None if the engine was given nothing to verify.
+        verified, recomputed, unverifiable: Prompt tokens.
+    """
+
+    result: Result | None
+    verified: float = 0
+    recomputed: float = 0
+    unverifiable: float = 0
+
+
+NOTHING = Verdict(None)
+
+
+def judge(grew: Counters, before: Given, now: Given, *, doubted: bool = False) -> Verdict | None:
+    """None to look again at the next page, with the window left open.
+
+    `doubted`: this is such a second look.
+    """
+    handed_over, whole = now.handed_over - before.handed_over, now.whole - before.whole
+    if grew.computed is None or grew.cached is None or grew.transferred is None:
+        return Verdict(Result.UNVERIFIABLE) if handed_over else NOTHING
+    computed, arrived = grew.computed, grew.transferred + grew.cached
+    counted = computed + arrived
+    # Answers that are no stream are known to us only when they end, long after their prompt.
+    if not counted or not handed_over:
+        return None if handed_over or now.calls else NOTHING
+    possible = handed_over + whole + before.calls + now.calls
+    requests = possible if grew.first_tokens is None else grew.first_tokens
+    surplus = max(0.0, computed - requests)
+    if not surplus:
+        if not arrived:
+            # Prompts of one token each.
+            return Verdict(Result.UNVERIFIABLE, unverifiable=counted)
+        return Verdict(Result.VERIFIED, verified=counted)
+    only_ours = whole == 0 and not before.reads and requests <= possible
+    if only_ours:
+        material = surplus > MATERIAL_SHARE * counted
+        result = Result.RECOMPUTED if material else Result.VERIFIED
+        return Verdict(result, verified=counted - surplus, recomputed=surplus)
+    if not arrived:
+        return Verdict(Result.RECOMPUTED, unverifiable=counted) if doubted else None
+    return Verdict(
+        Result.UNVERIFIABLE, verified=grew.transferred, unverifiable=counted - grew.transferred
+    )

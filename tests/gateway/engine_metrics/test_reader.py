@@ -1,0 +1,187 @@
+"""Engines are asked once a round, and what is known of them is as good as its age."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+
+import httpx2
+import pytest
+
+from pdgate.gateway.engine_metrics import reader
+from pdgate.gateway.engine_metrics.page import Page
+from pdgate.gateway.engine_metrics.reader import Reader
+from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling.status import Status
+from tests.support.scripted import D0, P0, fleet
+
+INTERVAL_SECONDS = 5.0
+
+
+class Scene:
+    """
+    Attributes:
+        pages: Host -> its /metrics; hosts without one refuse.
+        seen: (instance id, page), as they were told.
+    """
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.instances = fleet(P0, D0)
+        self.pages: dict[str, Callable[[], httpx2.Response]] = {}
+        self.seen: list[tuple[str, Page]] = []
+        self.has_seen = asyncio.Event()
+        self.reader = Reader(
+            self.instances,
+            INTERVAL_SECONDS,
+            2.0,
+            self._see,
+            lambda: self.now,
+        )
+
+    def says(self, host: str, text: str, status: int = 200) -> None:
+        self.pages[host] = lambda: httpx2.Response(status, text=text)
+
+    async def round(self, seconds_later: float = 0.0) -> None:
+        self.now += seconds_later
+        async with httpx2.AsyncClient(transport=httpx2.MockTransport(self._answer)) as client:
+            await self.reader.round(client)
+
+    def status(self, instance_id: str) -> Status | None:
+        candidate = self.instances.get(instance_id)
+        assert candidate is not None
+        return candidate.status
+
+    def _see(self, candidate: Candidate, page: Page) -> None:
+        self.seen.append((candidate.instance.id, page))
+        self.has_seen.set()
+
+    async def _answer(self, request: httpx2.Request) -> httpx2.Response:
+        assert request.url.path == "/metrics"
+        page = self.pages.get(request.url.host)
+        if page is None:
+            raise httpx2.ConnectError("refused")
+        return page()
+
+
+P_HOST, D_HOST = P0.host, D0.host
+
+
+async def test_a_page_becomes_the_engines_status() -> None:
+    scene = Scene()
+    scene.says(D_HOST, "vllm:num_requests_running 3\nvllm:kv_cache_usage_perc 0.25")
+
+    await scene.round()
+
+    assert scene.status("d0") == Status(kv_free=0.75, running=3)
+    assert scene.status("p0") is None
+    assert [instance_id for instance_id, _ in scene.seen] == ["d0"]
+
+
+async def test_time_per_step_is_that_of_the_steps_in_between() -> None:
+    scene = Scene()
+    name = "vllm:inter_token_latency_seconds"
+    for count, seconds in ((10, 9.0), (14, 9.2)):
+        scene.says(D_HOST, f"{name}_count {count}\n{name}_sum {seconds}")
+        await scene.round(INTERVAL_SECONDS)
+
+    status = scene.status("d0")
+    assert status is not None
+    assert status.step_seconds == pytest.approx(0.05)
+
+
+async def test_what_is_known_goes_stale() -> None:
+    scene = Scene()
+    scene.says(D_HOST, "vllm:num_requests_running 3")
+    await scene.round()
+    del scene.pages[D_HOST]
+
+    await scene.round(INTERVAL_SECONDS * reader.STALE_INTERVALS)
+    assert scene.status("d0") == Status(running=3)
+    assert scene.reader.age_seconds("d0") == INTERVAL_SECONDS * reader.STALE_INTERVALS
+
+    await scene.round(0.1)
+    assert scene.status("d0") is None
+
+
+async def test_a_page_without_load_is_no_status() -> None:
+    scene = Scene()
+    scene.says(D_HOST, "process_cpu_seconds_total 3")
+
+    await scene.round()
+
+    assert scene.status("d0") is None
+    assert scene.reader.age_seconds("d0") == 0
+
+
+@pytest.mark.parametrize(
+    ("page", "complaint"),
+    [
+        (lambda: httpx2.Response(404), "d0: GET /metrics answered 404"),
+        (lambda: httpx2.Response(200, text="a" * 2000), "d0: its /metrics is longer than 1000"),
+    ],
+)
+async def test_who_does_not_tell_is_named_once(
+    page: Callable[[], httpx2.Response],
+    complaint: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    caplog.set_level("INFO", logger=reader.__name__)
+    monkeypatch.setattr(reader, "MAX_PAGE_BYTES", 1000)
+    scene = Scene()
+    scene.says(P_HOST, "")
+    scene.pages[D_HOST] = page
+
+    for _ in range(2):
+        await scene.round()
+    scene.says(D_HOST, "vllm:num_requests_running 3")
+    await scene.round()
+
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 2
+    assert said[0].startswith(complaint)
+    assert said[1] == "d0: its /metrics can be read"
+
+
+async def test_one_that_hangs_holds_nobody_up() -> None:
+    scene = Scene()
+    scene.says(D_HOST, "vllm:num_requests_running 3")
+    hanging = asyncio.Event()
+
+    async def answer(request: httpx2.Request) -> httpx2.Response:
+        if request.url.host == P_HOST:
+            hanging.set()
+            await asyncio.Event().wait()
+        return scene.pages[D_HOST]()
+
+    async with httpx2.AsyncClient(transport=httpx2.MockTransport(answer)) as client:
+        round_ = asyncio.create_task(scene.reader.round(client))
+        await hanging.wait()
+        await scene.has_seen.wait()
+        round_.cancel()
+
+    assert scene.status("d0") == Status(running=3)
+
+
+async def test_an_engine_at_another_address_is_another_engine() -> None:
+    scene = Scene()
+    name = "vllm:inter_token_latency_seconds"
+    scene.says(D_HOST, f"{name}_count 10\n{name}_sum 1")
+    await scene.round()
+    scene.instances.put(replace(D0, url="http://10.0.9.9:8200"))
+    scene.says("10.0.9.9", f"{name}_count 20\n{name}_sum 2")
+
+    await scene.round()
+
+    assert scene.status("d0") is None
+
+
+async def test_nothing_is_kept_of_engines_that_are_gone() -> None:
+    scene = Scene()
+    scene.says(D_HOST, "vllm:num_requests_running 3")
+    await scene.round()
+
+    scene.instances.remove("d0")
+    await scene.round()
+
+    assert scene.reader.readings == {}

@@ -1,0 +1,118 @@
+"""What can be said, and what cannot, of calls and counters over one stretch of time."""
+
+import pytest
+
+from pdgate.gateway.engine_metrics.counters import Counters
+from pdgate.gateway.verification.window import NOTHING, Given, Result, Verdict, judge
+
+NOBODY = Given()
+
+
+def grew(
+    computed: float, cached: float, transferred: float, first_tokens: float | None = None
+) -> Counters:
+    return Counters(
+        computed=computed, cached=cached, transferred=transferred, first_tokens=first_tokens
+    )
+
+
+def test_a_token_per_request_is_computed_by_every_decode() -> None:
+    verdict = judge(grew(2, 0, 300, 2), NOBODY, Given(handed_over=2))
+
+    assert verdict == Verdict(Result.VERIFIED, verified=302)
+
+
+def test_what_decode_still_had_need_not_come_again() -> None:
+    verdict = judge(grew(0, 300, 0, 2), NOBODY, Given(handed_over=2))
+
+    assert verdict == Verdict(Result.VERIFIED, verified=300)
+
+
+def test_a_decode_to_which_nothing_came_has_recomputed() -> None:
+    verdict = judge(grew(300, 0, 0, 2), NOBODY, Given(handed_over=2))
+
+    assert verdict == Verdict(Result.RECOMPUTED, verified=2, recomputed=298)
+
+
+def test_a_decode_that_finds_prefixes_in_its_cache_has_recomputed_the_rest() -> None:
+    verdict = judge(grew(200, 100, 0, 2), NOBODY, Given(handed_over=2))
+
+    assert verdict == Verdict(Result.RECOMPUTED, verified=102, recomputed=198)
+
+
+def test_one_failed_load_among_many_is_counted_and_no_fault_of_setup() -> None:
+    verdict = judge(grew(200, 0, 9_900, 100), NOBODY, Given(handed_over=100))
+
+    assert verdict == Verdict(Result.VERIFIED, verified=10_000, recomputed=100)
+
+
+def test_requests_are_as_many_as_there_can_be_where_the_engine_does_not_count_them() -> None:
+    started = Given(calls=3)
+
+    assert judge(grew(5, 0, 300), started, Given(handed_over=4, calls=1)) == Verdict(
+        Result.VERIFIED, verified=305
+    )
+    assert judge(grew(305, 0, 0), NOBODY, Given(handed_over=5)) == Verdict(
+        Result.RECOMPUTED, verified=5, recomputed=300
+    )
+
+
+@pytest.mark.parametrize(
+    ("counted", "before", "now"),
+    [
+        pytest.param(grew(400, 0, 300, 2), NOBODY, Given(handed_over=1, whole=1), id="whole call"),
+        pytest.param(grew(400, 0, 300, 2), Given(reads=True), Given(handed_over=1), id="read late"),
+        pytest.param(grew(400, 0, 300, 9), NOBODY, Given(handed_over=1), id="other clients"),
+    ],
+)
+def test_who_computes_for_others_too_cannot_be_verified(
+    counted: Counters, before: Given, now: Given
+) -> None:
+    assert judge(counted, before, now) == Verdict(
+        Result.UNVERIFIABLE, verified=300, unverifiable=400
+    )
+
+
+def test_whoever_asks_if_nothing_is_computed_nothing_is_recomputed() -> None:
+    """So several gateways over one healthy engine all say verified."""
+    verdict = judge(grew(9, 600, 300, 9), NOBODY, Given(handed_over=1, whole=1))
+
+    assert verdict == Verdict(Result.VERIFIED, verified=909)
+
+
+def test_with_other_calls_about_it_takes_a_second_page_to_accuse() -> None:
+    """The call that was handed over may just not be on the first one."""
+    counted, now = grew(400, 0, 0, 2), Given(handed_over=1, whole=1)
+
+    assert judge(counted, NOBODY, now) is None
+    assert judge(counted, NOBODY, now, doubted=True) == Verdict(Result.RECOMPUTED, unverifiable=400)
+
+
+@pytest.mark.parametrize(
+    ("counted", "now"),
+    [
+        pytest.param(grew(0, 0, 0, 0), Given(handed_over=1), id="not yet counted"),
+        pytest.param(grew(1, 0, 90, 1), Given(calls=1), id="not yet answered"),
+    ],
+)
+def test_a_call_that_only_one_side_knows_of_waits_for_the_next_page(
+    counted: Counters, now: Given
+) -> None:
+    assert judge(counted, NOBODY, now) is None
+
+
+def test_other_clients_calls_are_not_ours_to_judge() -> None:
+    assert judge(grew(500, 0, 0, 1), NOBODY, NOBODY) == NOTHING
+
+
+def test_an_engine_that_does_not_count_cannot_be_verified() -> None:
+    assert judge(Counters(first_tokens=1), NOBODY, Given(handed_over=1)) == Verdict(
+        Result.UNVERIFIABLE
+    )
+    assert judge(Counters(), NOBODY, NOBODY) == NOTHING
+
+
+def test_prompts_of_one_token_say_nothing() -> None:
+    assert judge(grew(2, 0, 0, 2), NOBODY, Given(handed_over=2)) == Verdict(
+        Result.UNVERIFIABLE, unverifiable=2
+    )
