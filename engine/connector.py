@@ -90,9 +90,17 @@ class Core(messenger.Core, Protocol):
     """What a connector may ask of the core; every method is thread-safe."""
 
     def submit_prefill(
-        self, request_id: str, prompt: Sequence[int], tokens: int, keep: Keep
+        self,
+        request_id: str,
+        prompt: Sequence[int],
+        tokens: int,
+        keep: Keep,
+        load: Load | None = None,
     ) -> None:
-        """Computes the first `tokens` prompt tokens without sampling, then calls `kept`."""
+        """Computes the first `tokens` prompt tokens without sampling, then calls `kept`.
+
+        What `load` can bring, fewer tokens than these, is not computed, unless it fails.
+        """
 
     def sampled(self, request_id: str, token: int) -> None:
         """Prefill sampled this first token of the answer. Comes before `loaded`.

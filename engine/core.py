@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from pdgate.engine.connector import Connector, Keep
+from pdgate.engine.connector import Connector, Keep, Load
 from pdgate.engine.layout import Layout
 from pdgate.engine.model.load import LoadedModel
 from pdgate.engine.pace import Faults, Pace
@@ -86,17 +86,24 @@ class EngineCore:
             self._deliver([Output(request.id, refusal=refusal)])
 
     def submit_prefill(
-        self, request_id: str, prompt: Sequence[int], tokens: int, keep: Keep
+        self,
+        request_id: str,
+        prompt: Sequence[int],
+        tokens: int,
+        keep: Keep,
+        load: Load | None = None,
     ) -> None:
         """Raises ValueError for a prompt that this engine cannot hold."""
         if not 0 < tokens <= len(prompt):
             raise ValueError(f"{tokens} tokens of a prompt of {len(prompt)} cannot be computed")
+        if load is not None and not 0 < load.tokens < tokens:
+            raise ValueError(f"{load.tokens} of {tokens} tokens cannot be loaded")
         if tokens > self.model.positions:
             raise ValueError(f"{tokens} tokens do not fit in {self.model.positions}")
         vocabulary = self.model.config.vocab_size
         if not all(0 <= token < vocabulary for token in prompt):
             raise ValueError(f"token ids must lie in [0, {vocabulary})")
-        self._post(partial(self._work.prefill, request_id, prompt, tokens, keep))
+        self._post(partial(self._work.prefill, request_id, prompt, tokens, keep, load))
 
     def abort(self, request_id: str) -> None:
         self._post(partial(self._work.abort, request_id))

@@ -238,7 +238,7 @@ class Scheduler:
     def _preempt(self, job: Job) -> None:
         self.preemptions += 1
         (self.running if job.state is State.RUNNING else self.waiting).remove(job)
-        if job.pinned:
+        if job.pinned and job.state is State.RUNNING:
             # Only for want of any other. Its reader is in the middle of these pages.
             self.evicted.append((job, job.blocks))
             job.pinned, job.blocks = False, []

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from pdgate.engine.cache.memory import KvMemory
 from pdgate.engine.cache.prefix import BlockPool
-from pdgate.engine.connector import Keep
+from pdgate.engine.connector import Keep, Load
 from pdgate.engine.hooks import HookFailed, Hooks
 from pdgate.engine.job import Chunk, Job, State
 from pdgate.engine.layout import Layout
@@ -120,9 +120,17 @@ class Work:
         self._live[request.id] = live
         self._scheduler.add(live.job)
 
-    def prefill(self, request_id: str, prompt: Sequence[int], tokens: int, keep: Keep) -> None:
-        job = Job(request_id, list(prompt), len(prompt), goal=tokens, pinned=True)
-        self._live[request_id] = Live(job, keep=keep)
+    def prefill(
+        self,
+        request_id: str,
+        prompt: Sequence[int],
+        tokens: int,
+        keep: Keep,
+        load: Load | None = None,
+    ) -> None:
+        first = None if load is None else load.tokens
+        job = Job(request_id, list(prompt), len(prompt), goal=tokens, load=first, pinned=True)
+        self._live[request_id] = Live(job, load=load, keep=keep)
         self._scheduler.add(job)
 
     def abort(self, request_id: str) -> None:
@@ -227,7 +235,8 @@ class Work:
     def _load_failed(self, live: Live, error: str) -> None:
         self.stats.loads_failed += 1
         log.warning("KV of %s did not arrive: %s", live.job.id, error)
-        if self._options.on_failed_load == "recompute":
+        # Who computes for a peer was only saved some work, whatever its own clients want.
+        if live.keep is not None or self._options.on_failed_load == "recompute":
             return
         self._scheduler.abort(live.job)
         del self._live[live.job.id]
@@ -293,10 +302,15 @@ class Work:
         job = live.job
         never_started = live.load_never_started
         was_loading = job.state is State.LOADING
-        # A reader of these pages has to be asked before they are used again.
-        blocks = self._scheduler.take_pages(job) if live.keep is not None else []
+        # A reader of these pages has to be asked before they are used again. While they are
+        # being filled themselves nobody reads them.
+        filled = was_loading or job.state is State.DOOMED
+        read = live.keep is not None and not filled
+        blocks = self._scheduler.take_pages(job) if read else []
         self._scheduler.abort(job)
         self._outbox.end_early(live, output)
+        if live.keep is not None and (never_started or was_loading):
+            self._drop(job.id, blocks, why)
         if never_started:
             self._scheduler.loading[job.id] = job
             job.state = State.DOOMED

@@ -14,6 +14,9 @@ them; and decode knows when that one can write no more. So a worker that comes l
 from the dead finds nobody who tells it of pages, and a prefill that failed is simply put
 back in line, with the same pages.
 
+What decode's prefix cache has of the prompt is lent to prefill (lending.py), which computes
+the rest.
+
     {do_queued_prefill: true}    the queue; other fields mean what they mean to vllm-kvt
 
 Source of the idea: NVIDIA Dynamo, "Disaggregated serving" (conditional disaggregation with a
@@ -35,6 +38,7 @@ from pdgate.engine.connector import Arrival, Core, Keep, Load, Pages
 from pdgate.engine.hand_over import params as read
 from pdgate.engine.hand_over.claim_desk import ClaimDesk
 from pdgate.engine.hand_over.kvt import Kvt
+from pdgate.engine.hand_over.lending import Lending
 from pdgate.engine.hand_over.queue_gauges import shown
 from pdgate.engine.hand_over.second_tries import SecondTries
 from pdgate.engine.hand_over.settings import ConnectorSettings
@@ -45,6 +49,7 @@ from pdgate.protocols.dialects import decode_first
 from pdgate.protocols.instance import Role
 from pdgate.transfer.messenger import core as messenger
 from pdgate.transfer.messenger.errors import HandOverError, Why
+from pdgate.transfer.messenger.messages import Lent
 from pdgate.transfer.messenger.source import Source, Target
 
 RENEW_SECONDS = 1.0
@@ -73,6 +78,8 @@ class DecodeFirst(Kvt):
     load_failure: ClassVar = "error"
     has_worker: ClassVar = True
     """Whether an engine that may prefill takes from the queue by itself."""
+    lends: ClassVar = True
+    """Whether KV of a prompt's beginning may go the other way."""
 
     def __init__(self, *, core: Core, settings: ConnectorSettings, **parts: Any) -> None:
         """Raises OSError, LookupError, ValueError."""
@@ -86,7 +93,10 @@ class DecodeFirst(Kvt):
         prefills = settings.may(Role.PREFILL)
         try:
             self._desk = ClaimDesk(
-                settings.kv_host, 0 if prefills else settings.kv_port, self._tickets
+                settings.kv_host,
+                0 if prefills else settings.kv_port,
+                self._tickets,
+                self._service.serve,
             )
         except OSError:
             super().close()
@@ -99,13 +109,22 @@ class DecodeFirst(Kvt):
             self._worker.start()
         if not prefills:
             self.kv_address = (settings.advertised_host, self._desk.port)
+        self._lending = Lending(self._offers, self.engine_id, self.kv_address)
 
     def hearer(self, core: Core) -> messenger.Core:
         return SecondTries(core, self._ended, self._tickets.cancel)
 
     def service_port(self) -> int:
-        """Nobody calls the service of an engine that only decodes: its port is the desk's."""
+        """An engine that only decodes is called at the desk, which passes it on."""
         return self.settings.kv_port if self.settings.may(Role.PREFILL) else 0
+
+    def borrow(self, lent: Lent | None, tokens: int) -> Load | None:
+        if lent is None or not self.lends:
+            return None
+        if not 0 < lent.tokens < tokens:
+            raise ValueError(f"{lent.tokens} of {tokens} tokens are lent")
+        source = Source(lent.host, lent.port, lent.key, wait_seconds=0, engine_id=lent.engine_id)
+        return Load(lent.tokens, source)
 
     def plan(self, arrival: Arrival) -> Load | Keep | None:
         if not read.flag(arrival.params or {}, decode_first.ASK):
@@ -173,13 +192,25 @@ class DecodeFirst(Kvt):
         source = Queued(
             host="",
             port=0,
-            key=f"{ticket.item.id}#{turn.number}",
+            key=turn.key,
             wait_seconds=max(MIN_SECONDS, ticket.until - time.monotonic()),
             prompt=ticket.prompt,
+            lent=self._lend(turn),
             push=True,
             turn=turn,
         )
-        self._loads.start(ticket.request_id, source, ticket.target)
+        try:
+            self._loads.start(ticket.request_id, source, ticket.target)
+        except RuntimeError:
+            self._lending.call_in(turn.key)
+            raise
+
+    def _lend(self, turn: Turn) -> Lent | None:
+        target = turn.ticket.target
+        if not (target.skip and self.lends):
+            return None
+        blocks = target.block_ids[: target.skip]
+        return self._lending.lend(turn.key, blocks, target.skip * self._layout.block_tokens)
 
     def _stand_in_line(self, turn: Turn) -> Claim:
         """Puts the item on the queue until somebody takes it. Raises HandOverError."""
@@ -213,6 +244,7 @@ class DecodeFirst(Kvt):
         ticket = self._tickets.of(request_id)
         if ticket is None:
             return False
+        self._lending.call_in(ticket.turn.key)
         if error is not None and time.monotonic() < ticket.until:
             turn = self._tickets.again(ticket, error)
             if turn is not None and self._put_back(turn):

@@ -26,6 +26,7 @@ from pdgate.engine.hand_over import params as read
 from pdgate.engine.hand_over.two_sided import TwoSided, wire_id
 from pdgate.protocols.instance import Role
 from pdgate.transfer.messenger.errors import HandOverError, Why
+from pdgate.transfer.messenger.messages import Lent
 from pdgate.transfer.messenger.source import Source
 
 
@@ -54,7 +55,7 @@ class Kvt(TwoSided):
         )
         return self._load(source, len(arrival.prompt) - 1)
 
-    def submit(self, key: str, prompt: Sequence[int]) -> None:
+    def submit(self, key: str, prompt: Sequence[int], lent: Lent | None) -> None:
         if not self.settings.may(Role.PREFILL):
             raise HandOverError(Why.UNSUPPORTED, f"this engine's role is {self.settings.role}")
         if len(prompt) < 2:
@@ -62,11 +63,17 @@ class Kvt(TwoSided):
         request_id = f"kvt-{uuid.uuid4().hex}"
         try:
             keep = self._keep(request_id, key)
-            self.core.submit_prefill(request_id, prompt, len(prompt) - 1, keep)
+            tokens = len(prompt) - 1
+            load = self.borrow(lent, tokens)
+            self.core.submit_prefill(request_id, prompt, tokens, keep, load)
         except ValueError as error:
             self._offers.drop(request_id, str(error))
             self._pushes.drop(request_id, str(error))
             raise HandOverError(Why.UNSUPPORTED, str(error)) from None
+
+    def borrow(self, lent: Lent | None, tokens: int) -> Load | None:
+        """What to read of a prompt that a peer has in part; here all of it is computed."""
+        return None
 
 
 def _local(params: read.Fields) -> bool:

@@ -34,6 +34,11 @@ class Turn:
     ended: threading.Event = field(default_factory=threading.Event)
     word: Word = Word.OVER
 
+    @property
+    def key(self) -> str:
+        """What both engines call it."""
+        return f"{self.ticket.item.id}#{self.number}"
+
 
 @dataclass(eq=False, slots=True)
 class Ticket:

@@ -27,6 +27,7 @@ from pdgate.transfer.messenger.context import Context
 from pdgate.transfer.messenger.counters import Counters
 from pdgate.transfer.messenger.errors import HandOverError, Why
 from pdgate.transfer.messenger.loads import Loads, Reading
+from pdgate.transfer.messenger.messages import Lent
 from pdgate.transfer.messenger.mover import Mover, ThreadMover
 from pdgate.transfer.messenger.offers import Offers
 from pdgate.transfer.messenger.process_mover import ProcessMover
@@ -120,7 +121,7 @@ class TwoSided(Connector):
         """The KV service of the peer. May block until then. Raises HandOverError."""
         return source.host, source.port
 
-    def submit(self, key: str, prompt: Sequence[int]) -> None:
+    def submit(self, key: str, prompt: Sequence[int], lent: Lent | None) -> None:
         """A peer asks for a prefill. Raises HandOverError."""
         raise HandOverError(Why.UNSUPPORTED, "this protocol sends prompts by HTTP")
 

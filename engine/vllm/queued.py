@@ -15,3 +15,4 @@ from pdgate.engine.vllm.dialects import Dialects
 
 class QueuedDialects(DecodeFirst, Dialects):
     has_worker: ClassVar = False
+    lends: ClassVar = False

@@ -149,8 +149,15 @@ class WorkerSide(Core):
         self._free(request_id)
 
     def submit_prefill(
-        self, request_id: str, prompt: Sequence[int], tokens: int, keep: Keep
+        self,
+        request_id: str,
+        prompt: Sequence[int],
+        tokens: int,
+        keep: Keep,
+        load: Load | None = None,
     ) -> None:
+        """There is nothing to load: our side of a queue does not borrow (queued.py)."""
+        assert load is None
         with self._changed:
             self._keeps[request_id] = keep
         try:

@@ -120,7 +120,12 @@ class FakeCore:
         self.freed.put(request_id)
 
     def submit_prefill(
-        self, request_id: str, prompt: Sequence[int], tokens: int, keep: Keep
+        self,
+        request_id: str,
+        prompt: Sequence[int],
+        tokens: int,
+        keep: Keep,
+        load: Load | None = None,
     ) -> None:
         self.prefills.put((request_id, prompt, tokens))
         if self.prefills_at_once:

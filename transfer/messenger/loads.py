@@ -182,7 +182,7 @@ class Loads:
             if source.push:
                 return receive(self._receiver, peer, source, target, until, interrupt, adrift)
             if source.prompt:
-                peer.prefill(source.key, source.prompt)
+                peer.prefill(source.key, source.prompt, source.lent)
             memory = (reading.backend, reading.regions)
             return pull(peer, source, target, reading.shape, memory, until, interrupt)
 

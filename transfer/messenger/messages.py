@@ -57,9 +57,26 @@ class Abandon(msgspec.Struct, frozen=True, tag=True):
     engine_id: str
 
 
+class Lent(msgspec.Struct, frozen=True):
+    """The first `tokens` of a prompt are in our pages; who computes the rest may read them.
+
+    They are offered under `key` at the KV service of `host` and `port`, for as long as the
+    prompt is being computed for us; a reading that ends later is void, as is any other's.
+    """
+
+    host: str
+    port: int
+    engine_id: str
+    key: str
+    tokens: int
+
+
 class Prefill(msgspec.Struct, frozen=True, tag=True):
+    """`lent`: what of the prompt need not be computed."""
+
     key: str
     prompt: list[int]
+    lent: Lent | None = None
 
 
 class Room(msgspec.Struct, frozen=True):

@@ -194,10 +194,12 @@ class Offers:
             return Dropped(offered=entry.offer is not None)
 
     def forget(self, request_id: str) -> None:
-        """It was handed over."""
+        """It was handed over, or is nobody's to read now: who is at it will not have it held."""
         with self._lock:
-            if request_id in self._keys:
-                self._remove(self._keys[request_id])
+            key = self._keys.get(request_id)
+            if key is not None:
+                self._lingers(self._entries[key], None)
+                self._remove(key)
 
     def close(self) -> None:
         """Whoever waits is refused."""

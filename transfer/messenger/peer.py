@@ -51,8 +51,8 @@ class Peer:
     def abandon(self, key: str) -> bool:
         return self._released(messages.Abandon(key, self.engine_id))
 
-    def prefill(self, key: str, prompt: Sequence[int]) -> None:
-        answer = self._talk(messages.Prefill(key, list(prompt)), ANSWER_SECONDS)
+    def prefill(self, key: str, prompt: Sequence[int], lent: messages.Lent | None = None) -> None:
+        answer = self._talk(messages.Prefill(key, list(prompt), lent), ANSWER_SECONDS)
         if not isinstance(answer, messages.Accepted):
             raise self._unexpected(answer)
 

@@ -59,7 +59,7 @@ def receive(
         waiting = Waiting(peer.socket, machine, adrift, receiver.closing, incoming.expect)
         try:
             if source.prompt:
-                peer.prefill(source.key, source.prompt)
+                peer.prefill(source.key, source.prompt, source.lent)
             interrupt.arm(waiting.cancel)
             peer.say(incoming.message(peer.engine_id))
             waiting.run()

@@ -28,8 +28,8 @@ SILENCE_SECONDS = 10.0
 
 log = logging.getLogger(__name__)
 
-Submit = Callable[[str, Sequence[int]], None]
-"""Starts a prefill under a key. Raises HandOverError."""
+Submit = Callable[[str, Sequence[int], messages.Lent | None], None]
+"""Starts a prefill under a key; some of the prompt may be lent. Raises HandOverError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Service:
         self.port: int = sock.getsockname()[1]
         self._offering = offering
         self._submit = submit
-        self._listener = Listener("pdgate-kv", sock, self._serve)
+        self._listener = Listener("pdgate-kv", sock, self.serve)
 
     def close(self) -> None:
         """Pushes first: their connections may end only when nothing is written any more."""
@@ -61,7 +61,8 @@ class Service:
         self._offering.pushes.close()
         self._listener.close()
 
-    def _serve(self, sock: socket.socket) -> None:
+    def serve(self, sock: socket.socket) -> None:
+        """A connection, also one that another port has accepted. Raises OSError."""
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         # A peer whose host is gone says nothing; without this its thread would stay.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -118,8 +119,8 @@ class _Conversation:
                 case messages.Abandon(key, engine_id):
                     self._meant(engine_id)
                     return messages.Released(self._abandon(key))
-                case messages.Prefill(key, prompt):
-                    self._submit(key, prompt)
+                case messages.Prefill(key, prompt, lent):
+                    self._submit(key, prompt, lent)
                     return messages.Accepted()
                 case messages.Push():
                     self._start(message)

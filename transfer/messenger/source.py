@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pdgate.transfer.messenger.context import NOTHING, Context
+from pdgate.transfer.messenger.messages import Lent
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +19,7 @@ class Source:
         rank: Data-parallel rank of the prefill engine, for its bootstrap server.
         block_ids: Read these instead of the blocks that the offer names.
         prompt: Ask the peer to compute it first; empty if somebody else has asked.
+        lent: What of that prompt the peer may read from us.
         push: Prefill writes; else we read.
         by_layer: A push goes layer by layer, while prefill computes; else after it.
         context: A push carries a context (context.py), without which it is not complete. An
@@ -33,6 +35,7 @@ class Source:
     rank: int = 0
     block_ids: tuple[int, ...] | None = None
     prompt: tuple[int, ...] = ()
+    lent: Lent | None = None
     push: bool = False
     by_layer: bool = True
     context: bool = False

@@ -18,8 +18,16 @@ from pdgate.cluster.queue import settings
 from pdgate.cluster.queue.contract import Depth
 from pdgate.cluster.queue.opening import open_queue
 from pdgate.cluster.queue.redis_scripts import GROUP
-from tests.end_to_end.reference.fleet import Engine, Fleet, Gateway
-from tests.end_to_end.reference.test_same_tokens import PROMPTS, Counts, counts, said
+from pdgate.protocols.dialects import decode_first
+from tests.end_to_end.reference.fleet import Engine, Fleet, Gateway, client
+from tests.end_to_end.reference.test_same_tokens import (
+    BLOCK_TOKENS,
+    PROMPTS,
+    TOKENS,
+    Counts,
+    counts,
+    said,
+)
 from tests.support.redis import RedisServer, redis_server
 
 PROTOCOL = "decode-first"
@@ -32,6 +40,7 @@ MANY_BLOCKS = "it was the best of times, it was the worst of times; "
 class Site:
     fleet: Fleet
     redis: RedisServer
+    prefill: list[Engine]
     decode: list[Engine]
     gateway: Gateway
 
@@ -61,6 +70,10 @@ class Site:
         columns = zip(*map(counts, self.decode), strict=True)
         return Counts(*(sum(column) for column in columns))
 
+    def prefilled(self) -> Counts:
+        columns = zip(*map(counts, self.prefill), strict=True)
+        return Counts(*(sum(column) for column in columns))
+
     def failed_loads(self) -> float:
         return sum(one.metric("pdgate_engine_kv_transfers_failed_total") for one in self.decode)
 
@@ -85,7 +98,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         flags = [word for one in prefill for word in ("--prefill", one.url)]
         flags += [word for one in decode for word in ("--decode", one.url)]
         with fleet.serve("--pdd-protocol", PROTOCOL, *flags) as gateway:
-            yield Site(fleet, redis, decode, gateway)
+            yield Site(fleet, redis, prefill, decode, gateway)
 
 
 def answer(url: str, salt: str, number: int) -> str:
@@ -118,6 +131,30 @@ def test_the_answer_is_the_single_engines(site: Site, chat: bool, stream: bool) 
     assert found.moved > 0
     # At most the last token of each prompt.
     assert found.computed <= found.answers
+
+
+def test_of_a_second_turn_only_what_is_new_is_computed(site: Site) -> None:
+    """Prefill reads the rest from the decode engine that had the first turn."""
+    first = f"Once upon a time {MANY_BLOCKS}"
+    second = f"{first} {MANY_BLOCKS}"
+    expected = said(site.fleet.single().url, second, False, False)
+    decode = client(site.decode[0].url).completions
+    decode.create(model=MODEL, prompt=first, max_tokens=1)
+    before = site.prefilled()
+
+    answer = decode.create(
+        model=MODEL,
+        prompt=second,
+        max_tokens=TOKENS,
+        temperature=0,
+        extra_body={"kv_transfer_params": dict(decode_first.QUEUED)},
+    )
+
+    (choice,) = answer.choices
+    assert choice.text == expected[0]
+    had = (len(first) + 1) // BLOCK_TOKENS * BLOCK_TOKENS
+    found = site.prefilled().since(before)
+    assert (found.moved, found.computed) == (had, len(second) - had)
 
 
 @pytest.mark.parametrize("empty", [False, True], ids=["with its data", "empty"])

@@ -1,6 +1,7 @@
 """The port for claims, asked by a worker's own end and by whoever else finds it."""
 
 import itertools
+import queue
 import socket
 from collections.abc import Iterator
 from contextlib import closing, suppress
@@ -14,6 +15,7 @@ from pdgate.engine.hand_over.tickets import Ticket, Tickets
 from pdgate.engine.prefill_worker import claim
 from pdgate.engine.prefill_worker.claim import Claiming, Unreachable
 from pdgate.engine.prefill_worker.wire import Answer, Claim, Lines, Word
+from pdgate.transfer.kit.listener import shut
 from pdgate.transfer.messenger.source import Target
 
 NEVER = 3600.0
@@ -27,7 +29,7 @@ def tickets() -> Tickets:
 
 @pytest.fixture
 def desk(tickets: Tickets) -> Iterator[ClaimDesk]:
-    desk = ClaimDesk("127.0.0.1", 0, tickets)
+    desk = ClaimDesk("127.0.0.1", 0, tickets, shut)
     with closing(desk):
         yield desk
         tickets.close_all()
@@ -176,3 +178,14 @@ def test_whoever_speaks_something_else_is_turned_away(
 
     with Claiming(item) as claiming:
         assert claiming.ask(CLAIM) is Word.YOURS
+
+
+def test_what_is_no_claim_is_heard_by_the_kv_side_from_its_first_byte_on(tickets: Tickets) -> None:
+    heard: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    with (
+        closing(ClaimDesk("127.0.0.1", 0, tickets, lambda sock: heard.put(sock.recv(4)))) as desk,
+        socket.create_connection(("127.0.0.1", desk.port), SECONDS) as sock,
+    ):
+        sock.sendall(b"\0\0\0\1")
+
+        assert heard.get(timeout=SECONDS) == b"\0\0\0\1"

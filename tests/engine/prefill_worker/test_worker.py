@@ -14,6 +14,7 @@ from pdgate.cluster.queue.settings import QueueSettings
 from pdgate.engine.hand_over.claim_desk import ClaimDesk
 from pdgate.engine.hand_over.tickets import Ticket, Tickets
 from pdgate.engine.prefill_worker.worker import Serving, Worker, always
+from pdgate.transfer.kit.listener import shut
 from pdgate.transfer.messenger.source import Target
 from tests.support.ports import free_port
 
@@ -54,7 +55,7 @@ class Decode:
 
     def __init__(self) -> None:
         self.tickets = Tickets()
-        self.desk = ClaimDesk("127.0.0.1", 0, self.tickets)
+        self.desk = ClaimDesk("127.0.0.1", 0, self.tickets, shut)
         self._numbers = itertools.count()
 
     def ticket(self) -> Ticket:

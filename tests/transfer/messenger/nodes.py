@@ -17,6 +17,7 @@ from pdgate.transfer.messenger.context import Context
 from pdgate.transfer.messenger.counters import Counters
 from pdgate.transfer.messenger.errors import HandOverError, Why
 from pdgate.transfer.messenger.loads import Loads, Reading
+from pdgate.transfer.messenger.messages import Lent
 from pdgate.transfer.messenger.mover import Mover, ThreadMover
 from pdgate.transfer.messenger.offers import Offers
 from pdgate.transfer.messenger.outbox import Outbox
@@ -167,7 +168,7 @@ class Node:
         self.aborted.put(request_id)
 
     @staticmethod
-    def submit(key: str, prompt: Sequence[int]) -> None:
+    def submit(key: str, prompt: Sequence[int], lent: Lent | None) -> None:
         raise HandOverError(Why.UNSUPPORTED, "this node computes nothing for others")
 
     # What a test does with it.
