@@ -70,6 +70,7 @@ class Record(msgspec.Struct):
             it is known.
         decisions: Attempt -> whether to split; none where only plain engines are.
         handed_over: Decode answered well with the KV that prefill was asked to leave for it.
+        key: The name of the caller's API key; "" where none is asked for.
         committed: The first byte is on its way to the client: no retry any more.
         outcome: "ok", "client_gone", or the code of the error that the client got.
     """
@@ -83,6 +84,7 @@ class Record(msgspec.Struct):
     path: str = ""
     decisions: dict[int, Decision] = {}
     handed_over: bool = False
+    key: str = ""
     committed: float | None = None
     status: int = 0
     outcome: str = "running"
@@ -117,6 +119,7 @@ class Record(msgspec.Struct):
             "id": self.call.id,
             "attempt_id": self.call.attempt_id,
             "model": self.call.model,
+            "key": self.key,
             "protocol": self.protocol,
             "mode": self.mode,
             "path": self.path,

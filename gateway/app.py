@@ -19,6 +19,7 @@ from pdgate.gateway import errors
 from pdgate.gateway.debug import RecentCalls
 from pdgate.gateway.discovery.status import Status
 from pdgate.gateway.probe import Prober
+from pdgate.gateway.security.door import Door
 from pdgate.protocols.call import CHAT, COMPLETIONS, Headers
 from pdgate.protocols.errors import GatewayError, NotFound
 from pdgate.scheduling.instances import Instances
@@ -34,6 +35,7 @@ def create_app(
     recent: RecentCalls | None,
     call_id: Callable[[Headers], str],
     directory: Status | None = None,
+    door: Door | None = None,
 ) -> FastAPI:
     """
     `running` is the block in which the gateway has its connections and probes; `call_id`
@@ -79,14 +81,16 @@ def create_app(
         return JSONResponse(said, 200 if is_ready else 503)
 
     @app.get("/v1/models")
-    async def models() -> dict[str, Any]:
+    async def models(request: Request) -> dict[str, Any]:
         """What the instances that are up serve; each card as its engine wrote it."""
+        holder = None if door is None else door.holder(request.scope["headers"])
         cards: dict[str, Any] = {}
         for candidate in instances:
             if candidate.up:
                 for card in prober.cards.get(candidate.instance.id, ()):
                     cards.setdefault(card["id"], card)
-        return {"object": "list", "data": list(cards.values())}
+        shown = [card for card in cards.values() if holder is None or holder.may_ask(card["id"])]
+        return {"object": "list", "data": shown}
 
     @app.get("/metrics")
     async def metrics() -> Response:

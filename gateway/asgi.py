@@ -19,7 +19,7 @@ from pdgate.gateway.intake import HOT_PATHS
 from pdgate.gateway.service import Service
 from pdgate.protocols import sse
 from pdgate.protocols.call import Headers
-from pdgate.protocols.errors import GatewayError, TooLarge
+from pdgate.protocols.errors import GatewayError
 
 MAX_WAITING_BYTES = 64 << 10
 LINGER_SECONDS = 5.0
@@ -39,8 +39,10 @@ class Front:
         client = AsgiClient(send, self.debug)
         headers = scope["headers"]
         try:
+            client.unread = receive
+            holder = self.service.screen(headers)
             body = await _read_body(headers, receive, self.service, client)
-        except TooLarge as error:
+        except GatewayError as error:
             await self.service.refuse(error, headers, client)
             return
         if body is None:
@@ -49,7 +51,7 @@ class Front:
         assert serving is not None
         watching = asyncio.create_task(_cancel_when_client_leaves(serving, receive, client))
         try:
-            await self.service.handle(scope["path"], headers, body, client)
+            await self.service.handle(scope["path"], headers, body, client, holder)
         except asyncio.CancelledError:
             # Ours if the client left; the server's own, at shutdown, goes on.
             if not (watching.done() and serving.uncancel() == 0):
@@ -196,7 +198,6 @@ async def _read_body(
     headers: Headers, receive: Receive, service: Service, client: AsgiClient
 ) -> bytes | None:
     """None if the client left. Raises TooLarge, before reading where the length is said."""
-    client.unread = receive
     for name, found in headers:
         if name == b"content-length":
             service.intake.check_length(int(found))

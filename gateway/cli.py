@@ -126,6 +126,10 @@ def serve(
     health_timeout: Annotated[
         float | None, _option(LIMITS, "Seconds: for a health check.", "2")
     ] = None,
+    api_keys_file: Annotated[
+        str | None,
+        _option(LIMITS, "Serve calls only for who has one of the API keys in this file."),
+    ] = None,
     admin_token_file: Annotated[
         str | None,
         _option(LIMITS, "Serve /admin/disaggregation for who knows the token in this file."),

@@ -22,6 +22,7 @@ from pdgate.gateway import errors
 from pdgate.gateway.answer_head import answer_head, streams
 from pdgate.gateway.asgi import LINGER_SECONDS, Front
 from pdgate.gateway.intake import HOT_PATHS
+from pdgate.gateway.security.door import Holder
 from pdgate.protocols import sse
 from pdgate.protocols.call import Headers
 from pdgate.protocols.errors import BadRequest, GatewayError, TooLarge
@@ -183,6 +184,8 @@ class HotCycle:
     disconnected = False
     message_event = _Nobody()
     _length = 0
+    _holder: Holder | None = None
+    _refusal: GatewayError | None = None
     _lingering: asyncio.TimerHandle | None = None
     _task: asyncio.Task[None] | None = None
     _answer: Answer | None = None
@@ -205,20 +208,30 @@ class HotCycle:
     # The request, as uvicorn's parser tells of it.
 
     def begin(self) -> None:
+        protocol = self._protocol
+        service = protocol.front.service
         try:
-            for name, found in self._protocol.headers:
+            for name, found in protocol.headers:
                 if name == b"content-length":
-                    self._protocol.front.service.intake.check_length(int(found))
+                    service.intake.check_length(int(found))
+            self._holder = service.screen(protocol.headers)
         except TooLarge as error:
             self._turn_away(error)
             return
-        if self._protocol.expect_100_continue:
+        except GatewayError as error:
+            # Said when the body is over, so that the connection can be used again.
+            self._refusal = error
+            if protocol.expect_100_continue:
+                self._turn_away(error)
+            return
+        if protocol.expect_100_continue:
             self._transport.write(_CONTINUE)
 
     def more_body(self, piece: bytes) -> None:
         if self.response_complete:
             return
-        self._pieces.append(piece)
+        if self._refusal is None:
+            self._pieces.append(piece)
         self._length += len(piece)
         try:
             self._protocol.front.service.intake.check_length(self._length)
@@ -229,6 +242,11 @@ class HotCycle:
         if self.response_complete:
             # It was turned away, and has now sent all that it wanted to.
             self._transport.close()
+            return
+        if self._refusal is not None:
+            service = self._protocol.front.service
+            service.count_refused(self._refusal)
+            self._say(self._refusal, service.intake.call_id(self._protocol.headers))
             return
         pieces, self._pieces = self._pieces, []
         body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
@@ -298,6 +316,9 @@ class HotCycle:
             raise self._error
 
     async def refuse(self, error: GatewayError, call_id: str) -> None:
+        self._say(error, call_id)
+
+    def _say(self, error: GatewayError, call_id: str) -> None:
         status, headers, body = errors.as_response(error, call_id)
         # An answer may have been about to begin.
         self._head = b""
@@ -316,7 +337,8 @@ class HotCycle:
 
     async def _serve(self, path: str, headers: Headers, body: bytes) -> None:
         try:
-            await self._protocol.front.service.handle(path, headers, body, self)
+            service = self._protocol.front.service
+            await service.handle(path, headers, body, self, self._holder)
         except asyncio.CancelledError:
             # The client left, or the server gave up waiting for us at shutdown.
             if not self.disconnected:
@@ -330,7 +352,7 @@ class HotCycle:
             assert self._task is not None
             self._protocol.tasks.discard(self._task)
 
-    def _turn_away(self, error: TooLarge) -> None:
+    def _turn_away(self, error: GatewayError) -> None:
         """Answers before the body is here; the connection cannot be used after that.
 
         It stays open for a while: closing on a client that sends would lose it the answer.
@@ -341,7 +363,9 @@ class HotCycle:
         status, headers, body = errors.as_response(error, service.intake.call_id(protocol.headers))
         self.keep_alive = False
         self._pieces = []
-        self._write(_head(status, headers, b"") + body)
+        # An error that is about the size says so itself.
+        more = b"" if isinstance(error, TooLarge) else _CLOSE
+        self._write(_head(status, headers, more) + body)
         self.response_complete = True
         self._lingering = protocol.loop.call_later(LINGER_SECONDS, self._transport.close)
 

@@ -16,6 +16,7 @@ from pdgate.forwarders.record import Record
 from pdgate.gateway import errors
 from pdgate.gateway.books import Books
 from pdgate.gateway.intake import Intake
+from pdgate.gateway.security.door import Door, Holder
 from pdgate.protocols.call import Headers
 from pdgate.protocols.errors import BadRequest, EngineRejected, GatewayError
 
@@ -37,21 +38,46 @@ class Client(Protocol):
 
 
 class Service:
-    def __init__(self, intake: Intake, execution: Execution, books: Books) -> None:
+    """
+    Attributes:
+        door: Asks for API keys; None lets everybody in.
+    """
+
+    def __init__(
+        self, intake: Intake, execution: Execution, books: Books, door: Door | None = None
+    ) -> None:
         self.intake = intake
+        self.door = door
         self._execution = execution
         self._books = books
 
-    async def handle(self, path: str, headers: Headers, body: bytes, client: Client) -> None:
-        """Never raises for what goes wrong with the call; only CancelledError gets out."""
+    def screen(self, headers: Headers) -> Holder | None:
+        """Whose call it is, before its body is read. Raises Unauthorized, RateLimited, BadRequest."""
+        return None if self.door is None else self.door.screen(headers)
+
+    async def handle(
+        self,
+        path: str,
+        headers: Headers,
+        body: bytes,
+        client: Client,
+        holder: Holder | None = None,
+    ) -> None:
+        """`holder` is what `screen` said.
+
+        Never raises for what goes wrong with the call; only CancelledError gets out."""
         call_id = self.intake.call_id(headers)
         try:
             call = self.intake.call(path, headers, body, call_id)
+            if holder is not None:
+                holder.enter(call.model)
         # As below: a body that trips us must not look different from other bugs.
         except Exception as caught:  # noqa: BLE001
             await self._refuse(errors.known(caught), call_id, client)
             return
         record = Record(call)
+        if holder is not None:
+            record.key = holder.name
         self._books.opened(record)
         try:
             await self._execution.serve(call, record, client.deliver)
@@ -64,6 +90,8 @@ class Service:
             await self._fail(errors.known(caught), record, client)
         finally:
             self._books.closed(record)
+            if holder is not None:
+                holder.leave()
 
     async def refuse(self, error: GatewayError, headers: Headers, client: Client) -> None:
         """What is wrong shows before there is a body to make a call of."""

@@ -25,6 +25,7 @@ from pdgate.gateway.app import create_app
 from pdgate.gateway.asgi import Front
 from pdgate.gateway.books import Books, Together, registry_of
 from pdgate.gateway.config import Settings
+from pdgate.gateway.config.api_keys import api_keys
 from pdgate.gateway.config.checks import mode_for
 from pdgate.gateway.config.rules import rule_of
 from pdgate.gateway.config.settings import Disaggregation
@@ -36,6 +37,8 @@ from pdgate.gateway.discovery.feed import Feed
 from pdgate.gateway.discovery.status import Status
 from pdgate.gateway.intake import Intake
 from pdgate.gateway.probe import Prober
+from pdgate.gateway.security.books import KeyBooks
+from pdgate.gateway.security.door import Door
 from pdgate.gateway.service import Service
 from pdgate.gateway.upstream.client import HttpUpstream
 from pdgate.gateway.upstream.settings import UpstreamSettings
@@ -79,7 +82,9 @@ def build(
     feed = _feed(settings, directory, instances, prober)
     status = Status(feed) if feed else None
     dial = _dial(settings, scheduler, metrics_folder)
-    counted = Together(books, status) if status else books
+    door = _door(settings)
+    parts = [books, status, KeyBooks(door) if door else None]
+    counted = Together(*(part for part in parts if part is not None))
     shared = WorkerMetrics(counted, metrics_folder) if metrics_folder else None
 
     @asynccontextmanager
@@ -105,11 +110,11 @@ def build(
                 task.cancel()
 
     registry = registry_of(shared or counted)
-    app = create_app(instances, prober, registry, running, recent, intake.call_id, status)
+    app = create_app(instances, prober, registry, running, recent, intake.call_id, status, door)
     if settings.admin_token_file:
         app.include_router(routes(dial, read_token(settings.admin_token_file)))
     headers = path_headers if settings.debug_headers else no_headers
-    return Front(Service(intake, execution, books), app, headers)
+    return Front(Service(intake, execution, books, door), app, headers)
 
 
 def _feed(
@@ -120,6 +125,12 @@ def _feed(
     if directory is None:
         return None
     return Feed(directory, instances, prober, adopter(settings), time.monotonic)
+
+
+def _door(settings: Settings) -> Door | None:
+    """None where no keys are asked for."""
+    keys = api_keys(settings.api_keys, settings.api_keys_file)
+    return Door(keys, settings.listen.workers) if keys else None
 
 
 def _dial(settings: Settings, scheduler: Scheduler, folder: Path | None) -> Dial:

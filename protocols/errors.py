@@ -83,6 +83,12 @@ class Overloaded(GatewayError):
     status, type, code = 429, "rate_limit_error", "gateway_overloaded"
 
 
+class RateLimited(GatewayError):
+    """The caller's own limits, not the load."""
+
+    status, type, code = 429, "rate_limit_error", "rate_limit_exceeded"
+
+
 class NoInstance(GatewayError):
     """No engine of a role that the call needs is up."""
 

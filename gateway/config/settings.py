@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 
 from pdgate.cluster import address
 from pdgate.forwarders.base import Mode
+from pdgate.gateway.config.api_keys import ApiKeyEntry
 from pdgate.gateway.config.instances import HIGHEST_PORT, InstanceEntry, records
 from pdgate.protocols.instance import Instance
 
@@ -97,6 +98,7 @@ class Settings(Section):
         trust_client_kv_params: Passes a client's own kv_transfer_params to the engines.
             They pick whom an engine dials and can kill it.
         max_attempts: Engines tried for one call before its first byte.
+        api_keys_file: A TOML file with more tables [[api_keys]], and nothing else.
         admin_token_file: Serves /admin/disaggregation for who knows the token in this file.
         debug_routes: Serves GET /debug/calls/{request id}.
         debug_headers: Tells clients which instances answered.
@@ -120,6 +122,8 @@ class Settings(Section):
     max_attempts: Count = 3
     timeouts: Timeouts = Timeouts()
     health: Health = Health()
+    api_keys: tuple[ApiKeyEntry, ...] = ()
+    api_keys_file: str = ""
     admin_token_file: str = ""
     debug_routes: bool = False
     debug_headers: bool = False

@@ -20,10 +20,14 @@ from pydantic.fields import FieldInfo
 from typer.models import OptionInfo
 
 from pdgate.gateway import cli
+from pdgate.gateway.config.api_keys import ApiKeyEntry
 from pdgate.gateway.config.instances import InstanceEntry
 from pdgate.gateway.config.settings import Settings
 from pdgate.protocols.instance import Instance
 from tests.docs.pages import DOCS
+
+LISTS: Final = ("instances", "api_keys")
+"""Keys whose entries have a table of their own."""
 
 PAGE: Final = DOCS / "configuration.md"
 
@@ -36,6 +40,7 @@ def tables() -> dict[str, str]:
     return {
         "keys": _table(("key", "type", "default", "flag", "meaning"), _keys(Settings)),
         "instances": _table(("key", "type", "default", "meaning"), _instance_keys()),
+        "api_keys": _table(("key", "type", "default", "meaning"), _entry_keys(ApiKeyEntry)),
         "short": _table(("flag", "meaning"), _short_flags()),
     }
 
@@ -53,7 +58,7 @@ def _keys(section: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, ...
         key = f"{prefix}{name}"
         if inner := _section(field.annotation):
             yield from _keys(inner, f"{key}.")
-        elif key != "instances":
+        elif key not in LISTS:
             flag, help_ = flags.get(key, ("", ""))
             # A key without a flag, or without a word on it, is a page that nobody can use.
             meaning = meanings.get(name) or help_
@@ -68,6 +73,12 @@ def _instance_keys() -> Iterator[tuple[str, ...]]:
     for name, field in InstanceEntry.model_fields.items():
         kind = _type(InstanceEntry, name)
         yield f"`{name}`", kind, _default(field), meanings.get(name, "")
+
+
+def _entry_keys(entry: type[BaseModel]) -> Iterator[tuple[str, ...]]:
+    meanings = _meanings(entry)
+    for name, field in entry.model_fields.items():
+        yield f"`{name}`", _type(entry, name), _default(field), meanings[name]
 
 
 def _short_flags() -> Iterator[tuple[str, ...]]:
@@ -145,6 +156,7 @@ def _word(schema: dict[str, Any]) -> str:
         "integer": "integer",
         "number": "number",
         "boolean": "`true` or `false`",
+        "array": "list of texts",
     }[schema["type"]]
 
 

@@ -22,7 +22,7 @@ def test_the_tables_say_what_the_settings_are() -> None:
 
 def test_no_key_is_left_out() -> None:
     made = configuration.tables()["keys"]
-    keys = [key for key in known_keys(Settings) if not key.startswith("instances")]
+    keys = [key for key in known_keys(Settings) if not key.startswith(configuration.LISTS)]
     sections = {key for key in keys if any(other.startswith(f"{key}.") for other in keys)}
 
     assert [key for key in keys if f"`{key}`" not in made and key not in sections] == []

@@ -13,8 +13,11 @@ from pdgate.gateway.discovery.adopt import adopter
 from pdgate.gateway.discovery.feed import Feed
 from pdgate.gateway.discovery.status import Status
 from pdgate.gateway.probe import Prober
+from pdgate.gateway.security.books import KeyBooks
+from pdgate.gateway.security.door import Door
+from pdgate.gateway.security.keys import ApiKey
 from pdgate.protocols.call import COMPLETIONS, Call
-from pdgate.protocols.errors import BadRequest
+from pdgate.protocols.errors import BadRequest, Forbidden
 from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.candidate import Candidate
 from pdgate.scheduling.disaggregation import Decision, Taken
@@ -34,7 +37,7 @@ Shown = dict[str, tuple[str, frozenset[str]]]
 
 
 def test_the_page_has_every_metric_of_the_gateway() -> None:
-    counted = Together(_busy_books(), _status())
+    counted = Together(_busy_books(), _status(), _keys())
 
     assert _on_page("`pdgate_", but_not="`pdgate_engine_") == _exposed(registry_of(counted))
 
@@ -57,6 +60,14 @@ def _status() -> Status:
     instances = Instances()
     prober = Prober(instances, interval_seconds=1, timeout_seconds=1)
     return Status(Feed(Memory(), instances, prober, adopter(Settings()), lambda: 0.0))
+
+
+def _keys() -> KeyBooks:
+    door = Door([ApiKey("team-a", "", frozenset({"m"}))])
+    holder = door.holders["team-a"]
+    with pytest.raises(Forbidden):
+        holder.enter("other")
+    return KeyBooks(door)
 
 
 def _busy_books() -> Books:

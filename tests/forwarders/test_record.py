@@ -80,6 +80,7 @@ async def test_a_record_is_json_with_every_leg() -> None:
         "id": "call-1",
         "attempt_id": "call-1-first",
         "model": "m",
+        "key": "",
         "protocol": "vllm-nixl",
         "mode": "batch",
         "path": "disaggregated",

@@ -1,0 +1,98 @@
+"""How API keys are written down: tables in the configuration, or in a file of their own.
+
+[[api_keys]]
+name = "team-a"
+sha256 = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
+models = ["llama"]
+max_calls = 100
+calls_per_minute = 600
+
+`pdgate key team-a` makes a key and the table for it.
+"""
+
+import json
+import re
+import tomllib
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from pdgate.gateway.config.complaints import ConfigError, complaints
+from pdgate.gateway.security.keys import ApiKey
+
+Limit = Annotated[int, Field(ge=1)]
+
+_is_sha256 = re.compile(r"[0-9a-f]{64}").fullmatch
+
+
+def _hash(text: str) -> str:
+    """Raises ValueError, without what it got: it may be the key itself, by mistake."""
+    if not _is_sha256(text):
+        raise ValueError("it is not 64 hexadecimal digits in lower case; `pdgate key` makes them")
+    return text
+
+
+class ApiKeyEntry(BaseModel):
+    """One key, of which only the hash is kept.
+
+    Attributes:
+        name: Shown in logs and metrics.
+        sha256: Of the key, in hexadecimal.
+        models: Those that it may ask; empty for all.
+        max_calls: At the same time.
+        calls_per_minute: A minute's calls may come at once.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+    sha256: Annotated[str, AfterValidator(_hash)]
+    models: tuple[str, ...] = ()
+    max_calls: Limit | None = None
+    calls_per_minute: Limit | None = None
+
+
+class KeyFile(BaseModel):
+    """A file of keys holds nothing else."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    api_keys: tuple[ApiKeyEntry, ...]
+
+
+def api_keys(entries: Sequence[ApiKeyEntry], file: str) -> tuple[ApiKey, ...]:
+    """Those of the configuration and of the file, if there is one. Raises ConfigError."""
+    found = [*entries, *(_read(file) if file else ())]
+    for what in ("name", "sha256"):
+        times = Counter(getattr(entry, what) for entry in found)
+        if doubles := [value for value, count in times.items() if count > 1]:
+            raise ConfigError(f"'api_keys': several have the {what} {doubles[0]!r}")
+    return tuple(
+        ApiKey(
+            name=entry.name,
+            sha256=entry.sha256,
+            models=frozenset(entry.models),
+            max_calls=entry.max_calls,
+            calls_per_minute=entry.calls_per_minute,
+        )
+        for entry in found
+    )
+
+
+def _read(file: str) -> tuple[ApiKeyEntry, ...]:
+    try:
+        tree = tomllib.loads(Path(file).read_text(encoding="utf-8"))
+        found = KeyFile.model_validate_json(json.dumps(tree, default=str), strict=True)
+    except OSError as error:
+        raise ConfigError(f"'api_keys_file': cannot read {file}: {error.strerror}") from None
+    except ValidationError as error:
+        raise ConfigError(f"'api_keys_file': {file}: {complaints(error, KeyFile)}") from None
+    except ValueError as error:
+        raise ConfigError(f"'api_keys_file': {file} is not valid TOML: {error}") from None
+    if not found.api_keys:
+        # Without a key nobody could call, which nobody means.
+        raise ConfigError(f"'api_keys_file': {file} has no key")
+    return found.api_keys

@@ -1,0 +1,159 @@
+"""Asks callers for their API key, and holds each key to its models and limits.
+
+    door.screen(headers)   before the body is read: whose key is it, and is it used up?
+    holder.enter(model)    the call counts, until `leave`
+    door.holder(headers)   whose key it is, for routes that count nothing
+
+A worker has its share of a key's limits: the limit divided by the workers, rounded up. So all
+together never allow much more than the limit, and may allow less to a client whose connections
+all lead to one of them.
+
+The hash of a header that was good is remembered (KNOWN_HEADERS of them), so most calls cost one
+look into a dictionary; a wrong one costs a SHA-256 and leaves nothing behind.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from math import ceil
+from time import monotonic
+
+from pdgate.gateway.security.keys import ApiKey, hash_of
+from pdgate.gateway.security.limits import Bucket
+from pdgate.protocols.call import Headers
+from pdgate.protocols.errors import BadRequest, Forbidden, RateLimited, Unauthorized
+
+KNOWN_HEADERS = 4096
+MAX_HEADER_BYTES = 1024
+BEARER = b"bearer "
+RETRY_SECONDS = 1
+"""When to come back if too many calls run: nobody knows when one of them ends."""
+
+
+class Holder:
+    """What one worker knows of one key.
+
+    Attributes:
+        running: Calls that have entered and not left.
+        calls: Calls that have entered.
+        refused: Reason -> calls that have not.
+    """
+
+    __slots__ = ("_bucket", "_clock", "_max_calls", "calls", "key", "refused", "running")
+
+    def __init__(self, key: ApiKey, workers: int, clock: Callable[[], float]) -> None:
+        self.running = 0
+        self.calls = 0
+        self.refused: Counter[str] = Counter()
+        self._clock = clock
+        self.hold_to(key, workers)
+
+    def hold_to(self, key: ApiKey, workers: int) -> None:
+        """To these models and limits from now on; the bucket is full again."""
+        self.key = key
+        self._max_calls = None if key.max_calls is None else ceil(key.max_calls / workers)
+        per_minute = key.calls_per_minute
+        self._bucket = None
+        if per_minute is not None:
+            # A bucket for less than one would never hold a whole call.
+            self._bucket = Bucket(max(1.0, per_minute / workers), self._clock())
+
+    @property
+    def name(self) -> str:
+        return self.key.name
+
+    def may_ask(self, model: str | None) -> bool:
+        return not self.key.models or model in self.key.models
+
+    def check(self) -> None:
+        """Raises RateLimited if the key is used up for now."""
+        if self._max_calls is not None and self.running >= self._max_calls:
+            self.refused["concurrency"] += 1
+            raise RateLimited(
+                "too many calls with this API key are running", retry_after_seconds=RETRY_SECONDS
+            )
+        if self._bucket is not None and (wait := self._bucket.wait_seconds(self._clock())):
+            self.refused["rate"] += 1
+            raise RateLimited(
+                "too many calls a minute with this API key", retry_after_seconds=ceil(wait)
+            )
+
+    def enter(self, model: str | None) -> None:
+        """The call counts until `leave`. Raises Forbidden, RateLimited."""
+        if not self.may_ask(model):
+            self.refused["model"] += 1
+            raise Forbidden(_not_allowed(model), param="model")
+        self.check()
+        if self._bucket is not None:
+            self._bucket.take()
+        self.running += 1
+        self.calls += 1
+
+    def leave(self) -> None:
+        self.running -= 1
+
+
+class Door:
+    """
+    Attributes:
+        holders: Of all keys that there are.
+    """
+
+    def __init__(
+        self, keys: Iterable[ApiKey], workers: int = 1, clock: Callable[[], float] = monotonic
+    ) -> None:
+        self.holders: dict[str, Holder] = {}
+        self._workers = workers
+        self._clock = clock
+        self._by_header: dict[bytes, Holder] = {}
+        self._by_hash: dict[str, Holder] = {}
+        self.admit(keys)
+
+    def admit(self, keys: Iterable[ApiKey]) -> None:
+        """These and no others from now on. Calls that run end as they would have."""
+        found: dict[str, Holder] = {}
+        for key in keys:
+            holder = self.holders.get(key.name)
+            if holder is None:
+                holder = Holder(key, self._workers, self._clock)
+            elif holder.key != key:
+                holder.hold_to(key, self._workers)
+            found[key.name] = holder
+        self.holders = found
+        self._by_hash = {holder.key.sha256: holder for holder in found.values()}
+        self._by_header = {}
+
+    def screen(self, headers: Headers) -> Holder:
+        """Raises Unauthorized, RateLimited, BadRequest."""
+        holder = self.holder(headers)
+        holder.check()
+        return holder
+
+    def holder(self, headers: Headers) -> Holder:
+        """Raises Unauthorized, BadRequest."""
+        said: bytes | None = None
+        for name, found in headers:
+            if name == b"authorization":
+                if said is not None:
+                    raise BadRequest("the header authorization came twice", param="authorization")
+                said = found
+        if said is None:
+            raise Unauthorized("an API key is needed: send the header Authorization: Bearer <key>")
+        return self._by_header.get(said) or self._look_up(said)
+
+    def _look_up(self, said: bytes) -> Holder:
+        holder = None
+        if len(said) <= MAX_HEADER_BYTES and said[: len(BEARER)].lower() == BEARER:
+            holder = self._by_hash.get(hash_of(said[len(BEARER) :].strip()))
+        if holder is None:
+            # Not which of the two: whoever guesses learns nothing.
+            raise Unauthorized("the API key is not known")
+        if len(self._by_header) >= KNOWN_HEADERS:
+            self._by_header.clear()
+        self._by_header[said] = holder
+        return holder
+
+
+def _not_allowed(model: str | None) -> str:
+    if model is None:
+        return "this API key is for certain models only, so the call must name one"
+    return "this API key may not ask that model"

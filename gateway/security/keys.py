@@ -1,0 +1,42 @@
+"""API keys: made at random, kept as their hash.
+
+A key has 256 random bits, so one SHA-256 is enough: there is nothing to guess, and no need to
+slow a guesser down. Looking a hash up in a dictionary leaks by its timing at most how hashes of
+wrong keys compare, which is of no use without a preimage.
+"""
+
+import secrets
+from dataclasses import dataclass
+from hashlib import sha256
+
+PREFIX = "pdg-"
+"""Lets scanners for leaked secrets recognise ours."""
+
+KEY_BYTES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKey:
+    """
+    Attributes:
+        name: Shown in records and metrics; no secret.
+        sha256: Of the whole key, in hexadecimal.
+        models: Those that it may ask; empty for all.
+        max_calls: At the same time; None for any number.
+        calls_per_minute: None for any number.
+    """
+
+    name: str
+    sha256: str
+    models: frozenset[str] = frozenset()
+    max_calls: int | None = None
+    calls_per_minute: int | None = None
+
+
+def new_key() -> str:
+    """The only time that anybody sees it."""
+    return PREFIX + secrets.token_urlsafe(KEY_BYTES)
+
+
+def hash_of(key: bytes) -> str:
+    return sha256(key).hexdigest()

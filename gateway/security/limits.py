@@ -1,0 +1,28 @@
+"""How many calls a minute: a token bucket, filled by the clock and not by a timer."""
+
+
+class Bucket:
+    """Full at the start: a minute's calls may come at once, and then one by one.
+
+    Attributes:
+        per_minute: From 1.
+    """
+
+    __slots__ = ("_level", "_seen", "per_minute")
+
+    def __init__(self, per_minute: float, now: float) -> None:
+        """`now` and all later times are monotonic seconds."""
+        self.per_minute = per_minute
+        self._level = per_minute
+        self._seen = now
+
+    def wait_seconds(self, now: float) -> float:
+        """Until a call may be taken out; 0 if one may be now."""
+        per_second = self.per_minute / 60
+        self._level = min(self.per_minute, self._level + (now - self._seen) * per_second)
+        self._seen = now
+        return 0.0 if self._level >= 1 else (1 - self._level) / per_second
+
+    def take(self) -> None:
+        """One call; after `wait_seconds` said 0."""
+        self._level -= 1

@@ -1,0 +1,166 @@
+"""Who gets in, and how much of what one may."""
+
+from dataclasses import replace
+
+import pytest
+
+from pdgate.gateway.security.door import KNOWN_HEADERS, Door, Holder
+from pdgate.gateway.security.keys import ApiKey, hash_of, new_key
+from pdgate.protocols.call import Headers
+from pdgate.protocols.errors import BadRequest, Forbidden, RateLimited, Unauthorized
+
+SECRET = "pdg-of-team-a"
+KEY = ApiKey("team-a", hash_of(SECRET.encode()))
+
+
+def bearer(secret: str = SECRET, scheme: str = "Bearer") -> Headers:
+    return [(b"host", b"g"), (b"authorization", f"{scheme} {secret}".encode())]
+
+
+def enter(door: Door, headers: Headers, model: str | None) -> Holder:
+    holder = door.screen(headers)
+    holder.enter(model)
+    return holder
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_who_has_a_key_gets_in_under_its_name() -> None:
+    door = Door([KEY, ApiKey("team-b", hash_of(b"other"))])
+
+    assert enter(door, bearer(), "m").name == "team-a"
+    assert enter(door, bearer(scheme="bearer"), "m").name == "team-a"
+    assert enter(door, bearer("other"), "m").name == "team-b"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "",
+        "Bearer",
+        "Bearer ",
+        SECRET,
+        f"Basic {SECRET}",
+        f"Bearer {SECRET}x",
+        f"Bearer {KEY.sha256}",
+    ],
+)
+def test_who_has_none_does_not(said: str) -> None:
+    """The hash that is kept opens nothing."""
+    door = Door([KEY])
+
+    with pytest.raises(Unauthorized) as caught:
+        door.screen([(b"authorization", said.encode())] if said else [])
+
+    assert SECRET not in str(caught.value)
+
+
+def test_two_keys_at_once_are_one_too_many() -> None:
+    """What is behind us might read the other one."""
+    with pytest.raises(BadRequest, match="twice"):
+        Door([KEY]).screen([*bearer(), *bearer("other")])
+
+
+def test_made_keys_differ_and_open() -> None:
+    first, second = new_key(), new_key()
+
+    assert first != second
+    assert Door([replace(KEY, sha256=hash_of(first.encode()))]).holder(bearer(first))
+
+
+def test_a_key_is_for_its_models_only() -> None:
+    door = Door([replace(KEY, models=frozenset({"a", "b"}))])
+
+    assert enter(door, bearer(), "a")
+    with pytest.raises(Forbidden, match="may not ask that model"):
+        enter(door, bearer(), "c")
+    with pytest.raises(Forbidden, match="must name one"):
+        enter(door, bearer(), None)
+    assert door.holders["team-a"].running == 1
+
+
+def test_calls_at_once_are_limited_until_one_leaves() -> None:
+    door = Door([replace(KEY, max_calls=2)])
+    first = enter(door, bearer(), "m")
+    enter(door, bearer(), "m")
+
+    with pytest.raises(RateLimited) as caught:
+        door.screen(bearer())
+    first.leave()
+    enter(door, bearer(), "m")
+
+    assert caught.value.retry_after_seconds == 1
+    assert door.holders["team-a"].refused == {"concurrency": 1}
+
+
+def test_calls_a_minute_are_limited_and_the_client_told_when_to_come_back() -> None:
+    clock = Clock()
+    door = Door([replace(KEY, calls_per_minute=6)], clock=clock)
+    for _ in range(6):
+        enter(door, bearer(), "m").leave()
+
+    with pytest.raises(RateLimited) as caught:
+        enter(door, bearer(), "m")
+    clock.now = 10.0
+
+    assert caught.value.retry_after_seconds == 10
+    assert enter(door, bearer(), "m")
+
+
+def test_a_call_that_is_not_allowed_costs_no_allowance() -> None:
+    door = Door([replace(KEY, models=frozenset({"a"}), calls_per_minute=1)], clock=Clock())
+    with pytest.raises(Forbidden):
+        enter(door, bearer(), "b")
+
+    assert enter(door, bearer(), "a")
+
+
+def test_limits_are_divided_among_workers() -> None:
+    door = Door([replace(KEY, max_calls=5, calls_per_minute=4)], workers=3, clock=Clock())
+
+    enter(door, bearer(), "m")
+    with pytest.raises(RateLimited, match="a minute"):
+        enter(door, bearer(), "m")
+    door.admit([replace(KEY, max_calls=5)])
+    enter(door, bearer(), "m")
+    with pytest.raises(RateLimited, match="running"):
+        enter(door, bearer(), "m")
+
+
+def test_keys_change_while_calls_run() -> None:
+    """Those that stay keep count; one that is gone no longer opens, whoever used it before."""
+    other = ApiKey("team-b", hash_of(b"other"))
+    door = Door([KEY, other])
+    running = enter(door, bearer(), "m")
+    enter(door, bearer("other"), "m")
+
+    door.admit([replace(KEY, max_calls=1)])
+
+    with pytest.raises(Unauthorized):
+        door.screen(bearer("other"))
+    with pytest.raises(RateLimited):
+        door.screen(bearer())
+    running.leave()
+    assert enter(door, bearer(), "m").calls == 2
+
+
+def test_headers_that_are_remembered_are_bounded() -> None:
+    door = Door([KEY])
+    for number in range(KNOWN_HEADERS + 10):
+        door.holder([(b"authorization", b"Bearer" + b" " * (number % 900 + 1) + SECRET.encode())])
+        with pytest.raises(Unauthorized):
+            door.holder(bearer(f"wrong-{number}"))
+
+    assert len(door._by_header) <= KNOWN_HEADERS
+
+
+def test_no_secret_shows_in_what_is_kept() -> None:
+    door = Door([KEY])
+    enter(door, bearer(), "m")
+
+    assert SECRET not in repr(door.holders) + repr(door) + repr(KEY)
