@@ -3,16 +3,19 @@
 execution.py makes one for each attempt, crossing.py orders its legs.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
+from types import TracebackType
+from typing import Self
 
 from pdgate.forwarders.base import Answer, Engines, Leg, Reserved, Upstream
 from pdgate.forwarders.good_start import good_start
 from pdgate.forwarders.merged import Merging
+from pdgate.forwarders.ownership import Ownership
 from pdgate.forwarders.record import DISAGGREGATED, Record
 from pdgate.forwarders.tried import Tried
 from pdgate.protocols import openai
 from pdgate.protocols.call import Call, Json
-from pdgate.protocols.errors import EngineFailed, NoInstance
+from pdgate.protocols.errors import EngineGaveUp, NoInstance
 from pdgate.protocols.instance import Instance, Role
 
 Begun = Callable[[float], None]
@@ -23,13 +26,16 @@ Deliver = Callable[[Answer, Record], Awaitable[None]]
 
 
 class Attempt:
-    """
+    """As a block, it ends with what its legs end with, and says so of the KV.
+
     Attributes:
         call: As it is sent this time, under an id of its own.
         tried: Who has failed the call so far, in earlier attempts and in this one.
+        prefill: The id of the engine chosen to read the prompt for decode; empty for none.
+        kv: Who holds what it computed; None where nothing is kept for anybody.
     """
 
-    __slots__ = ("_engines", "_upstream", "call", "deliver", "record", "tried")
+    __slots__ = ("_engines", "_upstream", "call", "deliver", "kv", "prefill", "record", "tried")
 
     def __init__(
         self,
@@ -46,6 +52,20 @@ class Attempt:
         self.record = record
         self.deliver = deliver
         self.tried = tried
+        self.prefill = ""
+        self.kv: Ownership | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.kv is not None:
+            self.kv.end(error, self.record.clock())
 
     def reserve(
         self, role: Role, peer: Instance | None = None, reads: bool | None = None
@@ -59,14 +79,30 @@ class Attempt:
         except NoInstance:
             return reserve(role, self.call, avoid=self.tried.given_up, peer=peer, reads=reads)
 
+    def reserve_alone(self, avoid: Collection[str]) -> Reserved:
+        """A decode engine that reads the prompt itself, whether or not there is a prefill engine.
+
+        One that has not failed this call yet; else one that may be tried again.
+        """
+        reserve, tried = self._engines.reserve, self.tried
+        try:
+            failed = {*avoid, *tried.failed}
+            return reserve(Role.DECODE, self.call, avoid=failed, reads=True, alone=True)
+        except NoInstance:
+            given_up = {*avoid, *tried.given_up}
+            return reserve(Role.DECODE, self.call, avoid=given_up, reads=True, alone=True)
+
     async def ask_prefill(self, leg: Leg, prefill: Reserved) -> Json:
         """Prefill's answer, when it is whole."""
         record = self.record
         with record.leg(Role.PREFILL, leg.to, self._engines.report) as noted:
             reply = await self._upstream.ask(leg, self.call)
             if openai.gave_up(reply):
-                raise EngineFailed("the prefill engine gave the call up", at=leg.to.id)
-            prefill.has_read(record.clock() - noted.started)
+                raise EngineGaveUp("the prefill engine gave the call up", at=leg.to.id)
+            now = record.clock()
+            prefill.has_read(now - noted.started)
+            if self.kv is not None:
+                self.kv.prefilled(now)
         prefill.end()
         return reply
 
@@ -80,12 +116,16 @@ class Attempt:
         merging: Merging | None = None,
     ) -> None:
         """Sends the leg whose answer is the client's, and relays it to its end."""
-        record = self.record
+        record, kv = self.record, self.kv
+        if kv is not None:
+            kv.ask_decode(leg.to.id, record.clock())
         with record.leg(role, leg.to, self._engines.report) as noted:
             async with self._upstream.open(leg, self.call) as opened:
                 answer = opened if merging is None else merging.of(opened)
                 await good_start(answer, leg, self.call)
                 noted.first_byte = record.clock()
+                if kv is not None:
+                    kv.decode_began(noted.first_byte, streams=self.call.streams)
                 record.handed_over = record.path == DISAGGREGATED
                 if record.handed_over:
                     self._engines.handed_over(leg.to)

@@ -28,6 +28,7 @@ from typing import ClassVar, Protocol, Self
 
 import msgspec
 
+from pdgate.forwarders.ownership import NOTHING_KEPT, KvRules
 from pdgate.protocols.call import COMPLETIONS, Call, Headers, Json
 from pdgate.protocols.errors import GatewayError
 from pdgate.protocols.instance import Instance, Role
@@ -85,6 +86,8 @@ class Forwarder(ABC):
     """Whether a decode engine may be sent a whole call."""
     prefill_can_answer: ClassVar[bool] = False
     """Whether a prefill engine may be sent a whole call, and then keeps no KV of it."""
+    kv: ClassVar[KvRules] = NOTHING_KEPT
+    """What becomes of the KV of a split call, if decode does not come for it."""
 
     def why_local(self, call: Call) -> str | None:
         """Why this call must not be split over two engines; None if it may.
@@ -114,8 +117,7 @@ class Forwarder(ABC):
 
 class HandOff(Forwarder):
     modes: ClassVar = {Mode.BATCH: "", Mode.STAGED: ""}
-    lease_seconds: ClassVar[float | None] = None
-    """How long prefill keeps the blocks after its answer; None if it says nothing."""
+    kv: ClassVar[KvRules] = KvRules()
 
     @abstractmethod
     def prefill(self, call: Call, at: Instance) -> Leg: ...
@@ -126,6 +128,7 @@ class HandOff(Forwarder):
 
 
 class Rendezvous(Forwarder):
+    kv: ClassVar[KvRules] = KvRules()
     modes: ClassVar = {
         Mode.BATCH: "",
         Mode.STAGED: "both legs start together, so decode cannot wait for prefill's answer",
@@ -213,10 +216,12 @@ class Engines(Protocol):
         avoid: Collection[str] = (),
         peer: Instance | None = None,
         reads: bool | None = None,
+        alone: bool = False,
     ) -> Reserved:
         """An instance of the role that is not in `avoid` and speaks the peer's protocol.
 
         `reads`: whether it computes the prompt; None for what the role says.
+        `alone`: whether it will do even if there is none that it can be paired with.
         Raises NoInstance, UnknownModel, BadRequest.
         """
 

@@ -28,9 +28,6 @@ from pdgate.protocols.call import Call, Json
 from pdgate.protocols.errors import EngineFailed, EngineRefused, GatewayError
 from pdgate.protocols.instance import Instance, Role
 
-SHARE_OF_LEASE = 0.8
-"""Of the time that prefill keeps blocks; nobody is sent to fetch them later."""
-
 Cross = Callable[..., Awaitable[None]]
 """Forwarder, attempt, prefill and decode, both reserved."""
 
@@ -61,7 +58,6 @@ async def staged(forwarder: Forwarder, attempt: Attempt, prefill: Reserved) -> N
         raise TypeError(f"{forwarder.name} cannot choose decode after prefill")
     call, record = attempt.call, attempt.record
     reply = await attempt.ask_prefill(forwarder.prefill(call, prefill.instance), prefill)
-    answered = record.clock()
     while True:
         with attempt.reserve(Role.DECODE, prefill.instance) as decode:
             leg = _decode_leg(forwarder, call, prefill.instance, decode.instance, reply)
@@ -71,9 +67,8 @@ async def staged(forwarder: Forwarder, attempt: Attempt, prefill: Reserved) -> N
             except EngineRefused as error:
                 # Nothing was sent, so the KV is still there for another decode engine.
                 attempt.tried.note(error)
-        lease = forwarder.lease_seconds
-        if lease is not None and record.clock() - answered > lease * SHARE_OF_LEASE:
-            raise EngineFailed("no decode engine took the call in time", at=prefill.instance.id)
+                if attempt.kv is not None:
+                    attempt.kv.decode_refused()
 
 
 async def rendezvous(

@@ -5,40 +5,64 @@ that byte is committed a failure leads to another attempt, with a fresh id and w
 the engines that failed. Reservations, connections and the sibling leg live in blocks,
 so they end with the attempt, and with the client, in whatever way it leaves.
 
-    execution   attempts           attempt   one attempt's legs, sent
-    tried       who failed         crossing  their order
+    execution   attempts, and the plan of each      attempt    sends the legs of one
+    retrying    whether there is another            crossing   in which order
+    tried       who has failed the call             ownership  who holds the KV
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
 from pdgate.forwarders.attempt import Attempt, Deliver
-from pdgate.forwarders.base import Engines, Forwarder, Leg, Mode, Upstream
+from pdgate.forwarders.base import Engines, Forwarder, Leg, Mode, Reserved, Upstream
 from pdgate.forwarders.crossing import Cross, staged, way_across
-from pdgate.forwarders.record import DISAGGREGATED, LOCAL, PLAIN, PREFILL_ONLY, Record
+from pdgate.forwarders.ownership import KvLedger, KvRules, Ownership
+from pdgate.forwarders.record import (
+    DECODE_ONLY,
+    DISAGGREGATED,
+    LOCAL,
+    PLAIN,
+    PREFILL_ONLY,
+    Record,
+)
+from pdgate.forwarders.retrying import Retrying
 from pdgate.forwarders.splitting import decide
 from pdgate.forwarders.tried import Tried
 from pdgate.protocols import request_id
 from pdgate.protocols.call import Call
-from pdgate.protocols.errors import GatewayError, NoInstance
+from pdgate.protocols.errors import GatewayError, KvExpired, NoInstance
 from pdgate.protocols.instance import Instance, Role
-from pdgate.scheduling.disaggregation import Taken
+from pdgate.scheduling.disaggregation import Decision, Taken
+from pdgate.scheduling.disaggregation.decision import NO_PREFILL
 
 _PATHS: Final = {
     Taken.SPLIT: DISAGGREGATED,
     Taken.LOCAL: LOCAL,
     Taken.PREFILL_ONLY: PREFILL_ONLY,
 }
+_NO_PREFILL: Final = Decision(Taken.LOCAL, NO_PREFILL)
 
 
 @dataclass(frozen=True)
 class Way:
-    """How calls cross from (and to) an instance: its protocol's forwarder, and the mode."""
+    """How calls cross from (and to) an instance: its protocol's forwarder, and the mode.
+
+    Attributes:
+        lease_seconds: How its engines are set up, where that is not the protocol's default.
+    """
 
     forwarder: Forwarder
     mode: Mode
+    lease_seconds: float | None = None
+
+    @cached_property
+    def kv(self) -> KvRules:
+        rules = self.forwarder.kv
+        if self.lease_seconds is None or not rules.keeps:
+            return rules
+        return replace(rules, lease_seconds=self.lease_seconds)
 
     @cached_property
     def cross(self) -> Cross:
@@ -53,12 +77,14 @@ class Execution:
         way_of: Callable[[Instance], Way],
         upstream: Upstream,
         *,
-        max_attempts: int = 3,
+        retrying: Retrying | None = None,
+        ledger: KvLedger | None = None,
     ) -> None:
         self._engines = engines
         self._way_of = way_of
         self._upstream = upstream
-        self._max_attempts = max_attempts
+        self._retrying = retrying or Retrying()
+        self._ledger = ledger or KvLedger()
 
     async def serve(self, call: Call, record: Record, deliver: Deliver) -> None:
         """Raises the GatewayError that the client is to see."""
@@ -67,15 +93,14 @@ class Execution:
             record.attempts += 1
             attempt = Attempt(self._engines, self._upstream, call, record, deliver, tried)
             try:
-                await self._make(attempt)
+                with attempt:
+                    await self._make(attempt)
                 return
             except NoInstance as error:
                 raise tried.first_cause or error from None
             except GatewayError as error:
-                final = record.committed is not None or record.attempts >= self._max_attempts
-                if final or not error.worth_retrying or not error.at:
-                    raise
-                tried.note(error)
+                record.expired += isinstance(error, KvExpired)
+                self._retrying.next(error, attempt)
             call = record.call = call.retried(request_id.attempt(call.id))
 
     async def _make(self, attempt: Attempt) -> None:
@@ -86,7 +111,20 @@ class Execution:
                 leg = self._way_of(plain.instance).forwarder.local(call, plain.instance)
                 await attempt.answer(leg, Role.PLAIN, plain.has_read)
             return
-        with attempt.reserve(Role.PREFILL) as prefill:
+        if attempt.tried.without_prefill:
+            decode = self._stand_in(attempt)
+            if decode is not None:
+                await self._without_prefill(attempt, decode)
+                return
+        try:
+            reserved = attempt.reserve(Role.PREFILL)
+        except NoInstance:
+            decode = self._stand_in(attempt) if self._retrying.decode_stands_in else None
+            if decode is None:
+                raise
+            await self._without_prefill(attempt, decode)
+            return
+        with reserved as prefill:
             way = self._way_of(prefill.instance)
             decision = decide(self._engines, way.forwarder, call, prefill.instance)
             record.decisions[record.attempts] = decision
@@ -99,11 +137,40 @@ class Execution:
                 with attempt.reserve(Role.DECODE, prefill.instance, reads=True) as decode:
                     leg = way.forwarder.local(call, decode.instance)
                     await attempt.answer(leg, Role.DECODE, decode.has_read)
-            elif way.mode is Mode.STAGED:
-                await staged(way.forwarder, attempt, prefill)
             else:
-                with attempt.reserve(Role.DECODE, prefill.instance) as decode:
-                    await way.cross(way.forwarder, attempt, prefill, decode)
+                await self._split(way, attempt, prefill)
+
+    async def _split(self, way: Way, attempt: Attempt, prefill: Reserved) -> None:
+        attempt.prefill = prefill.instance.id
+        if way.kv.keeps:
+            attempt.kv = Ownership(way.kv, attempt.prefill, self._ledger)
+        if way.mode is Mode.STAGED:
+            await staged(way.forwarder, attempt, prefill)
+        else:
+            with attempt.reserve(Role.DECODE, prefill.instance) as decode:
+                await way.cross(way.forwarder, attempt, prefill, decode)
+
+    async def _without_prefill(self, attempt: Attempt, reserved: Reserved) -> None:
+        record = attempt.record
+        with reserved as decode:
+            way = self._way_of(decode.instance)
+            record.decisions[record.attempts] = _NO_PREFILL
+            _note_path(record, DECODE_ONLY, decode.instance, way.mode)
+            leg = way.forwarder.local(attempt.call, decode.instance)
+            await attempt.answer(leg, Role.DECODE, decode.has_read)
+
+    def _stand_in(self, attempt: Attempt) -> Reserved | None:
+        """A decode engine that can read a prompt; those of some protocols cannot."""
+        cannot: set[str] = set()
+        while True:
+            try:
+                decode = attempt.reserve_alone(cannot)
+            except NoInstance:
+                return None
+            if self._way_of(decode.instance).forwarder.decode_can_prefill:
+                return decode
+            decode.end()
+            cannot.add(decode.instance.id)
 
 
 def _note_path(record: Record, path: str, at: Instance, mode: str) -> None:

@@ -3,7 +3,7 @@
 from pdgate.forwarders.base import Answer, Leg
 from pdgate.protocols import openai
 from pdgate.protocols.call import CHAT, Call
-from pdgate.protocols.errors import EngineFailed
+from pdgate.protocols.errors import EngineFailed, EngineGaveUp
 
 HELD_BYTES = 128 << 10
 """Of an answer that is not a stream, or of its first event, before it is relayed as it comes."""
@@ -24,6 +24,6 @@ async def good_start(answer: Answer, leg: Leg, call: Call) -> None:
             break
         first = more
     if openai.aborted(first):
-        raise EngineFailed("the engine gave the call up", at=leg.to.id)
+        raise EngineGaveUp("the engine gave the call up", at=leg.to.id)
     if call.streams:
         openai.raise_stream_error(first, at=leg.to.id)

@@ -20,6 +20,7 @@ from typing import ClassVar
 
 from pdgate.forwarders.base import Family, Leg, Merge, Mode, Rendezvous, one_token
 from pdgate.forwarders.first_token import FirstTokenStream, RenamedAnswer
+from pdgate.forwarders.ownership import KvRules
 from pdgate.forwarders.vllm_nixl import VllmNixl
 from pdgate.protocols.call import Call
 from pdgate.protocols.dialects import neuron
@@ -30,6 +31,8 @@ class Neuron(Rendezvous):
     """Dynamic xPyD: each id names the other side."""
 
     name: ClassVar = "neuron"
+    # The fork keeps the slots of requests that were aborted until it is restarted.
+    kv: ClassVar = KvRules()
 
     def legs(self, call: Call, prefill: Instance, decode: Instance) -> tuple[Leg, Leg]:
         to_prefill = neuron.names_peer(call.attempt_id, decode)

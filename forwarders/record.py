@@ -20,6 +20,7 @@ from pdgate.scheduling.disaggregation import Decision, Taken
 Report = Callable[[Instance, GatewayError | None], None]
 
 DISAGGREGATED, LOCAL, PREFILL_ONLY, PLAIN = "disaggregated", "local", "prefill_only", "plain"
+DECODE_ONLY = "decode_only"
 
 
 class LegRecord(msgspec.Struct):
@@ -66,11 +67,12 @@ class Record(msgspec.Struct):
     """The life of one call.
 
     Attributes:
-        path: DISAGGREGATED, LOCAL (a decode engine did it all), PREFILL_ONLY, PLAIN; "" before
-            it is known.
+        path: DISAGGREGATED, LOCAL (a decode engine did it all, as was decided), DECODE_ONLY (it
+            did, as no prefill engine could), PREFILL_ONLY, PLAIN; "" before it is known.
         decisions: Attempt -> whether to split; none where only plain engines are.
         handed_over: Decode answered well with the KV that prefill was asked to leave for it.
         key: The name of the caller's API key; "" where none is asked for.
+        expired: Attempts that ended because prefill might no longer hold the KV.
         committed: The first byte is on its way to the client: no retry any more.
         outcome: "ok", "client_gone", or the code of the error that the client got.
     """
@@ -84,6 +86,7 @@ class Record(msgspec.Struct):
     path: str = ""
     decisions: dict[int, Decision] = {}
     handed_over: bool = False
+    expired: int = 0
     key: str = ""
     committed: float | None = None
     status: int = 0

@@ -2,25 +2,43 @@
 
 An engine that refused, or was too slow, is given up for this call. One that failed may
 have stumbled over its peer, so where there is no other it gets a second chance.
+
+A call on which two engines fail in the same way would fail on a third one as well, or end
+it: it is the call, not they (`breaks_engines`).
 """
 
-from pdgate.protocols.errors import EngineRefused, EngineTooSlow, GatewayError
+from pdgate.protocols.errors import EngineFailed, EngineRefused, EngineTooSlow, GatewayError
 
 CHANCES = 2
 
 
 class Tried:
+    """
+    Attributes:
+        without_prefill: A decode engine is to read the prompt itself, if there is one that can.
+        breaks_engines: Two engines failed on it in the same way, and not over the same peer.
+    """
+
     def __init__(self) -> None:
         self.first_cause: GatewayError | None = None
+        self.without_prefill = False
+        self.breaks_engines = False
         self._failures: dict[str, int] = {}
+        self._ways: dict[str, tuple[str, str]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._failures)
 
-    def note(self, error: GatewayError) -> None:
+    def note(self, error: GatewayError, prefill: str = "") -> None:
+        """`prefill`: the engine whose KV was used, if it was decode that failed."""
         self.first_cause = self.first_cause or error
+        if not error.at:
+            return
         final = isinstance(error, EngineRefused | EngineTooSlow)
         self._add(error.at, CHANCES if final else 1)
+        # Its subclasses are about the engine's own state: busy, slow, shutting down.
+        if type(error) is EngineFailed:
+            self._note_way(str(error), error.at, prefill)
 
     def suspect(self, engine: str) -> None:
         """Nobody heard from it, but what failed had to do with it."""
@@ -36,3 +54,10 @@ class Tried:
 
     def _add(self, engine: str, weight: int) -> None:
         self._failures[engine] = self._failures.get(engine, 0) + weight
+
+    def _note_way(self, message: str, at: str, prefill: str) -> None:
+        """Two decode engines that fail over one prefill engine may both tell of that one."""
+        before = self._ways.setdefault(message, (at, prefill))
+        same_peer = prefill and prefill == before[1]
+        if before[0] != at and not same_peer:
+            self.breaks_engines = True

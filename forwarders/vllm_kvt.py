@@ -21,6 +21,7 @@ client        gateway            prefill              decode
 from typing import ClassVar
 
 from pdgate.forwarders.base import Delegation, Family, HandOff, Leg, Mode, one_token
+from pdgate.forwarders.ownership import KvRules
 from pdgate.protocols.call import Call, Json
 from pdgate.protocols.dialects import kvt
 from pdgate.protocols.instance import Instance
@@ -41,7 +42,7 @@ class KvtBatch(_LocalPrefill, Delegation):
 class KvtStaged(_LocalPrefill, HandOff):
     name: ClassVar = "vllm-kvt"
     prefill_can_answer: ClassVar = True
-    lease_seconds: ClassVar = kvt.LEASE_SECONDS
+    kv: ClassVar = KvRules(kvt.LEASE_SECONDS)
 
     def prefill(self, call: Call, at: Instance) -> Leg:
         return Leg(at, call.path, one_token(call.body, **{kvt.FIELD: kvt.HOLD}))

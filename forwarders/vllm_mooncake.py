@@ -23,6 +23,7 @@ from typing import ClassVar
 from zlib import crc32
 
 from pdgate.forwarders.base import Family, HandOff, Leg, Mode, Rendezvous, one_token
+from pdgate.forwarders.ownership import KvRules
 from pdgate.protocols.call import Call, Json
 from pdgate.protocols.dialects import mooncake, nixl
 from pdgate.protocols.instance import Instance
@@ -79,6 +80,7 @@ D = Spelling(
 class MooncakeA(HandOff):
     name: ClassVar = "vllm-mooncake"
     prefill_can_answer: ClassVar = True
+    kv: ClassVar = KvRules(mooncake.KEPT_SECONDS)
 
     def prefill(self, call: Call, at: Instance) -> Leg:
         return _read_prompt(call, at, mooncake.ASK_A)
@@ -90,6 +92,7 @@ class MooncakeA(HandOff):
 class MooncakeBatch(Rendezvous):
     name: ClassVar = "vllm-mooncake"
     prefill_can_answer: ClassVar = True
+    kv: ClassVar = KvRules(mooncake.KEPT_SECONDS)
 
     def __init__(self, spelling: Spelling) -> None:
         self._spelling = spelling
@@ -104,6 +107,7 @@ class MooncakeBatch(Rendezvous):
 class MooncakeStaged(HandOff):
     name: ClassVar = "vllm-mooncake"
     prefill_can_answer: ClassVar = True
+    kv: ClassVar = KvRules(mooncake.KEPT_SECONDS)
 
     def __init__(self, spelling: Spelling) -> None:
         self._spelling = spelling

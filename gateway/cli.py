@@ -26,6 +26,7 @@ KEYS = {
     "prefill_timeout": "timeouts.prefill_seconds",
     "first_byte_timeout": "timeouts.first_byte_seconds",
     "idle_timeout": "timeouts.idle_seconds",
+    "retry_timeout": "timeouts.retry_seconds",
     "health_interval": "health.interval_seconds",
     "health_timeout": "health.timeout_seconds",
     "disaggregate": "disaggregation.rule",
@@ -110,6 +111,14 @@ def serve(
     ] = None,
     max_body_bytes: Annotated[int | None, _option(LIMITS, "Of a request.", "268435456")] = None,
     max_attempts: Annotated[int | None, _option(LIMITS, "Before the first byte.", "3")] = None,
+    on_prefill_failure: Annotated[
+        Literal["retry_then_recompute", "retry", "recompute", "fail"] | None,
+        _option(LIMITS, "recompute: decode reads the prompt.", "retry_then_recompute"),
+    ] = None,
+    kv_lease_seconds: Annotated[
+        float | None,
+        _option(LIMITS, "How long prefill engines keep KV."),
+    ] = None,
     connect_timeout: Annotated[float | None, _option(LIMITS, "Seconds to connect.", "5")] = None,
     prefill_timeout: Annotated[
         float | None, _option(LIMITS, "Seconds: until prefill has answered.", "600")
@@ -119,6 +128,9 @@ def serve(
     ] = None,
     idle_timeout: Annotated[
         float | None, _option(LIMITS, "Seconds: between pieces of an answer.", "300")
+    ] = None,
+    retry_timeout: Annotated[
+        float | None, _option(LIMITS, "Seconds: until no more attempts begin.", "600")
     ] = None,
     health_interval: Annotated[
         float | None, _option(LIMITS, "Seconds: between health checks.", "2")

@@ -7,6 +7,7 @@ from pdgate.protocols import sse
 from pdgate.protocols.call import Headers, encode
 from pdgate.protocols.errors import (
     BadRequest,
+    CallBreaksEngines,
     ClientTooSlow,
     EngineRejected,
     Forbidden,
@@ -71,6 +72,9 @@ def as_response(error: GatewayError, call_id: str = "") -> tuple[int, Headers, b
         status, body, headers = error.status, encode(error.as_openai()), [JSON_TYPE]
         if error.retry_after_seconds is not None:
             headers.append((b"retry-after", b"%d" % error.retry_after_seconds))
+        if isinstance(error, CallBreaksEngines):
+            # OpenAI's clients repeat what has failed with 5xx, unless they are told not to.
+            headers.append((b"x-should-retry", b"false"))
         if isinstance(error, TooLarge):
             # The rest of the body is still coming, and nobody will read it.
             headers.append((b"connection", b"close"))

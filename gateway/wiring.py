@@ -18,6 +18,8 @@ from pdgate.cluster.directory import Directory
 from pdgate.cluster.etcd import Etcd
 from pdgate.forwarders import registry as forwarders
 from pdgate.forwarders.execution import Execution, Way
+from pdgate.forwarders.ownership import KvLedger
+from pdgate.forwarders.retrying import Retrying
 from pdgate.gateway.admin.board import Board, FileBoard
 from pdgate.gateway.admin.dial import Dial
 from pdgate.gateway.admin.routes import routes
@@ -76,7 +78,10 @@ def build(
     upstream = HttpUpstream(UpstreamSettings(timeouts=_timeouts(settings)))
     recent = RecentCalls() if settings.debug_routes else None
     books = Books(instances, recent, settings.call_log)
-    execution = Execution(scheduler, ways(settings), upstream, max_attempts=settings.max_attempts)
+    ledger = KvLedger()
+    execution = Execution(
+        scheduler, ways(settings), upstream, retrying=_retrying(settings), ledger=ledger
+    )
     intake = Intake(settings.max_body_bytes, settings.trust_client_kv_params)
     prober = Prober(instances, settings.health.interval_seconds, settings.health.timeout_seconds)
     feed = _feed(settings, directory, instances, prober)
@@ -160,11 +165,19 @@ def ways(settings: Settings) -> Callable[[Instance], Way]:
         if way is None:
             mode = mode_for(settings, instance.protocol)
             way = made[key] = Way(
-                forwarders.load(instance.protocol, mode, instance.generation), mode
+                forwarders.load(instance.protocol, mode, instance.generation),
+                mode,
+                settings.kv_lease_seconds,
             )
         return way
 
     return way_of
+
+
+def _retrying(settings: Settings) -> Retrying:
+    return Retrying(
+        settings.max_attempts, settings.on_prefill_failure, settings.timeouts.retry_seconds
+    )
 
 
 def _timeouts(settings: Settings) -> Timeouts:

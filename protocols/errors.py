@@ -110,14 +110,30 @@ class EngineFailed(GatewayError):
     status, code, worth_retrying = 502, "engine_failed", True
 
 
+class EngineGaveUp(EngineFailed):
+    """The engine ended the request by itself (`finish_reason: "abort"`)."""
+
+
 class EngineTooSlow(EngineFailed):
     status, code = 504, "engine_timeout"
+
+
+class KvExpired(EngineTooSlow):
+    """Prefill may have dropped its KV before decode read it: decode's tokens may be wrong."""
+
+    code = "kv_expired"
 
 
 class EngineBusy(EngineFailed):
     """The engine's own admission said no (503)."""
 
     status, code = 503, "engine_overloaded"
+
+
+class CallBreaksEngines(GatewayError):
+    """Two engines failed on the call in the same way: it is the call, not they."""
+
+    status, code = 502, "call_breaks_engines"
 
 
 class EngineRejected(GatewayError):

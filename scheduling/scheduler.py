@@ -116,15 +116,17 @@ class Scheduler:
         avoid: Collection[str] = (),
         peer: Instance | None = None,
         reads: bool | None = None,
+        alone: bool = False,
     ) -> Reservation:
         """An instance of the role, not in `avoid`, that can pair with the peer.
 
         `reads`: whether it computes the prompt; None for what the role says.
+        `alone`: whether it will do even if there is none that it can be paired with.
 
         Raises UnknownModel, BadRequest, NoInstance.
         """
         lineup = self._instances.lineup(call.model)
-        if role is not Role.PLAIN and not lineup.disaggregated:
+        if role is not Role.PLAIN and not lineup.disaggregated and not alone:
             # Also for prefill: it would work, and keep its blocks, for nobody.
             raise _nobody(_lacking(lineup))
         candidates = lineup.up[role]

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 
 from pdgate.cluster import address
 from pdgate.forwarders.base import Mode
+from pdgate.forwarders.retrying import OnPrefillFailure
 from pdgate.gateway.config.api_keys import ApiKeyEntry
 from pdgate.gateway.config.instances import HIGHEST_PORT, InstanceEntry, records
 from pdgate.protocols.instance import Instance
@@ -53,12 +54,14 @@ class Timeouts(Section):
         prefill_seconds: Until prefill has answered in full.
         first_byte_seconds: Until decode's status line.
         idle_seconds: Between two pieces of decode's answer.
+        retry_seconds: From a call's arrival; no further attempt begins later.
     """
 
     connect_seconds: Seconds = 5.0
     prefill_seconds: Seconds = 600.0
     first_byte_seconds: Seconds = 600.0
     idle_seconds: Seconds = 300.0
+    retry_seconds: Seconds = 600.0
 
 
 class Health(Section):
@@ -98,6 +101,11 @@ class Settings(Section):
         trust_client_kv_params: Passes a client's own kv_transfer_params to the engines.
             They pick whom an engine dials and can kill it.
         max_attempts: Engines tried for one call before its first byte.
+        on_prefill_failure: retry asks another prefill engine, recompute has a decode engine
+            read the prompt, fail does neither. retry_then_recompute also serves calls while
+            no prefill engine is up.
+        kv_lease_seconds: How long prefill engines keep KV, where that was changed on them
+            (kv_lease_duration of NixlConnector); else what the protocol says.
         api_keys_file: A TOML file with more tables [[api_keys]], and nothing else.
         admin_token_file: Serves /admin/disaggregation for who knows the token in this file.
         debug_routes: Serves GET /debug/calls/{request id}.
@@ -120,6 +128,8 @@ class Settings(Section):
     trust_client_kv_params: bool = False
     max_body_bytes: Count = 256 << 20
     max_attempts: Count = 3
+    on_prefill_failure: OnPrefillFailure = OnPrefillFailure.RETRY_THEN_RECOMPUTE
+    kv_lease_seconds: Seconds | None = None
     timeouts: Timeouts = Timeouts()
     health: Health = Health()
     api_keys: tuple[ApiKeyEntry, ...] = ()

@@ -28,6 +28,8 @@ from pdgate.protocols.instance import Instance
 FIELD: Final = "kv_transfer_params"
 GENERATIONS: Final = ("a", "b", "c", "d")
 BOOTSTRAP_PORT: Final = 8998
+KEPT_SECONDS: Final = 480.0
+"""How long P keeps blocks that nobody fetches: VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT."""
 RANK_HEADER: Final = "x-data-parallel-rank"
 ASK_A: Final[Json] = {
     "do_remote_decode": True,

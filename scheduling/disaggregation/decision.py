@@ -29,6 +29,7 @@ SOONER: Final = "sooner"
 MEASURING: Final = "measuring"
 ONE_TOKEN: Final = "one token"
 DECODE_CANNOT_PREFILL: Final = "decode cannot prefill"
+NO_PREFILL: Final = "no prefill engine"
 
 
 @dataclass(frozen=True, slots=True)

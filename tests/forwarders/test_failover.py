@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from pdgate.forwarders.base import Mode
+from pdgate.forwarders.retrying import OnPrefillFailure
 from pdgate.protocols.errors import (
     EngineBusy,
     EngineFailed,
@@ -169,7 +170,9 @@ async def test_attempts_are_bounded() -> None:
     engines = Scripted(**down)
     many = [replace(P0, id=f"p{n}") for n in range(5)]
 
-    told = await Crossing(engines, *many, D0, max_attempts=3).ask(chat())
+    only_retry = OnPrefillFailure.RETRY
+    crossing = Crossing(engines, *many, D0, max_attempts=3, on_prefill_failure=only_retry)
+    told = await crossing.ask(chat())
 
     assert len(engines.visits) == len(set(engines.visits)) == told.record.attempts == 3
     assert isinstance(told.error, EngineFailed)

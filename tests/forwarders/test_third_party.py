@@ -10,6 +10,7 @@ import pytest
 
 from pdgate.forwarders import registry
 from pdgate.forwarders.base import HandOff, Mode
+from pdgate.forwarders.retrying import OnPrefillFailure
 from pdgate.gateway import installed
 from pdgate.protocols import plugins
 from pdgate.protocols.call import value
@@ -22,6 +23,7 @@ MODULE = '''
 from typing import ClassVar
 
 from pdgate.forwarders.base import HandOff, Leg, one_token
+from pdgate.forwarders.ownership import KvRules
 from pdgate.protocols.call import Call, Json, value
 from pdgate.protocols.errors import EngineFailed
 from pdgate.protocols.instance import Instance
@@ -31,7 +33,7 @@ FIELD = "acme_ticket"
 
 class Acme(HandOff):
     name: ClassVar = "acme"
-    lease_seconds: ClassVar = 5.0
+    kv: ClassVar = KvRules(lease_seconds=5.0)
 
     def prefill(self, call: Call, at: Instance) -> Leg:
         return Leg(at, call.path, one_token(call.body, acme_keep=True))
@@ -97,7 +99,7 @@ async def test_calls_cross_its_engines(mode: Mode) -> None:
 async def test_its_failures_are_retried_like_ours() -> None:
     engines = Scripted(p0={"choices": []}, d0=[b"data: fine\n\n"])
 
-    told = await Crossing(engines, P, D).ask(chat())
+    told = await Crossing(engines, P, D, on_prefill_failure=OnPrefillFailure.RETRY).ask(chat())
 
     assert str(told.error) == "prefill gave no ticket"
     assert engines.visits == ["p0", "p0"]

@@ -72,6 +72,8 @@ def default_of(key: str) -> Any:
 
 def in_words(default: Any) -> str:
     match default:
+        case None:
+            return ""
         case bool():
             return "yes" if default else "no"
         case float():

@@ -121,7 +121,7 @@ async def test_an_engine_that_fails_is_replaced_by_another(bad: Script) -> None:
 async def test_when_all_fail_the_client_hears_of_the_engine_and_no_address(guilty: int) -> None:
     engines = Engine(Role.PREFILL), Engine(Role.DECODE)
     engines[guilty].script = says(engine_error(b"500 Oh", "boom at 127.0.0.1"))
-    async with gateway_of(*engines) as gateway:
+    async with gateway_of(*engines, on_prefill_failure="retry") as gateway:
         answer = await gateway.chat()
 
         assert answer.status_code == 502
@@ -229,7 +229,9 @@ async def test_a_long_answer_that_breaks_is_cut_and_not_completed() -> None:
 
 async def test_prefill_without_kv_params_is_no_prefill() -> None:
     async with gateway_of(
-        Engine(Role.PREFILL, says(as_json(ANSWER))), Engine(Role.DECODE)
+        Engine(Role.PREFILL, says(as_json(ANSWER))),
+        Engine(Role.DECODE),
+        on_prefill_failure="retry",
     ) as gateway:
         answer = await gateway.chat()
 

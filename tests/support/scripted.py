@@ -21,13 +21,16 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import Enum
+from math import inf
 from time import monotonic
 from typing import Final, TypeAlias
 
 from pdgate.forwarders import registry
 from pdgate.forwarders.base import Answer, Leg, Mode, Sink
 from pdgate.forwarders.execution import Execution, Way
+from pdgate.forwarders.ownership import KvLedger
 from pdgate.forwarders.record import Record
+from pdgate.forwarders.retrying import OnPrefillFailure, Retrying
 from pdgate.protocols.call import CHAT, Call, Headers, Json, encode, parse_object, value
 from pdgate.protocols.errors import GatewayError
 from pdgate.protocols.instance import Instance, Role
@@ -288,6 +291,9 @@ class Crossing:
         clock: Callable[[], float] = monotonic,
         max_attempts: int = 3,
         rule: Rule | None = None,
+        on_prefill_failure: OnPrefillFailure = OnPrefillFailure.RETRY_THEN_RECOMPUTE,
+        retry_seconds: float = inf,
+        lease_seconds: float | None = None,
     ) -> None:
         self.engines = engines
         self.instances = fleet(*records)
@@ -295,8 +301,14 @@ class Crossing:
         self.called: list[Told] = []
         self._clock = clock
         self._mode = mode
+        self._lease_seconds = lease_seconds
+        self.ledger = KvLedger(clock)
         self._execution = Execution(
-            self.scheduler, self._way_of, engines, max_attempts=max_attempts
+            self.scheduler,
+            self._way_of,
+            engines,
+            retrying=Retrying(max_attempts, on_prefill_failure, retry_seconds),
+            ledger=self.ledger,
         )
 
     async def ask(self, call: Call) -> Told:
@@ -311,6 +323,7 @@ class Crossing:
         finally:
             assert self.reserved == {}
             assert self.engines.open_answers == 0
+            assert self.ledger.held == 0
         return told
 
     @property
@@ -320,7 +333,8 @@ class Crossing:
 
     def _way_of(self, instance: Instance) -> Way:
         generation = instance.generation
-        return Way(registry.load(instance.protocol, self._mode, generation), self._mode)
+        forwarder = registry.load(instance.protocol, self._mode, generation)
+        return Way(forwarder, self._mode, self._lease_seconds)
 
 
 def fleet(*records: Instance, model: str = "m") -> Instances:

@@ -1,0 +1,225 @@
+"""Who holds the KV of a split call, and until when: one small machine per attempt. Pure.
+
+    PREFILLING --prefill answered--> HELD --decode asked--> HANDED_OVER --decode begins--> RELEASED
+        |                             ^ |                     |    |
+        |                             | '--nobody asked--.    |    '--decode failed--> LOST
+        |                             '--decode refused--|----'                         ^
+        '--prefill failed, or was closed--> RELEASED     '------------------------------'
+
+LOST is what prefill keeps for nobody: it is counted as stranded there, in the `KvLedger`, until
+the protocol's own bound. What a protocol does is data, its `KvRules`; each forwarder declares
+them, docs/wire/ has their sources.
+
+All times are seconds on the clock of the call's record.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+from heapq import heapify, heappop, heappush
+from math import inf
+from time import monotonic
+
+from pdgate.protocols.errors import EngineRefused, EngineRejected, KvExpired
+
+SAFE_SHARE = 0.8
+"""Of a lease. Prefill's clock started before its answer was here, and decode needs time too."""
+
+
+class Late(Enum):
+    """What decode does with KV that prefill may have dropped by then."""
+
+    FAILS = auto()
+    """It says so: an error, or an abort."""
+    ANSWERS_WRONG = auto()
+    """It reads what is there now, and answers 200 with tokens of another prompt."""
+
+
+@dataclass(frozen=True, slots=True)
+class KvRules:
+    """What a protocol does with the KV that prefill has computed.
+
+    Attributes:
+        lease_seconds: How long prefill keeps it after its answer, if nobody comes. 0: its answer
+            means that nothing is kept. inf: for as long as it lives, or nobody knows.
+        late: What decode does when the lease is over.
+        decode_frees: Closing decode's connection makes decode tell prefill, which frees it at
+            once. Otherwise only the lease does.
+        decode_renews: Decode prolongs the lease while it has not read, so that what it leaves
+            behind when it dies is kept for a lease from then on.
+        safe_share: Of the lease, within which decode may be asked.
+    """
+
+    lease_seconds: float = inf
+    late: Late = Late.FAILS
+    decode_frees: bool = False
+    decode_renews: bool = False
+    safe_share: float = SAFE_SHARE
+
+    @property
+    def keeps(self) -> bool:
+        """Whether anything is held between prefill's answer and decode's."""
+        return self.lease_seconds > 0
+
+
+NOTHING_KEPT = KvRules(lease_seconds=0)
+"""Prefill keeps nothing that a gateway could strand: the engines see to it among themselves."""
+
+
+class KvState(Enum):
+    PREFILLING = "prefilling"
+    HELD = "held"
+    HANDED_OVER = "handed_over"
+    RELEASED = "released"
+    LOST = "lost"
+
+
+OVER = frozenset({KvState.RELEASED, KvState.LOST})
+
+
+class KvLedger:
+    """What all calls of a process have left at prefill engines.
+
+    Attributes:
+        held: Prompts whose KV waits for a decode engine, or for its first byte.
+    """
+
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self._clock = clock
+        self.held = 0
+        self._until: list[tuple[float, str]] = []
+        self._for_ever: Counter[str] = Counter()
+
+    def strand(self, instance: str, until: float) -> None:
+        """A prompt's KV stays there for nobody, until then at the latest."""
+        if until == inf:
+            self._for_ever[instance] += 1
+            return
+        heappush(self._until, (until, instance))
+        # Also where nobody asks for `stranded`, the list holds no more than one lease's worth.
+        self._drop_over()
+
+    def forget(self, instance: str) -> None:
+        """It refuses connections: the process is gone, and its memory with it."""
+        self._for_ever.pop(instance, None)
+        if any(at == instance for _, at in self._until):
+            self._until = [entry for entry in self._until if entry[1] != instance]
+            heapify(self._until)
+
+    def stranded(self) -> Mapping[str, int]:
+        """Instance -> prompts whose KV it still keeps for nobody, at most."""
+        self._drop_over()
+        return Counter(at for _, at in self._until) + self._for_ever
+
+    def _drop_over(self) -> None:
+        now = self._clock()
+        while self._until and self._until[0][0] <= now:
+            heappop(self._until)
+
+
+class Ownership:
+    """The KV of one attempt at a split call.
+
+    Attributes:
+        prefill: The id of the instance that computes it.
+    """
+
+    __slots__ = ("_decode", "_held_since", "_ledger", "_rules", "prefill", "state")
+
+    def __init__(self, rules: KvRules, prefill: str, ledger: KvLedger) -> None:
+        self._rules = rules
+        self._ledger = ledger
+        self._decode = ""
+        self._held_since = 0.0
+        self.prefill = prefill
+        self.state = KvState.PREFILLING
+
+    def prefilled(self, now: float) -> None:
+        """Prefill has answered well."""
+        if self.state is not KvState.PREFILLING:
+            # Decode began first, which shows that it had the KV.
+            return
+        if not self._rules.keeps:
+            self.state = KvState.RELEASED
+            return
+        self.state = KvState.HANDED_OVER if self._decode else KvState.HELD
+        self._held_since = now
+        self._ledger.held += 1
+
+    def may_ask_decode(self, now: float) -> bool:
+        """Whether decode would still find it; otherwise the prompt must be read again."""
+        match self.state:
+            case KvState.PREFILLING:
+                return True
+            case KvState.HELD:
+                rules = self._rules
+                return now - self._held_since <= rules.lease_seconds * rules.safe_share
+            case _:
+                return False
+
+    def ask_decode(self, decode: str, now: float) -> None:
+        """The decode instance is sent there. Raises KvExpired if that is too late."""
+        if not self.may_ask_decode(now):
+            raise KvExpired("no decode engine took the call in time")
+        self._decode = decode
+        if self.state is KvState.HELD:
+            self.state = KvState.HANDED_OVER
+
+    def decode_refused(self) -> None:
+        """Nothing reached it, so what it was told of is still good for another one."""
+        self._decode = ""
+        if self.state is KvState.HANDED_OVER:
+            self.state = KvState.HELD
+
+    def decode_began(self, now: float, *, streams: bool) -> None:
+        """Decode has said something, so it has the KV, and prefill need not keep it.
+
+        Raises KvExpired if it may be another prompt's: decode queues calls that it has taken,
+        prolongs no lease before it begins with them, and would not notice. Of an answer that
+        is no stream the time of the first token is unknown, and nothing can be said.
+        """
+        held = self.state is KvState.HANDED_OVER
+        self._leave(KvState.RELEASED)
+        if not held or not streams or self._rules.late is not Late.ANSWERS_WRONG:
+            return
+        if now - self._held_since > self._rules.lease_seconds:
+            raise KvExpired(
+                "the decode engine began when the prefill engine's KV had expired", at=self._decode
+            )
+
+    def end(self, error: BaseException | None, now: float) -> None:
+        """The attempt is over, and with it every connection of it, in whatever way."""
+        match self.state:
+            case KvState.HELD:
+                self._lose(self._held_since)
+            case KvState.HANDED_OVER if isinstance(error, EngineRefused):
+                # It never heard of it.
+                self._lose(self._held_since)
+            case KvState.HANDED_OVER if self._is_freed(error):
+                self._leave(KvState.RELEASED)
+            case KvState.HANDED_OVER:
+                self._lose(now if self._rules.decode_renews else self._held_since)
+            case KvState.PREFILLING:
+                # Closing its connection ends prefill's request, and frees what it had.
+                self.state = KvState.RELEASED
+
+    def _is_freed(self, error: BaseException | None) -> bool:
+        """Whether decode lives, so that its connector says that the KV is not needed.
+
+        None: the answer is whole. A cancellation: the client left, and we closed on decode.
+        """
+        if error is None:
+            return True
+        by_us_or_4xx = isinstance(error, EngineRejected) or not isinstance(error, Exception)
+        return self._rules.decode_frees and by_us_or_4xx
+
+    def _lose(self, since: float) -> None:
+        self._leave(KvState.LOST)
+        self._ledger.strand(self.prefill, since + self._rules.lease_seconds)
+
+    def _leave(self, state: KvState) -> None:
+        if self.state in (KvState.HELD, KvState.HANDED_OVER):
+            self._ledger.held -= 1
+        if self.state not in OVER:
+            self.state = state

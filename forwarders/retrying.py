@@ -1,0 +1,70 @@
+"""Whether a call that failed is tried again, and whether prefill is still wanted. Pure.
+
+What an operator chooses for calls whose prefill engine fails, or that find none (`OnPrefillFailure`):
+
+    retry_then_recompute   other prefill engines; when there is none, or for the last attempt, a
+                           decode engine reads the prompt itself
+    retry                  other prefill engines only: decode engines are spared the prompts, and
+                           calls get an error when no prefill engine is up
+    recompute              a decode engine, at once
+    fail                   the error, at once
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from math import inf
+
+from pdgate.forwarders.attempt import Attempt
+from pdgate.protocols.errors import CallBreaksEngines, GatewayError, KvExpired
+
+
+class OnPrefillFailure(StrEnum):
+    RETRY_THEN_RECOMPUTE = "retry_then_recompute"
+    RETRY = "retry"
+    RECOMPUTE = "recompute"
+    FAIL = "fail"
+
+
+_RECOMPUTE = (OnPrefillFailure.RECOMPUTE, OnPrefillFailure.RETRY_THEN_RECOMPUTE)
+
+
+@dataclass(frozen=True, slots=True)
+class Retrying:
+    """
+    Attributes:
+        max_attempts: For one call, the first one included.
+        seconds: No attempt begins so long after the call came.
+    """
+
+    max_attempts: int = 3
+    on_prefill_failure: OnPrefillFailure = OnPrefillFailure.RETRY_THEN_RECOMPUTE
+    seconds: float = inf
+
+    @property
+    def decode_stands_in(self) -> bool:
+        """Whether decode reads the prompt where no prefill engine can be had."""
+        return self.on_prefill_failure in _RECOMPUTE
+
+    def next(self, error: GatewayError, failed: Attempt) -> None:
+        """Notes what the next attempt must know. Raises what the client gets if there is none."""
+        record, tried = failed.record, failed.tried
+        is_prefills = bool(error.at) and error.at == failed.prefill
+        over = (
+            record.committed is not None
+            or record.attempts >= self.max_attempts
+            or not error.worth_retrying
+            or not (error.at or isinstance(error, KvExpired))
+            or record.clock() - record.started >= self.seconds
+            or (is_prefills and self.on_prefill_failure is OnPrefillFailure.FAIL)
+        )
+        if over:
+            raise error
+        tried.note(error, "" if is_prefills else failed.prefill)
+        if tried.breaks_engines:
+            raise CallBreaksEngines(
+                f"two engines failed on this call in the same way ({error}), so no other is tried"
+            )
+        if is_prefills:
+            last = record.attempts + 1 == self.max_attempts
+            now = self.on_prefill_failure is OnPrefillFailure.RECOMPUTE
+            tried.without_prefill = now or (last and self.decode_stands_in)
