@@ -16,6 +16,7 @@ from starlette.exceptions import HTTPException
 
 from pdgate import __version__
 from pdgate.gateway import errors
+from pdgate.gateway.admin.status import SharedStatus
 from pdgate.gateway.debug import RecentCalls
 from pdgate.gateway.discovery.status import Status
 from pdgate.gateway.probe import Prober
@@ -36,11 +37,12 @@ def create_app(
     call_id: Callable[[Headers], str],
     directory: Status | None = None,
     door: Door | None = None,
+    shared: SharedStatus | None = None,
 ) -> FastAPI:
     """
     `running` is the block in which the gateway has its connections and probes; `call_id`
     names what is refused, as intake names calls; `directory` is where engines announce
-    themselves, if anywhere.
+    themselves, if anywhere; `shared` is what replicas share, if they do.
     """
 
     @asynccontextmanager
@@ -78,6 +80,8 @@ def create_app(
         said: dict[str, Any] = {"ready": is_ready, "missing": missing}
         if directory is not None:
             said["directory"] = directory.as_json()
+        if shared is not None:
+            said["redis"] = shared.as_json()
         return JSONResponse(said, 200 if is_ready else 503)
 
     @app.get("/v1/models")

@@ -23,6 +23,7 @@ from pdgate.forwarders.retrying import Retrying
 from pdgate.gateway.admin.board import Board, FileBoard
 from pdgate.gateway.admin.dial import Dial
 from pdgate.gateway.admin.routes import routes
+from pdgate.gateway.admin.status import SharedStatus
 from pdgate.gateway.app import create_app
 from pdgate.gateway.asgi import Front
 from pdgate.gateway.books import Books, Together, registry_of
@@ -87,8 +88,9 @@ def build(
     feed = _feed(settings, directory, instances, prober)
     status = Status(feed) if feed else None
     dial = _dial(settings, scheduler, metrics_folder)
+    redis = SharedStatus(dial) if settings.redis else None
     door = _door(settings)
-    parts = [books, status, KeyBooks(door) if door else None]
+    parts = [books, status, redis, KeyBooks(door) if door else None]
     counted = Together(*(part for part in parts if part is not None))
     shared = WorkerMetrics(counted, metrics_folder) if metrics_folder else None
 

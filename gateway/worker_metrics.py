@@ -31,6 +31,7 @@ NO_AMOUNTS = frozenset(
     {
         "pdgate_instance_up",
         "pdgate_directory_degraded",
+        "pdgate_redis_degraded",
         "pdgate_directory_instances",
         "pdgate_directory_unusable",
     }

@@ -4,4 +4,5 @@ routes          GET and PUT /admin/disaggregation, for who knows the token
 dial            the thresholds in force: put by an operator, or followed from a board
 board           where a value is pinned for other processes: here a file, for one machine
 redis_board     the same in Redis, for all replicas
+status          whether that Redis answers, on /ready and /metrics
 """

@@ -26,6 +26,7 @@ class Dial:
     Attributes:
         section: What is in force.
         shared: Whether other processes hear of it.
+        reachable: Whether the board answered the last look, once it did; None until then.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class Dial:
         self._board = board
         self._look_seconds = look_seconds
         self._complaint = ""
+        self.reachable: bool | None = None
 
     @property
     def shared(self) -> bool:
@@ -69,9 +71,14 @@ class Dial:
     async def _look(self, board: Board) -> None:
         try:
             found = await board.read()
+            self.reachable = True
             if found is not None:
                 self._take(Disaggregation.model_validate_json(found, strict=True))
-        except (BoardAway, ValidationError) as error:
+        except BoardAway as error:
+            # Not since the start is told apart from not any more.
+            self.reachable = None if self.reachable is None else False
+            self._complain(str(error))
+        except ValidationError as error:
             self._complain(str(error))
         else:
             if self._complaint:

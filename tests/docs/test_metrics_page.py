@@ -7,8 +7,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from pdgate.cluster.memory import Memory
 from pdgate.engine.metrics import EngineMetrics
 from pdgate.forwarders.record import DISAGGREGATED, Record
+from pdgate.gateway.admin.dial import Dial
+from pdgate.gateway.admin.status import SharedStatus
 from pdgate.gateway.books import SECONDS, Books, Together, registry_of
 from pdgate.gateway.config import Settings
+from pdgate.gateway.config.settings import Disaggregation
 from pdgate.gateway.discovery.adopt import adopter
 from pdgate.gateway.discovery.feed import Feed
 from pdgate.gateway.discovery.status import Status
@@ -37,7 +40,7 @@ Shown = dict[str, tuple[str, frozenset[str]]]
 
 
 def test_the_page_has_every_metric_of_the_gateway() -> None:
-    counted = Together(_busy_books(), _status(), _keys())
+    counted = Together(_busy_books(), _status(), _redis(), _keys())
 
     assert _on_page("`pdgate_", but_not="`pdgate_engine_") == _exposed(registry_of(counted))
 
@@ -53,6 +56,10 @@ def test_the_page_has_every_metric_of_the_engine() -> None:
 
 def test_the_page_gives_the_range_of_the_buckets() -> None:
     assert f"in seconds: {SECONDS[0]:g} to {SECONDS[-1]:g}." in PAGE.read_text(encoding="utf-8")
+
+
+def _redis() -> SharedStatus:
+    return SharedStatus(Dial(Disaggregation(), lambda _: None))
 
 
 def _status() -> Status:
