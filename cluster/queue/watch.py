@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 
 from pdgate.cluster.queue.contract import Depth, Queue, QueueError
 
@@ -19,11 +20,17 @@ class Watch:
     def __init__(self, queue: Queue, every_seconds: float = EVERY_SECONDS) -> None:
         """Watches until it is closed; the queue is the caller's to close, after us."""
         self.depth: Depth | None = None
+        self._answered_at = time.monotonic()
         self._queue = queue
         self._every_seconds = every_seconds
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="pdgate-queue-watch", daemon=True)
         self._thread.start()
+
+    @property
+    def away_seconds(self) -> float:
+        """Since it last answered, or since we first asked; 0 while it does."""
+        return 0.0 if self.depth is not None else time.monotonic() - self._answered_at
 
     def close(self) -> None:
         self._closing.set()
@@ -33,6 +40,7 @@ class Watch:
         while not self._closing.is_set():
             try:
                 self.depth = self._queue.depth()
+                self._answered_at = time.monotonic()
             except QueueError as error:
                 # Said once; the workers say more.
                 if self.depth is not None:

@@ -169,7 +169,7 @@ class DecodeFirst(Kvt):
         return claim.host, claim.port
 
     def gauges(self) -> Mapping[str, tuple[str, float]]:
-        return shown(self._watch.depth)
+        return shown(self._watch.depth, self._watch.away_seconds)
 
     def leave(self) -> None:
         if self._worker is not None:

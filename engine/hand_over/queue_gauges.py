@@ -8,12 +8,15 @@ from collections.abc import Mapping
 from pdgate.cluster.queue.contract import Depth
 
 
-def shown(depth: Depth | None) -> Mapping[str, tuple[str, float]]:
-    """Nothing but that it is away of a queue that cannot be asked."""
-    up = {"pdgate_prefill_queue_up": ("Whether the queue could be asked", float(depth is not None))}
+def shown(depth: Depth | None, away_seconds: float) -> Mapping[str, tuple[str, float]]:
+    """Nothing but that it is away, and for how long, of a queue that cannot be asked."""
+    reach = {
+        "pdgate_prefill_queue_up": ("Whether the queue could be asked", float(depth is not None)),
+        "pdgate_prefill_queue_away_seconds": ("Since it last could be", away_seconds),
+    }
     if depth is None:
-        return up
-    return up | {
+        return reach
+    return reach | {
         "pdgate_prefill_queue_waiting": ("Prompts that nobody has taken", depth.waiting),
         "pdgate_prefill_queue_taken": ("Prompts that a worker has taken", depth.taken),
         "pdgate_prefill_queue_buried": ("Prompts given up, as far as kept", depth.buried),

@@ -23,7 +23,7 @@ def rows(chosen: str) -> dict[str, str]:
 def test_every_metric_is_there() -> None:
     metrics = rows("pdgate_prefill_queue_")
 
-    assert set(metrics) == set(shown(Depth(1, 2, 3, 4.0)))
+    assert set(metrics) == set(shown(Depth(1, 2, 3, 4.0), away_seconds=0.0))
     assert set(metrics.values()) == {"gauge"}
 
 

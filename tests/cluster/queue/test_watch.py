@@ -40,12 +40,14 @@ def test_the_depth_is_followed_through_an_outage() -> None:
     with closing(Watch(queue, OFTEN)) as watch:
         queue.was_asked_again()
         assert watch.depth is not None
-        assert watch.depth.waiting == 1
+        assert (watch.depth.waiting, watch.away_seconds) == (1, 0.0)
 
         queue.away = True
         queue.was_asked_again()
         assert watch.depth is None
+        assert watch.away_seconds > 0
 
         queue.away = False
         queue.was_asked_again()
         assert watch.depth is not None
+        assert watch.away_seconds == 0.0
