@@ -29,6 +29,8 @@ KEYS = {
     "retry_timeout": "timeouts.retry_seconds",
     "health_interval": "health.interval_seconds",
     "health_timeout": "health.timeout_seconds",
+    "engine_metrics_interval": "engine_metrics.interval_seconds",
+    "engine_metrics_timeout": "engine_metrics.timeout_seconds",
     "disaggregate": "disaggregation.rule",
     "uncached_tokens": "disaggregation.uncached_tokens",
     "max_prefill_calls": "disaggregation.max_prefill_calls",
@@ -138,13 +140,19 @@ def serve(
     health_timeout: Annotated[
         float | None, _option(LIMITS, "Seconds: for a health check.", "2")
     ] = None,
+    engine_metrics_interval: Annotated[
+        float | None, _option(LIMITS, "Seconds: between looks at engines' metrics; 0: none.", "5")
+    ] = None,
+    engine_metrics_timeout: Annotated[
+        float | None, _option(LIMITS, "Seconds: for such a look.", "2")
+    ] = None,
     api_keys_file: Annotated[
         str | None,
         _option(LIMITS, "Serve calls only for who has one of the API keys in this file."),
     ] = None,
     admin_token_file: Annotated[
         str | None,
-        _option(LIMITS, "Serve /admin/disaggregation for who knows the token in this file."),
+        _option(LIMITS, "Serve /admin/... for who knows the token in this file."),
     ] = None,
     debug_routes: Annotated[
         bool | None, _option(INSIGHT, "Serve GET /debug/calls/{id}.", "no")

@@ -45,6 +45,8 @@ from pdgate.gateway.security.door import Door
 from pdgate.gateway.service import Service
 from pdgate.gateway.upstream.client import HttpUpstream
 from pdgate.gateway.upstream.settings import UpstreamSettings
+from pdgate.gateway.verification.routes import routes as engine_routes
+from pdgate.gateway.verification.watch import Watch
 from pdgate.gateway.worker_metrics import WorkerMetrics
 from pdgate.protocols.instance import Instance
 from pdgate.scheduling import policy
@@ -92,6 +94,9 @@ def build(
     door = _door(settings)
     parts = [books, status, redis, KeyBooks(door) if door else None]
     counted = Together(*(part for part in parts if part is not None))
+    watch = _watch(settings, instances)
+    if watch is not None:
+        counted = Together(counted, watch.report)
     shared = WorkerMetrics(counted, metrics_folder) if metrics_folder else None
 
     @asynccontextmanager
@@ -105,6 +110,8 @@ def build(
                     await asyncio.wait_for(feed.listed.wait(), DIRECTORY_SECONDS)
             always.append(background.create_task(prober.run()))
             always.append(background.create_task(dial.follow()))
+            if watch is not None:
+                always.append(background.create_task(watch.reader.run()))
             if shared is not None:
                 always.append(background.create_task(shared.run()))
             # Engines that are down are found out within the probe's own timeout.
@@ -120,6 +127,9 @@ def build(
     app = create_app(instances, prober, registry, running, recent, intake.call_id, status, door)
     if settings.admin_token_file:
         app.include_router(routes(dial, read_token(settings.admin_token_file)))
+        if watch is not None:
+            token = read_token(settings.admin_token_file)
+            app.include_router(engine_routes(watch.report, token))
     headers = path_headers if settings.debug_headers else no_headers
     return Front(Service(intake, execution, books, door), app, headers)
 
@@ -138,6 +148,13 @@ def _door(settings: Settings) -> Door | None:
     """None where no keys are asked for."""
     keys = api_keys(settings.api_keys, settings.api_keys_file)
     return Door(keys, settings.listen.workers) if keys else None
+
+
+def _watch(settings: Settings, instances: Instances) -> Watch | None:
+    given = settings.engine_metrics
+    if not given.interval_seconds:
+        return None
+    return Watch(instances, given.interval_seconds, given.timeout_seconds, time.monotonic)
 
 
 def _dial(settings: Settings, scheduler: Scheduler, folder: Path | None) -> Dial:

@@ -34,6 +34,12 @@ NO_AMOUNTS = frozenset(
         "pdgate_redis_degraded",
         "pdgate_directory_instances",
         "pdgate_directory_unusable",
+        # Every worker reads the same engines.
+        "pdgate_kv_verified_tokens",
+        "pdgate_kv_expired_prompts",
+        "pdgate_kv_late_reads",
+        "pdgate_instance_misconfigured",
+        "pdgate_instance_page_age_seconds",
     }
 )
 

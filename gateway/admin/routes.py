@@ -6,7 +6,6 @@
 Only for who sends "Authorization: Bearer <token>": the routes are on the port that clients use.
 """
 
-import hmac
 import json
 import logging
 from typing import Any
@@ -14,11 +13,12 @@ from typing import Any
 from fastapi import APIRouter, Depends, Request
 from pydantic import ValidationError
 
+from pdgate.gateway.admin.bearer import knows
 from pdgate.gateway.admin.board import BoardAway
 from pdgate.gateway.admin.dial import Dial
 from pdgate.gateway.config.complaints import complaints
 from pdgate.gateway.config.settings import Disaggregation
-from pdgate.protocols.errors import BadRequest, GatewayError, Unauthorized
+from pdgate.protocols.errors import BadRequest, GatewayError
 
 log = logging.getLogger(__name__)
 
@@ -34,14 +34,7 @@ class BoardUnavailable(GatewayError):
 
 def routes(dial: Dial, token: str) -> APIRouter:
     """`token` is not empty."""
-    expected = f"Bearer {token}".encode()
-
-    def check(request: Request) -> None:
-        said = request.headers.get("authorization", "").encode("latin-1")
-        if not hmac.compare_digest(said, expected):
-            raise Unauthorized("the admin token is missing or wrong")
-
-    router = APIRouter(dependencies=[Depends(check)])
+    router = APIRouter(dependencies=[Depends(knows(token))])
 
     @router.get(PATH)
     async def disaggregation() -> dict[str, Any]:

@@ -71,6 +71,18 @@ class Health(Section):
     timeout_seconds: Seconds = 2.0
 
 
+class EngineMetrics(Section):
+    """How often engines are asked what they counted and how busy they are.
+
+    Attributes:
+        interval_seconds: 0 for never: nothing is verified then, and no engine's load is known.
+        timeout_seconds: How long one may take to tell.
+    """
+
+    interval_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 5.0
+    timeout_seconds: Seconds = 2.0
+
+
 class Disaggregation(Section):
     """Which calls are split over a prefill and a decode engine.
 
@@ -107,7 +119,7 @@ class Settings(Section):
         kv_lease_seconds: How long prefill engines keep KV, where that was changed on them
             (kv_lease_duration of NixlConnector); else what the protocol says.
         api_keys_file: A TOML file with more tables [[api_keys]], and nothing else.
-        admin_token_file: Serves /admin/disaggregation for who knows the token in this file.
+        admin_token_file: Serves /admin/... for who knows the token in this file.
         debug_routes: Serves GET /debug/calls/{request id}.
         debug_headers: Tells clients which instances answered.
         call_log: One line for each call.
@@ -132,6 +144,7 @@ class Settings(Section):
     kv_lease_seconds: Seconds | None = None
     timeouts: Timeouts = Timeouts()
     health: Health = Health()
+    engine_metrics: EngineMetrics = EngineMetrics()
     api_keys: tuple[ApiKeyEntry, ...] = ()
     api_keys_file: str = ""
     admin_token_file: str = ""

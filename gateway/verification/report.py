@@ -43,7 +43,7 @@ class Report(Collector):
             labels=("instance", "cause"),
         )
         age = GaugeMetricFamily(
-            "pdgate_engine_page_age_seconds",
+            "pdgate_instance_page_age_seconds",
             "Since an engine last told its metrics.",
             labels=("instance",),
         )

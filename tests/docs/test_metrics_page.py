@@ -15,10 +15,15 @@ from pdgate.gateway.config.settings import Disaggregation
 from pdgate.gateway.discovery.adopt import adopter
 from pdgate.gateway.discovery.feed import Feed
 from pdgate.gateway.discovery.status import Status
+from pdgate.gateway.engine_metrics.counters import Counters
+from pdgate.gateway.engine_metrics.page import Page
+from pdgate.gateway.engine_metrics.reader import Reading
 from pdgate.gateway.probe import Prober
 from pdgate.gateway.security.books import KeyBooks
 from pdgate.gateway.security.door import Door
 from pdgate.gateway.security.keys import ApiKey
+from pdgate.gateway.verification.report import Report
+from pdgate.gateway.verification.watch import Watch
 from pdgate.protocols.call import COMPLETIONS, Call
 from pdgate.protocols.errors import BadRequest, Forbidden
 from pdgate.protocols.instance import Instance, Role
@@ -40,7 +45,7 @@ Shown = dict[str, tuple[str, frozenset[str]]]
 
 
 def test_the_page_has_every_metric_of_the_gateway() -> None:
-    counted = Together(_busy_books(), _status(), _redis(), _keys())
+    counted = Together(_busy_books(), _status(), _report(), _redis(), _keys())
 
     assert _on_page("`pdgate_", but_not="`pdgate_engine_") == _exposed(registry_of(counted))
 
@@ -75,6 +80,22 @@ def _keys() -> KeyBooks:
     with pytest.raises(Forbidden):
         holder.enter("other")
     return KeyBooks(door)
+
+
+def _report() -> Report:
+    """Of a pair whose decode has recomputed a prompt."""
+    instances = Instances([P, D])
+    watch = Watch(instances, 5, 2, lambda: 0.0)
+    decode = instances.get(D.id)
+    assert decode is not None
+    for candidate in instances:
+        watch.reader.readings[candidate.instance.id] = Reading("", 0.0, Page())
+    for counted in (0.0, 9.0):
+        for candidate in instances:
+            counters = Counters(computed=counted, cached=0, transferred=0, first_tokens=0)
+            watch.verifier.sees(candidate, Page(counters))
+        decode.handed_over += 1
+    return watch.report
 
 
 def _busy_books() -> Books:

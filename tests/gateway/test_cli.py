@@ -17,7 +17,15 @@ from pdgate.gateway.config import ConfigError, Settings
 from pdgate.gateway.config.checks import check
 from pdgate.gateway.config.complaints import known_keys
 
-SECTIONS = ("listen", "timeouts", "health", "disaggregation", "instances", "api_keys")
+SECTIONS = (
+    "listen",
+    "timeouts",
+    "health",
+    "engine_metrics",
+    "disaggregation",
+    "instances",
+    "api_keys",
+)
 
 
 def pdgate(*args: str) -> tuple[int, str, str]:
