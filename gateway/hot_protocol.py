@@ -14,7 +14,7 @@ from http import HTTPStatus
 from typing import Any
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from pdgate.forwarders.base import Answer
 from pdgate.forwarders.record import Record
@@ -152,6 +152,15 @@ class HotProtocol(HttpToolsProtocol):
             self._hot.resume()
 
     def send_400_response(self, msg: str) -> None:
+        for cycle in (self._hot, self.cycle):
+            if cycle is not None and _is_whole(cycle) and not cycle.response_complete:
+                # That request was good: it is answered, and nothing after it is.
+                cycle.keep_alive = False
+                return
+        if isinstance(self.cycle, HotCycle) and self.cycle.turned_away:
+            # It has its answer.
+            self.transport.close()
+            return
         status, headers, body = errors.as_response(BadRequest(msg))
         self.transport.write(_head(status, headers, _CLOSE) + body)
         self.transport.close()
@@ -165,6 +174,11 @@ class HotProtocol(HttpToolsProtocol):
             and (self.cycle is None or self.cycle.response_complete)
             and not self.parser.should_upgrade()
         )
+
+
+def _is_whole(cycle: "HotCycle | RequestResponseCycle") -> bool:
+    """The request has been read to its end."""
+    return cycle.asked if isinstance(cycle, HotCycle) else not cycle.more_body
 
 
 class _Nobody:
@@ -255,6 +269,16 @@ class HotCycle:
         self._task = task = protocol.loop.create_task(self._serve(path, protocol.headers, body))
         # The server waits for these when it is asked to stop.
         protocol.tasks.add(task)
+
+    @property
+    def asked(self) -> bool:
+        """The request is whole, and its call on the way."""
+        return self._task is not None
+
+    @property
+    def turned_away(self) -> bool:
+        """It was answered before its body was here."""
+        return self._lingering is not None
 
     def client_left(self) -> None:
         self.disconnected = True

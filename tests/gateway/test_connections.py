@@ -7,7 +7,6 @@ import pytest
 
 from pdgate.protocols.call import CHAT
 from pdgate.protocols.instance import Role
-from tests.support import fleet
 from tests.support.fleet import (
     ANSWER,
     JSON_TYPE,
@@ -82,6 +81,17 @@ async def test_pipelined_calls_are_answered_in_order() -> None:
             status, body = await read_answer(reader)
 
             assert (status, json.loads(body)["tag"]) == (b"http/1.1 200 ok", number)
+
+
+# Before the ASGI front end, uvicorn answers 400 to both.
+@pytest.mark.parametrize("front_end", ["hot"], indirect=True)
+async def test_a_good_request_before_nonsense_is_answered_and_is_the_last_one() -> None:
+    async with gateway_of(Engine(Role.PLAIN)) as gateway, asyncio.timeout(PATIENCE_SECONDS):
+        reader, writer = await gateway.wire()
+        writer.write(ask() + b"nonsense\r\n\r\n")
+
+        assert (await read_answer(reader))[0] == b"http/1.1 200 ok"
+        assert not await reader.read()
 
 
 async def test_a_client_that_expects_is_told_to_go_on() -> None:

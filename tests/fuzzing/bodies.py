@@ -1,0 +1,39 @@
+"""A body becomes a call, or an error for the client; and a call's body can be sent on."""
+
+import json
+
+from pdgate.forwarders.base import one_token, several_prompts
+from pdgate.gateway.intake import Intake
+from pdgate.protocols.call import CHAT, COMPLETIONS, Call, encode, parse_object
+from pdgate.protocols.errors import BadRequest
+
+SEEDS = (
+    b'{"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": true}',
+    b'{"model": "m", "prompt": [[1, 2], [3]], "max_tokens": 1, "n": 2, "x": {"y": [1.5e3, null]}}',
+    b'{"prompt": "\\ud800", "temperature": NaN}',
+    b'\xff\xfe{\x00"\x00m\x00"\x00:\x001\x00}\x00',
+    b'{"kv_transfer_params": {"do_remote_prefill": true}, "vllm_xargs": {"remote_host": "h"}}',
+    b"[" * 2000,
+    b'{"a":' * 2000,
+)
+_INTAKE = Intake(1 << 20)
+_HEADERS = ((b"content-type", b"application/json"), (b"authorization", b"Bearer x"))
+
+
+def check(data: bytes) -> None:
+    for path in (CHAT, COMPLETIONS):
+        try:
+            call = _INTAKE.call(path, _HEADERS, data, "call-1")
+            _read_as_forwarders_do(call)
+        except BadRequest:
+            continue
+        sent = encode(call.body)
+        assert parse_object(sent).keys() == call.body.keys()
+        json.loads(sent)
+
+
+def _read_as_forwarders_do(call: Call) -> None:
+    several_prompts(call)
+    for name in ("max_tokens", "max_completion_tokens", "n", "logprobs", "stream_options", "stop"):
+        call.value(name)
+    encode(one_token(call.body, kv_transfer_params={"do_remote_decode": True}))
