@@ -7,6 +7,7 @@ import pytest
 
 from pdgate.protocols.call import CHAT
 from pdgate.protocols.instance import Role
+from tests.support import fleet
 from tests.support.fleet import (
     ANSWER,
     JSON_TYPE,
