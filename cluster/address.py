@@ -57,6 +57,9 @@ def host_and_port(text: str) -> str:
 def endpoint(text: str) -> str:
     """http(s)://host:port and nothing else, not even a slash. Raises ValueError."""
     parts = urlsplit(text)
+    if "@" in parts.netloc:
+        # Not what stands there: it may be a password.
+        raise ValueError("a URL with a user name in it is not accepted: that goes into a file")
     if parts.scheme not in ("http", "https") or text != f"{parts.scheme}://{parts.netloc}":
         raise ValueError(f"{text!r} is not a URL like http://host:port")
     return f"{parts.scheme}://{host_and_port(parts.netloc)}"

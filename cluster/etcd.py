@@ -1,6 +1,6 @@
 """A directory on etcd 3.4 or newer, over its HTTP gateway.
 
-    directory = Etcd(address.endpoints("http://10.0.0.1:2379,http://10.0.0.2:2379"))
+    directory = opened("http://10.0.0.1:2379,http://10.0.0.2:2379", user_file="")
 
 The layout of AWS Neuron's disaggregated inference, /workers/{prefill|decode}/{ip}/{port}, so
 that both can share an etcd; `both` and `plain` are ours. Why not one of the packages for
@@ -10,9 +10,11 @@ etcd: docs/decisions/0006-etcd-over-http.md.
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 
+from pdgate.cluster import address, etcd_login
 from pdgate.cluster.directory import Directory, Listing, Tell
 from pdgate.cluster.etcd_announce import Announcement
 from pdgate.cluster.etcd_follow import Follower
+from pdgate.cluster.etcd_login import Login
 from pdgate.cluster.member import Member
 
 LEASE_SECONDS = 10
@@ -31,13 +33,20 @@ class Etcd(Directory):
         endpoints: Sequence[str],
         lease_seconds: int = LEASE_SECONDS,
         beat_seconds: float = BEAT_SECONDS,
+        login: Login | None = None,
     ) -> None:
         self._endpoints = endpoints
+        self._login = login
         self._lease_seconds = lease_seconds
         self._beat_seconds = beat_seconds
 
     def announce(self, member: Member) -> AbstractAsyncContextManager[Listing]:
-        return Announcement(self._endpoints, member, self._lease_seconds).running()
+        return Announcement(self._endpoints, member, self._lease_seconds, self._login).running()
 
     async def follow(self, tell: Tell) -> None:
-        await Follower(self._endpoints, tell, self._beat_seconds).run()
+        await Follower(self._endpoints, tell, self._beat_seconds, self._login).run()
+
+
+def opened(urls: str, user_file: str) -> Etcd:
+    """Of URLs between commas, and a file with name:password or "". Raises ValueError."""
+    return Etcd(address.endpoints(urls), login=etcd_login.read(user_file))

@@ -19,6 +19,7 @@ from contextlib import asynccontextmanager, suppress
 
 from pdgate.cluster.directory import Listing
 from pdgate.cluster.etcd_http import EtcdHttp
+from pdgate.cluster.etcd_login import Login
 from pdgate.cluster.etcd_wire import EtcdError, LeaseGone
 from pdgate.cluster.member import Member
 
@@ -35,10 +36,16 @@ class Announcement(Listing):
         lease_seconds: How long others go on believing in an engine that has died.
     """
 
-    def __init__(self, endpoints: Sequence[str], member: Member, lease_seconds: int) -> None:
+    def __init__(
+        self,
+        endpoints: Sequence[str],
+        member: Member,
+        lease_seconds: int,
+        login: Login | None = None,
+    ) -> None:
         self._member = member
         self._lease_seconds = lease_seconds
-        self._http = EtcdHttp(endpoints)
+        self._http = EtcdHttp(endpoints, login)
         self._lease = ""
         self._complaint = ""
         # What etcd has for sure; None if the last write may have arrived or not.

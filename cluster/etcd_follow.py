@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from pdgate.cluster import etcd_wire as wire
 from pdgate.cluster.directory import Left, Lost, Resumed, Tell, entry, listed
 from pdgate.cluster.etcd_http import EtcdHttp
+from pdgate.cluster.etcd_login import Login
 from pdgate.cluster.etcd_wire import Change, Changes, Compacted, Created, EtcdError, NotThere
 from pdgate.cluster.member import FOLDER
 
@@ -28,8 +29,14 @@ FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.1, 2.0
 
 
 class Follower:
-    def __init__(self, endpoints: Sequence[str], tell: Tell, beat_seconds: float) -> None:
-        self._http = EtcdHttp(endpoints)
+    def __init__(
+        self,
+        endpoints: Sequence[str],
+        tell: Tell,
+        beat_seconds: float,
+        login: Login | None = None,
+    ) -> None:
+        self._http = EtcdHttp(endpoints, login)
         self._tell = tell
         self._beat_seconds = beat_seconds
         # Up to this revision everything has been told; None if all is to be read anew.

@@ -11,10 +11,13 @@ from typing import Any, Self
 
 import httpx2
 
+from pdgate.cluster import etcd_login
 from pdgate.cluster import etcd_wire as wire
+from pdgate.cluster.etcd_login import Login
 from pdgate.cluster.etcd_wire import Body, EtcdError
 
 REQUEST_SECONDS = 2.0
+TOKEN_HEADER = "authorization"
 GATEWAY_OFF = "is etcd's HTTP gateway off (enable-grpc-gateway)?"
 
 
@@ -25,8 +28,14 @@ class EtcdHttp:
         endpoint: The member that is asked now.
     """
 
-    def __init__(self, endpoints: Sequence[str], request_seconds: float = REQUEST_SECONDS) -> None:
+    def __init__(
+        self,
+        endpoints: Sequence[str],
+        login: Login | None = None,
+        request_seconds: float = REQUEST_SECONDS,
+    ) -> None:
         self._endpoints = list(endpoints)
+        self._login = login
         self._at = 0
         self._request_seconds = request_seconds
         # A proxy from the environment has no place between a cluster and its store.
@@ -98,6 +107,24 @@ class EtcdHttp:
             raise self._failed(error) from None
 
     async def _ask(self, path: str, body: Body) -> Body:
+        status, said = await self._post(path, body)
+        if status != 200 and self._login is not None and etcd_login.asks(said):
+            await self._log_in(self._login)
+            status, said = await self._post(path, body)
+        if status != 200:
+            raise wire.refusal(said)
+        return said
+
+    async def _log_in(self, login: Login) -> None:
+        # A token that is no longer good would be refused here, too.
+        self._client.headers.pop(TOKEN_HEADER, None)
+        status, said = await self._post("/v3/auth/authenticate", login.body())
+        if status != 200:
+            raise wire.refusal(said)
+        self._client.headers[TOKEN_HEADER] = etcd_login.token(said)
+
+    async def _post(self, path: str, body: Body) -> tuple[int, Body]:
+        """Status and what was said. Raises EtcdError."""
         try:
             answer = await self._client.post(f"{self.endpoint}{path}", json=body)
         except httpx2.HTTPError as error:
@@ -110,9 +137,7 @@ class EtcdHttp:
             raise EtcdError(f"{self.endpoint} has no {path}: {GATEWAY_OFF}")
         if not isinstance(said, dict):
             raise EtcdError(f"{self.endpoint} answered {answer.status_code} and no JSON object")
-        if answer.status_code != 200:
-            raise wire.refusal(said)
-        return said
+        return answer.status_code, said
 
     def _failed(self, error: httpx2.HTTPError) -> EtcdError:
         return EtcdError(f"{self.endpoint}: {type(error).__name__} {error}".rstrip())

@@ -35,9 +35,9 @@ def announcement(
     if not settings.etcd:
         return nullcontext()
     # An engine alone needs no HTTP client.
-    from pdgate.cluster.etcd import Etcd
+    from pdgate.cluster import etcd
 
-    directory = Etcd(address.endpoints(settings.etcd))
+    directory = etcd.opened(settings.etcd, settings.etcd_user_file)
     return _settling(directory, member(settings, api_port, connector, names), roles)
 
 

@@ -66,6 +66,9 @@ def engine(
     etcd: Annotated[
         str, typer.Option(help="URL of the etcd to be listed in; several between commas.")
     ] = "",
+    etcd_user_file: Annotated[
+        str, typer.Option(help="File with name:password, where etcd asks for one.")
+    ] = "",
     admin_token_file: Annotated[
         str, typer.Option(help="Serve /admin/role for who knows the token in this file.")
     ] = "",
@@ -113,6 +116,7 @@ def engine(
             fail_rate=fail_rate,
             die_after=die_after,
             etcd=etcd,
+            etcd_user_file=etcd_user_file,
             admin_token_file=admin_token_file,
             advertise_host=advertise_host,
             goodbye_seconds=shutdown_timeout,

@@ -38,6 +38,7 @@ class Settings:
         fail_rate: Share of requests refused with a 500.
         die_after: Requests to take in before the process dies at the next one.
         etcd: URLs of the etcd to be listed in, between commas; empty for none.
+        etcd_user_file: Holds name:password, where etcd asks for one.
         admin_token_file: Holds the token that opens /admin/role; empty for no such route.
         advertise_host: What others dial, where `host` is a wildcard or a name of ours only.
         goodbye_seconds: What answers under way get when the process is asked to end.
@@ -71,6 +72,7 @@ class Settings:
     fail_rate: float = 0.0
     die_after: int | None = None
     etcd: str = ""
+    etcd_user_file: str = ""
     admin_token_file: str = ""
     advertise_host: str = ""
     goodbye_seconds: float = 5.0

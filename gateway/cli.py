@@ -70,6 +70,9 @@ def serve(
         str | None,
         _option(ENGINES, "URL of the etcd that engines announce themselves in."),
     ] = None,
+    etcd_user_file: Annotated[
+        str | None, _option(ENGINES, "File with name:password, where etcd asks for one.")
+    ] = None,
     redis: Annotated[
         str | None,
         _option(SCHEDULING, "URL of the Redis in which replicas share changed thresholds."),

@@ -13,9 +13,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
-from pdgate.cluster import address
+from pdgate.cluster import etcd
 from pdgate.cluster.directory import Directory
-from pdgate.cluster.etcd import Etcd
 from pdgate.forwarders import registry as forwarders
 from pdgate.forwarders.execution import Execution, Way
 from pdgate.forwarders.ownership import KvLedger
@@ -138,7 +137,7 @@ def _feed(
     settings: Settings, directory: Directory | None, instances: Instances, prober: Prober
 ) -> Feed | None:
     if directory is None and settings.etcd:
-        directory = Etcd(address.endpoints(settings.etcd))
+        directory = etcd.opened(settings.etcd, settings.etcd_user_file)
     if directory is None:
         return None
     return Feed(directory, instances, prober, adopter(settings), time.monotonic)

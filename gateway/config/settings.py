@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from pdgate.cluster import address
+from pdgate.cluster import address, etcd_login
 from pdgate.forwarders.base import Mode
 from pdgate.forwarders.retrying import OnPrefillFailure
 from pdgate.gateway.config.api_keys import ApiKeyEntry
@@ -25,6 +25,12 @@ DEFAULT_POLICY = "least_loaded"
 def _etcd(text: str) -> str:
     """Raises ValueError."""
     return ",".join(address.endpoints(text)) if text else text
+
+
+def _etcd_user(path: str) -> str:
+    """Raises ValueError."""
+    etcd_login.read(path)
+    return path
 
 
 def _redis(text: str) -> str:
@@ -103,6 +109,7 @@ class Settings(Section):
 
     Attributes:
         etcd: URLs of etcd's members, between commas; engines announce themselves there.
+        etcd_user_file: File with name:password, where etcd asks for one.
         redis: URL of the Redis in which replicas share what is changed while they run.
         pdd_protocol: For instances that name none.
         scheduling_mode: None takes what each protocol prefers: batch if it can.
@@ -128,6 +135,7 @@ class Settings(Section):
     listen: Listen = Listen()
     instances: tuple[InstanceEntry, ...] = ()
     etcd: Annotated[str, AfterValidator(_etcd)] = ""
+    etcd_user_file: Annotated[str, AfterValidator(_etcd_user)] = ""
     redis: Annotated[str, AfterValidator(_redis)] = ""
     pdd_protocol: str = "vllm-nixl"
     scheduling_mode: Mode | None = None

@@ -32,5 +32,6 @@ def test_members_are_separated_by_commas(text: str, found: tuple[str, ...]) -> N
     ],
 )
 def test_what_is_no_host_and_port_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="not a"):
+    with pytest.raises(ValueError, match="not a") as refused:
         endpoints(text)
+    assert "secret" not in str(refused.value)
