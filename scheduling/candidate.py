@@ -1,8 +1,10 @@
 """An instance as a policy sees it: the record, and what is in flight there."""
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 from pdgate.protocols.instance import Instance
+from pdgate.scheduling.health.breaker import Breaker, State
 from pdgate.scheduling.speed import Speed
 from pdgate.scheduling.status import Status
 
@@ -13,6 +15,13 @@ class Candidate:
 
     Attributes:
         up: Answered its last probe, and no call has been refused since.
+        silent: Not up, because it did not answer a probe in time; it may only be busy.
+        drained: An operator wants it to get no more calls.
+        left: Was up, and has not been since.
+        returned: When it was up again after an outage, monotonic seconds; None if that is long ago.
+        breaker: Whether calls fail there.
+        trials: Calls in flight that came while it was on trial.
+        ejections: Why it was taken out -> how often.
         models: Names that it serves; kept while it is down.
         calls: Reserved and not yet ended.
         tokens: Prompt tokens of those calls, estimated.
@@ -26,6 +35,13 @@ class Candidate:
 
     instance: Instance
     up: bool = False
+    silent: bool = False
+    drained: bool = False
+    left: bool = False
+    returned: float | None = None
+    breaker: Breaker = field(default_factory=Breaker)
+    trials: int = 0
+    ejections: Counter[str] = field(default_factory=Counter)
     models: frozenset[str] = frozenset()
     calls: int = 0
     tokens: int = 0
@@ -35,3 +51,29 @@ class Candidate:
     whole_calls: int = 0
     handed_over: int = 0
     status: Status | None = None
+
+    @property
+    def fit(self) -> bool:
+        """Calls may go there."""
+        return self.up and not self.drained and self.breaker.state is not State.OPEN
+
+    @property
+    def may_serve(self) -> bool:
+        """Calls may go there if there is nobody better: it is there, and nobody said no."""
+        return (self.up or self.silent) and not self.drained
+
+    @property
+    def careful(self) -> bool:
+        """Not every call may go there."""
+        return self.returned is not None or self.breaker.state is State.TRIAL
+
+    @property
+    def state(self) -> str:
+        """In a word, for operators."""
+        if self.drained:
+            return "drained"
+        if not self.up:
+            return "silent" if self.silent else "down"
+        if self.breaker.state is not State.CLOSED:
+            return "ejected" if self.breaker.state is State.OPEN else "trial"
+        return "up" if self.returned is None else "slow_start"

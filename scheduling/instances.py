@@ -1,41 +1,56 @@
-"""The instances that exist, which are up, and what each serves.
+"""The instances that exist, which may get calls, and what each serves.
 
 Lists per model and role are kept ready for the scheduler and made anew only when
-something changes: an instance comes or goes, is ejected, or serves another model.
+something changes: an instance comes or goes, is ejected or drained, or serves another model.
+
+What takes an instance out, and what brings it back:
+
+    refused a connection, not well, drained   at once      a good look; undrained
+    failed too many calls                     at once      a good look, then a good call
+    did not answer a look in time             at the look  a good look
+
+The last two are doubts, and do not take the last one of a role (scheduling/lineup.py).
 """
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from random import Random
+from time import monotonic
 
 from pdgate.protocols.errors import BadRequest, NoInstance, UnknownModel
 from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling.health.breaker import Limits
+from pdgate.scheduling.health.cause import Cause
+from pdgate.scheduling.health.returning import admitted
+from pdgate.scheduling.lineup import Lineup, lineup_of
 
 RETRY_AFTER_SECONDS = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Lineup:
-    """Who can serve one model now.
-
+class Instances:
+    """
     Attributes:
-        up: Role -> candidates that are up; if there are pairs, then for prefill and decode
-            only those that are in one.
-        disaggregated: Whether there are pairs: two instances of one protocol.
-        mixed: Whether there are pairs of several protocols, so that one must be matched.
+        limits: When failing calls take an instance out, and how it comes back.
+        drained: Ids of those that operators want to get no more calls, known or not.
+        on_out: Told the id of who has been taken out by what calls met.
     """
 
-    up: dict[Role, Sequence[Candidate]] = field(default_factory=dict)
-    disaggregated: bool = False
-    mixed: bool = False
-
-
-class Instances:
-    def __init__(self, records: Iterable[Instance] = ()) -> None:
+    def __init__(
+        self,
+        records: Iterable[Instance] = (),
+        limits: Limits | None = None,
+        clock: Callable[[], float] = monotonic,
+        draw: Callable[[], float] | None = None,
+    ) -> None:
+        self.limits = limits or Limits()
+        self.drained: frozenset[str] = frozenset()
+        self.on_out: Callable[[str], None] = _nobody_listens
+        self._clock = clock
+        self._draw = draw or Random().random
         self._candidates: dict[str, Candidate] = {}
         self._lineups: dict[str, Lineup] = {}
         self._only_model: str | None = None
+        self._roles_change = False
         for record in records:
             self.put(record)
 
@@ -52,8 +67,11 @@ class Instances:
             # A model that was configured is known before its engine has ever answered.
             known = frozenset((record.model,) if record.model else ())
             candidate = self._candidates[record.id] = Candidate(record, models=known)
+            candidate.drained = record.id in self.drained
         elif candidate.instance == record:
             return candidate
+        elif candidate.instance.role is not record.role:
+            self._roles_change = True
         candidate.instance = record
         self._changed()
         return candidate
@@ -63,19 +81,77 @@ class Instances:
             self._changed()
 
     def mark_up(self, instance_id: str, models: Iterable[str]) -> None:
+        """A look found it well."""
         candidate = self._candidates.get(instance_id)
-        served = frozenset(models)
-        if candidate is None or (candidate.up and candidate.models == served):
+        if candidate is None:
             return
-        candidate.up, candidate.models = True, served
-        self._changed()
+        changed = candidate.breaker.seen_well(self._clock(), self.limits)
+        served = frozenset(models)
+        if not candidate.up or candidate.models != served:
+            changed = True
+            if candidate.left:
+                candidate.left, candidate.returned = False, self._clock()
+            candidate.up, candidate.silent, candidate.models = True, False, served
+        if changed:
+            self._changed()
 
-    def mark_down(self, instance_id: str) -> None:
+    def mark_down(self, instance_id: str, why: str = "not well") -> None:
+        """Nothing listens there, or it said itself that it is not well."""
+        candidate = self._candidates.get(instance_id)
+        if candidate is None or not (candidate.up or candidate.silent):
+            return
+        candidate.left, candidate.up, candidate.silent = True, False, False
+        self._out(candidate, why)
+
+    def mark_silent(self, instance_id: str) -> None:
+        """It did not answer a look in time: hung, or only busy."""
         candidate = self._candidates.get(instance_id)
         if candidate is None or not candidate.up:
             return
-        candidate.up = False
+        candidate.up, candidate.silent = False, True
+        self._out(candidate, "silent")
+
+    def worked(self, instance_id: str) -> None:
+        """A leg there ended well."""
+        candidate = self._candidates.get(instance_id)
+        if candidate is not None and candidate.breaker.worked():
+            candidate.returned = self._clock()
+            self._changed()
+
+    def failed(self, instance_id: str, cause: Cause) -> None:
+        """A leg there failed."""
+        if cause is Cause.TRANSPORT:
+            self.mark_down(instance_id, "refused")
+            self.on_out(instance_id)
+        elif cause is Cause.ENGINE:
+            candidate = self._candidates.get(instance_id)
+            if candidate is not None and candidate.breaker.failed(self._clock(), self.limits):
+                self._out(candidate, "failures")
+                self.on_out(instance_id)
+
+    def excuse(self, instance_ids: Iterable[str]) -> None:
+        """Their latest failures were the fault of a call, which failed everywhere."""
+        for instance_id in instance_ids:
+            candidate = self._candidates.get(instance_id)
+            if candidate is not None and candidate.breaker.excuse():
+                self._changed()
+
+    def drain(self, instance_ids: Collection[str]) -> None:
+        """These, and only these, get no more calls; those that run there go on."""
+        self.drained = frozenset(instance_ids)
+        for candidate in self:
+            candidate.drained = candidate.instance.id in self.drained
         self._changed()
+
+    def admitted(self, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
+        """Those of a careful lineup that may have this call."""
+        now, slow_start_seconds = self._clock(), self.limits.slow_start_seconds
+        for candidate in candidates:
+            since = candidate.returned
+            if since is not None and now - since >= slow_start_seconds:
+                candidate.returned = None
+                self._changed()
+        return admitted(candidates, now, slow_start_seconds, self._draw)
 
     def lineup(self, model: str | None) -> Lineup:
         """Raises UnknownModel, BadRequest if a name is needed, NoInstance before any is known."""
@@ -87,14 +163,14 @@ class Instances:
         return lineup
 
     def missing_roles(self) -> list[tuple[str, str]]:
-        """(protocol, role) pairs that were announced and of which nobody is up."""
+        """(protocol, role) pairs that were announced and of which nobody may serve."""
         missing = []
         protocols = dict.fromkeys(c.instance.protocol for c in self)
         for protocol in protocols:
             of_it = [c for c in self if c.instance.protocol == protocol]
             for role in (Role.PREFILL, Role.DECODE, Role.PLAIN):
                 announced = [c for c in of_it if c.instance.role.serves(role)]
-                if announced and not any(c.up for c in announced):
+                if announced and not any(c.may_serve for c in announced):
                     missing.append((protocol, role.value))
         return missing
 
@@ -108,13 +184,21 @@ class Instances:
                     unpaired.append((protocol, other.value))
         return unpaired
 
+    def models(self) -> list[str]:
+        """Names of all that are known."""
+        return sorted({model for c in self for model in c.models})
+
+    def _out(self, candidate: Candidate, why: str) -> None:
+        candidate.ejections[why] += 1
+        self._changed()
+
     def _changed(self) -> None:
         self._lineups.clear()
         self._only_model = None
 
     def _model_meant(self) -> str:
         if self._only_model is None:
-            models = sorted({model for c in self for model in c.models})
+            models = self.models()
             if not models:
                 raise _nobody_yet()
             if len(models) > 1:
@@ -128,29 +212,10 @@ class Instances:
             if not any(c.models for c in self):
                 raise _nobody_yet()
             raise UnknownModel(f"the model {model!r} does not exist", param="model")
-        up = [c for c in serving if c.up]
-        plain = [c for c in up if c.instance.role is Role.PLAIN]
-        prefill = [c for c in up if c.instance.role.serves(Role.PREFILL)]
-        decode = [c for c in up if c.instance.role.serves(Role.DECODE)]
-        paired = _in_pairs(prefill, decode), _in_pairs(decode, prefill)
-        disaggregated = bool(paired[0])
-        if disaggregated:
-            prefill, decode = paired
-        return Lineup(
-            {Role.PREFILL: prefill, Role.DECODE: decode, Role.PLAIN: plain},
-            disaggregated,
-            mixed=len({c.instance.protocol for c in prefill}) > 1,
-        )
+        return lineup_of(serving, roles_change=self._roles_change)
 
 
-def _in_pairs(some: Sequence[Candidate], others: Sequence[Candidate]) -> list[Candidate]:
-    """Those for whom there is one of the others; nobody pairs with itself."""
-    of_protocol = Counter(c.instance.protocol for c in others)
-
-    def itself(candidate: Candidate) -> int:
-        return 1 if candidate.instance.role is Role.BOTH else 0
-
-    return [c for c in some if of_protocol[c.instance.protocol] > itself(c)]
+def _nobody_listens(instance_id: str) -> None: ...
 
 
 def _nobody_yet() -> NoInstance:

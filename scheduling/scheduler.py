@@ -13,12 +13,15 @@ from types import TracebackType
 from typing import Final, Self
 
 from pdgate.protocols.call import Call
-from pdgate.protocols.errors import EngineRefused, GatewayError, NoInstance
+from pdgate.protocols.errors import GatewayError, NoInstance
 from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.candidate import Candidate
 from pdgate.scheduling.disaggregation import Always, Decision, Rule, Taken
 from pdgate.scheduling.disaggregation.decision import ONE_TOKEN
-from pdgate.scheduling.instances import RETRY_AFTER_SECONDS, Instances, Lineup
+from pdgate.scheduling.health.breaker import State
+from pdgate.scheduling.health.cause import cause_of
+from pdgate.scheduling.instances import RETRY_AFTER_SECONDS, Instances
+from pdgate.scheduling.lineup import Lineup
 from pdgate.scheduling.policy import Policy
 
 _PREFILL_ONLY: Final = Decision(Taken.PREFILL_ONLY, ONE_TOKEN)
@@ -27,7 +30,7 @@ _PREFILL_ONLY: Final = Decision(Taken.PREFILL_ONLY, ONE_TOKEN)
 class Reservation:
     """An instance that counts as busy until the block, or `end`, is over."""
 
-    __slots__ = ("_candidate", "_ended", "_to_read", "_tokens", "_unread", "instance")
+    __slots__ = ("_candidate", "_ended", "_to_read", "_tokens", "_trial", "_unread", "instance")
 
     def __init__(self, candidate: Candidate, tokens: int, *, reads: bool) -> None:
         """`reads`: it computes the prompt itself."""
@@ -36,6 +39,9 @@ class Reservation:
         self._tokens = tokens
         self._unread = tokens if reads else 0
         self._ended = False
+        self._trial = candidate.breaker.state is State.TRIAL
+        if self._trial:
+            candidate.trials += 1
         candidate.calls += 1
         candidate.tokens += tokens
         candidate.unread_tokens += self._unread
@@ -56,6 +62,8 @@ class Reservation:
             self._ended = True
             self._candidate.calls -= 1
             self._candidate.tokens -= self._tokens
+            if self._trial:
+                self._candidate.trials -= 1
             self._read()
 
     def _read(self) -> None:
@@ -138,6 +146,8 @@ class Scheduler:
             candidates = _partners(candidates, lineup, peer)
         if not candidates:
             raise _nobody(f"no {role.value} engine is")
+        if lineup.careful:
+            candidates = self._instances.admitted(candidates)
         one = candidates[0]
         if len(candidates) > 1:
             one = self._policies[role].choose(call, candidates)
@@ -151,9 +161,11 @@ class Scheduler:
             candidate.handed_over += 1
 
     def report(self, instance: Instance, error: GatewayError | None) -> None:
-        """An engine that refuses connections gets no more calls until it is seen up again."""
-        if isinstance(error, EngineRefused):
-            self._instances.mark_down(instance.id)
+        """An engine that refuses, or in which calls keep failing, gets no more for a while."""
+        if error is None:
+            self._instances.worked(instance.id)
+        else:
+            self._instances.failed(instance.id, cause_of(error))
 
 
 def _lacking(lineup: Lineup) -> str:

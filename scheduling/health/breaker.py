@@ -1,0 +1,93 @@
+"""When calls are kept from an engine in which they fail, and when they may come again.
+
+           many failures                       seen well, retry_seconds later
+    CLOSED --------------> OPEN (no calls) ------------------------> TRIAL (one call at a time)
+      ^                     ^                                          |  |
+      |                     '------------- the call failed ------------'  |
+      '---------------------------- the call ended well ------------------'
+
+Many are `failures` in a row, or HALF of the last WINDOW legs. Times are monotonic seconds and
+come as arguments. There is no time that grows with each failure: one call per look is the
+price of an engine that stays sick, and one that heals is back after one look.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+WINDOW: Final = 20
+"""Legs that are remembered."""
+
+HALF: Final = WINDOW // 2
+
+_REMEMBERED: Final = (1 << WINDOW) - 1
+
+
+class State(Enum):
+    CLOSED = "closed"
+    OPEN = "open"
+    TRIAL = "trial"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """
+    Attributes:
+        failures: In a row, after which no more calls are sent; 0 to send them always.
+        retry_seconds: At least so long.
+        slow_start_seconds: How long the share of an instance that returns takes to be whole.
+    """
+
+    failures: int = 3
+    retry_seconds: float = 0.5
+    slow_start_seconds: float = 5.0
+
+
+class Breaker:
+    """Of one engine. Each method tells whether the state has changed."""
+
+    __slots__ = ("_failed", "_opened", "state")
+
+    def __init__(self) -> None:
+        self.state = State.CLOSED
+        # One bit for each of the last legs, the latest lowest; set if it failed.
+        self._failed = 0
+        self._opened = 0.0
+
+    def worked(self) -> bool:
+        """A leg ended well."""
+        if self.state is State.TRIAL:
+            self._failed = 0
+            self.state = State.CLOSED
+            return True
+        self._failed = self._failed << 1 & _REMEMBERED
+        return False
+
+    def failed(self, now: float, limits: Limits) -> bool:
+        """A leg failed, and it was the engine's fault."""
+        self._failed = (self._failed << 1 | 1) & _REMEMBERED
+        if self.state is State.OPEN or (self.state is State.CLOSED and not self._many(limits)):
+            return False
+        self.state, self._opened = State.OPEN, now
+        return True
+
+    def seen_well(self, now: float, limits: Limits) -> bool:
+        """The engine says itself that it is well."""
+        if self.state is not State.OPEN or now - self._opened < limits.retry_seconds:
+            return False
+        self.state = State.TRIAL
+        return True
+
+    def excuse(self) -> bool:
+        """The latest failure was the call's fault after all: others failed of it as well."""
+        self._failed &= self._failed - 1
+        if self.state is not State.OPEN:
+            return False
+        self.state = State.TRIAL
+        return True
+
+    def _many(self, limits: Limits) -> bool:
+        if not limits.failures:
+            return False
+        row = (1 << limits.failures) - 1
+        return self._failed & row == row or self._failed.bit_count() >= HALF

@@ -1,0 +1,74 @@
+"""Who can serve one model now, made of the instances that serve it. Pure.
+
+Never nobody while somebody is there: if none of a role is fit, those that are doubted (their
+calls fail, or they did not answer a probe in time) may serve after all, as may those whose
+doubted partner would be the only one. An engine that refused a connection, said that it is not
+well, or is drained, serves nobody.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from pdgate.protocols.instance import Role
+from pdgate.scheduling.candidate import Candidate
+
+
+@dataclass(frozen=True, slots=True)
+class Lineup:
+    """Who can serve one model now.
+
+    Attributes:
+        up: Role -> candidates that may be sent calls; if there are pairs, then for prefill and
+            decode only those that are in one.
+        disaggregated: Whether there are pairs: two instances of one protocol.
+        mixed: Whether not everyone pairs with everyone: there are pairs of several protocols,
+            or roles change, so that prefill may have become decode, and is not its own.
+        careful: Whether somebody may have only some of the calls.
+    """
+
+    up: dict[Role, Sequence[Candidate]] = field(default_factory=dict)
+    disaggregated: bool = False
+    mixed: bool = False
+    careful: bool = False
+
+
+def lineup_of(serving: Sequence[Candidate], *, roles_change: bool = False) -> Lineup:
+    """Of all that serve the model, in whatever state."""
+    doubted = [c for c in serving if c.may_serve]
+    fit = [c for c in doubted if c.fit]
+    plain, prefill, decode = (
+        _of(role, fit) or _of(role, doubted) for role in (Role.PLAIN, Role.PREFILL, Role.DECODE)
+    )
+    paired = _in_pairs(prefill, decode), _in_pairs(decode, prefill)
+    if not paired[0] and not _of(Role.PLAIN, fit):
+        whole = _of(Role.PREFILL, doubted), _of(Role.DECODE, doubted)
+        paired = _in_pairs(*whole), _in_pairs(*reversed(whole))
+    disaggregated = bool(paired[0])
+    if disaggregated:
+        prefill, decode = paired
+    up: dict[Role, Sequence[Candidate]] = {
+        Role.PREFILL: prefill,
+        Role.DECODE: decode,
+        Role.PLAIN: plain,
+    }
+    return Lineup(
+        up,
+        disaggregated,
+        mixed=roles_change or len({c.instance.protocol for c in prefill}) > 1,
+        careful=any(c.careful for several in up.values() for c in several),
+    )
+
+
+def _of(role: Role, some: Sequence[Candidate]) -> list[Candidate]:
+    return [c for c in some if c.instance.role.serves(role)]
+
+
+def _in_pairs(some: Sequence[Candidate], others: Sequence[Candidate]) -> list[Candidate]:
+    """Those for whom there is one of the others; nobody pairs with itself."""
+    of_protocol = Counter(c.instance.protocol for c in others)
+
+    def itself(candidate: Candidate) -> int:
+        return 1 if candidate.instance.role is Role.BOTH else 0
+
+    return [c for c in some if of_protocol[c.instance.protocol] > itself(c)]
