@@ -132,6 +132,26 @@ def test_an_engine_of_both_roles_never_pairs_with_itself() -> None:
         assert engines.reserve(Role.DECODE, CALL, peer=prefill).instance is not prefill
 
 
+def test_a_prefill_that_becomes_decode_meanwhile_is_not_paired_with_itself() -> None:
+    """Staged, decode is chosen when prefill is done, which may have another role by then."""
+    instances = fleet(P0, P1, D0)
+    with scheduler(instances).reserve(Role.PREFILL, CALL) as prefill:
+        instances.put(replace(prefill.instance, role=Role.DECODE))
+
+        for _ in range(3):
+            with scheduler(instances).reserve(Role.DECODE, CALL, peer=prefill.instance) as decode:
+                assert decode.instance == D0
+
+
+def test_the_account_of_an_engine_goes_on_in_another_role() -> None:
+    instances = fleet(P0, P1, D0)
+    with scheduler(instances).reserve(Role.PREFILL, CALL) as prefill:
+        instances.put(replace(prefill.instance, role=Role.DECODE))
+        assert account(instances, prefill.instance.id) == (1, CALL.prompt_tokens)
+
+    assert account(instances, prefill.instance.id) == (0, 0)
+
+
 def test_another_protocol_is_preferred_to_a_decode_that_failed() -> None:
     """Prefill is chosen first, and must not lead back to the engine to avoid."""
     engines = scheduler(fleet(P0, D0, *SGLANG))
