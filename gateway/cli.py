@@ -241,6 +241,10 @@ def demo(
         typer.Option(help="Folder of a Llama model; a tiny one is built in.", show_default=False),
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="Stop after the first answer.")] = False,
+    queue: Annotated[
+        str,
+        typer.Option(help="With decode-first: redis://host:port/0.", show_default="one of its own"),
+    ] = "",
 ) -> None:
     """Start engines and the gateway on this machine, ask one question, show how it went."""
     from pdgate.gateway.demo.plan import BadPlan, Plan
@@ -255,6 +259,7 @@ def demo(
             port=port,
             model=model,
             once=once,
+            queue=queue,
         )
         plan.check()
         from pdgate.gateway.demo.run import run

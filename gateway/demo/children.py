@@ -101,6 +101,11 @@ class Children:
     def __init__(self) -> None:
         self._all: list[Child] = []
 
+    @property
+    def any(self) -> bool:
+        """Whether one was started."""
+        return bool(self._all)
+
     async def start(self, name: str, command: Sequence[str], announces: str = "") -> Child:
         log, pipe, end_of_child = await _pipe()
         try:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pdgate.forwarders import registry
 from pdgate.forwarders.base import Mode
+from pdgate.gateway.demo import queue
 from pdgate.protocols import plugins
 
 HOST = "127.0.0.1"
@@ -27,6 +28,7 @@ class Plan:
         port: Of the gateway; 0 takes a free one.
         model: Folder of a model; None takes the built-in one.
         once: Stop after the first answer.
+        queue: With decode-first, the prefill queue; empty for one of the demo's own.
     """
 
     protocol: str = "vllm-nixl"
@@ -37,6 +39,11 @@ class Plan:
     port: int = 0
     model: Path | None = None
     once: bool = False
+    queue: str = ""
+
+    @property
+    def needs_queue(self) -> bool:
+        return self.protocol == queue.PROTOCOL
 
     def check(self) -> None:
         """Raises BadPlan."""
@@ -50,6 +57,10 @@ class Plan:
                 f"--transfer {self.transfer}: there is no such backend; "
                 f"there are {', '.join(transfers)}"
             )
+        if self.needs_queue and (why := queue.why_not(self.queue)):
+            raise BadPlan(why)
+        if self.queue and not self.needs_queue:
+            raise BadPlan(f"--queue: {self.protocol} takes none")
         if self.model and not (self.model / "config.json").is_file():
             raise BadPlan(f"--model {self.model}: there is no config.json, so it is no model")
         _check_port(self.port)
@@ -66,10 +77,11 @@ class Plan:
 
     def engine_command(self, role: str) -> Sequence[str]:
         model = ("--model", str(self.model)) if self.model else ()
+        shared = ("--queue", self.queue) if self.queue else ()
         return (
             *PDGATE, "engine", "--role", role, "--pdd-protocol", self.protocol,
             "--transfer", self.transfer, "--host", HOST, "--port", "0",
-            "--kv-host", HOST, *model,
+            "--kv-host", HOST, *model, *shared,
         )  # fmt: skip
 
     def gateway_command(self, instances: Sequence[str]) -> Sequence[str]:

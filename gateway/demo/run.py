@@ -4,12 +4,13 @@ import asyncio
 import signal
 import sys
 from collections.abc import Awaitable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self, TypeVar
 
 import httpx2
 from openai import OpenAIError
 
+from pdgate.gateway.demo import queue
 from pdgate.gateway.demo.ask import QUESTION, ask
 from pdgate.gateway.demo.children import Child, ChildDied, Children
 from pdgate.gateway.demo.plan import Plan
@@ -89,7 +90,13 @@ async def _until_told_to_stop(plan: Plan, screen: Screen) -> None:
 
 
 async def _show(plan: Plan, screen: Screen) -> None:
-    async with Children() as engine_children, Children() as front:
+    # In the order in which they may be missed: who is started last ends first.
+    async with Children() as below, Children() as engine_children, Children() as front:
+        if plan.needs_queue and not plan.queue:
+            url, command = queue.own()
+            with screen.step("prefill queue: a Redis"):
+                await below.start("redis", command)
+            plan = replace(plan, queue=url)
         with screen.step(f"engines: {plan.prefills} prefill, {plan.decodes} decode"):
             engines = await _start_engines(plan, engine_children)
         # Everything is on this machine, so no proxy of the environment's may come between.
@@ -100,7 +107,8 @@ async def _show(plan: Plan, screen: Screen) -> None:
                 line = await _unless_dead(gateway, gateway.ready)
                 base_url = line.removeprefix(LISTENS)
                 await _unless_dead(gateway, _ready(http, base_url))
-            deaths = [watch.create_task(group.any_ended()) for group in (engine_children, front)]
+            everybody = (below, engine_children, front)
+            deaths = [watch.create_task(one.any_ended()) for one in everybody if one.any]
             model = await _question(http, base_url, engines, screen)
             if plan.model is None:
                 screen.line(RANDOM_WEIGHTS)

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import socket
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pdgate.gateway.demo import children
+from pdgate.gateway.demo import children, queue
 from pdgate.gateway.demo.children import ChildDied, Children
 from pdgate.gateway.demo.plan import BadPlan, Plan
 from pdgate.gateway.demo.run import Engine
@@ -128,6 +129,9 @@ async def test_a_child_has_a_process_group_of_its_own() -> None:
         (Plan(transfer="rdma"), "--transfer rdma: there is no such backend; there are mooncake,"),
         (Plan(model=Path("nowhere")), "--model nowhere: there is no config.json"),
         (Plan(port=70000), "--port 70000 cannot be had"),
+        (Plan(queue="redis://127.0.0.1:6379/0"), "--queue: vllm-nixl takes none"),
+        (Plan(protocol="decode-first", queue="memory://it"), "can share a Redis only"),
+        (Plan(protocol="decode-first", queue="redis"), "--queue: a queue is redis://host:port/"),
     ],
 )
 def test_what_cannot_be_had_is_refused_before_anything_starts(plan: Plan, sentence: str) -> None:
@@ -135,6 +139,34 @@ def test_what_cannot_be_had_is_refused_before_anything_starts(plan: Plan, senten
         plan.check()
 
     assert sentence in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("lacks", "sentence"),
+    [
+        ("redis", r"needs one more package: pip install 'pdgate\[redis\]'"),
+        ("redis-server", "install redis-server, or name a Redis with --queue redis://"),
+    ],
+)
+def test_without_a_queue_that_engines_share_there_is_no_decode_first(
+    lacks: str, sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def there(name: str) -> str | None:
+        return None if name == lacks else name
+
+    monkeypatch.setattr(queue, "find_spec", there)
+    monkeypatch.setattr(shutil, "which", there)
+
+    with pytest.raises(BadPlan, match=sentence):
+        Plan(protocol="decode-first").check()
+
+
+def test_engines_and_their_queue_are_told_of_each_other() -> None:
+    url, command = queue.own()
+
+    assert url == f"redis://127.0.0.1:{command[command.index('--port') + 1]}/0"
+    told = Plan(protocol="decode-first", queue=url).engine_command("decode")
+    assert told[told.index("--queue") + 1] == url
 
 
 def test_a_port_in_use_is_refused() -> None:

@@ -6,6 +6,7 @@ are found, whatever they became.
 
 import asyncio
 import os
+import shutil
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -101,6 +102,18 @@ async def test_one_question_is_answered_and_its_way_is_told() -> None:
     assert "vllm-nixl, batch scheduling, disaggregated" in shown.said
     assert "KV moved   nothing" not in shown.said
     assert "prefill  " in shown.said
+
+
+async def test_decode_first_brings_a_queue_of_its_own() -> None:
+    if shutil.which("redis-server") is None:
+        assert not os.environ.get("CI"), "redis-server is not installed"
+        pytest.skip("redis-server is not installed")
+    async with demo("--once", "--pdd-protocol", "decode-first", "--transfer", "tcp") as shown:
+        code = await shown.ends()
+
+    assert code == 0, shown.said
+    assert "served by  prefill-0 (asked by decode), decode-0 (decode)" in shown.said
+    assert "KV moved   nothing" not in shown.said
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
