@@ -9,9 +9,10 @@ from typing import Self
 
 from pdgate.forwarders.base import Answer, Engines, Leg, Reserved, Upstream
 from pdgate.forwarders.good_start import good_start
+from pdgate.forwarders.lives import Lives
 from pdgate.forwarders.merged import Merging
 from pdgate.forwarders.ownership import Ownership
-from pdgate.forwarders.record import DISAGGREGATED, Record
+from pdgate.forwarders.record import DISAGGREGATED, Record, Report
 from pdgate.forwarders.tried import Tried
 from pdgate.protocols import openai
 from pdgate.protocols.call import Call, Json
@@ -33,9 +34,21 @@ class Attempt:
         tried: Who has failed the call so far, in earlier attempts and in this one.
         prefill: The id of the engine chosen to read the prompt for decode; empty for none.
         kv: Who holds what it computed; None where nothing is kept for anybody.
+        lives: Told of what prefill engines answer.
     """
 
-    __slots__ = ("_engines", "_upstream", "call", "deliver", "kv", "prefill", "record", "tried")
+    __slots__ = (
+        "_engines",
+        "_report",
+        "_upstream",
+        "call",
+        "deliver",
+        "kv",
+        "lives",
+        "prefill",
+        "record",
+        "tried",
+    )
 
     def __init__(
         self,
@@ -45,6 +58,8 @@ class Attempt:
         record: Record,
         deliver: Deliver,
         tried: Tried,
+        lives: Lives,
+        report: Report,
     ) -> None:
         self._engines = engines
         self._upstream = upstream
@@ -52,6 +67,8 @@ class Attempt:
         self.record = record
         self.deliver = deliver
         self.tried = tried
+        self.lives = lives
+        self._report = report
         self.prefill = ""
         self.kv: Ownership | None = None
 
@@ -95,7 +112,7 @@ class Attempt:
     async def ask_prefill(self, leg: Leg, prefill: Reserved) -> Json:
         """Prefill's answer, when it is whole."""
         record = self.record
-        with record.leg(Role.PREFILL, leg.to, self._engines.report) as noted:
+        with record.leg(Role.PREFILL, leg.to, self._report) as noted:
             reply = await self._upstream.ask(leg, self.call)
             if openai.gave_up(reply):
                 raise EngineGaveUp("the prefill engine gave the call up", at=leg.to.id)
@@ -119,7 +136,7 @@ class Attempt:
         record, kv = self.record, self.kv
         if kv is not None:
             kv.ask_decode(leg.to.id, record.clock())
-        with record.leg(role, leg.to, self._engines.report) as noted:
+        with record.leg(role, leg.to, self._report) as noted:
             async with self._upstream.open(leg, self.call) as opened:
                 answer = opened if merging is None else merging.of(opened)
                 await good_start(answer, leg, self.call)

@@ -110,6 +110,10 @@ class Forwarder(ABC):
             return "beam search"
         return None
 
+    def engine_id(self, reply: Json) -> str | None:
+        """What decode knows the process by that answered, where that must change with each start."""
+        return None
+
     def local(self, call: Call, at: Instance) -> Leg:
         """The whole call on one engine, normally a decode instance."""
         return Leg(at, call.path, call.body)
@@ -233,6 +237,9 @@ class Engines(Protocol):
 
     def report(self, instance: Instance, error: GatewayError | None) -> None:
         """How a leg to the instance ended; a cancelled one is not reported."""
+
+    def excuse(self, instances: Collection[str]) -> None:
+        """The latest failures of these, by their ids, were the call's fault after all."""
 
 
 class Sink(Protocol):

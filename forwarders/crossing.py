@@ -24,8 +24,8 @@ from pdgate.forwarders.base import (
 from pdgate.forwarders.merged import Merging
 from pdgate.forwarders.record import Record
 from pdgate.forwarders.ungrouped import ungrouped
-from pdgate.protocols.call import Call, Json
-from pdgate.protocols.errors import EngineFailed, EngineRefused, GatewayError
+from pdgate.protocols.call import Json
+from pdgate.protocols.errors import EngineRefused, GatewayError
 from pdgate.protocols.instance import Instance, Role
 
 Cross = Callable[..., Awaitable[None]]
@@ -49,7 +49,7 @@ async def hand_off(
 ) -> None:
     call = attempt.call
     reply = await attempt.ask_prefill(forwarder.prefill(call, prefill.instance), prefill)
-    leg = _decode_leg(forwarder, call, prefill.instance, decode.instance, reply)
+    leg = _decode_leg(forwarder, attempt, prefill.instance, decode.instance, reply)
     await attempt.answer(leg, Role.DECODE, _loaded(attempt.record, decode))
 
 
@@ -60,7 +60,7 @@ async def staged(forwarder: Forwarder, attempt: Attempt, prefill: Reserved) -> N
     reply = await attempt.ask_prefill(forwarder.prefill(call, prefill.instance), prefill)
     while True:
         with attempt.reserve(Role.DECODE, prefill.instance) as decode:
-            leg = _decode_leg(forwarder, call, prefill.instance, decode.instance, reply)
+            leg = _decode_leg(forwarder, attempt, prefill.instance, decode.instance, reply)
             try:
                 await attempt.answer(leg, Role.DECODE, _loaded(record, decode))
                 return
@@ -101,12 +101,7 @@ async def delegate(
         prefill.end()
 
     leg = forwarder.leg(attempt.call, prefill.instance, decode.instance)
-    try:
-        await attempt.answer(leg, Role.DECODE, begun)
-    except EngineFailed:
-        # Decode asked prefill, so it may only tell of prefill's failure.
-        attempt.tried.suspect(prefill.instance.id)
-        raise
+    await attempt.answer(leg, Role.DECODE, begun)
 
 
 async def _watch_prefill(attempt: Attempt, leg: Leg, reserved: Reserved) -> Json:
@@ -122,10 +117,11 @@ async def _watch_prefill(attempt: Attempt, leg: Leg, reserved: Reserved) -> Json
 
 
 def _decode_leg(
-    forwarder: HandOff, call: Call, prefill: Instance, decode: Instance, reply: Json
+    forwarder: HandOff, attempt: Attempt, prefill: Instance, decode: Instance, reply: Json
 ) -> Leg:
+    attempt.lives.answered(prefill.id, forwarder, reply)
     try:
-        return forwarder.decode(call, prefill, decode, reply)
+        return forwarder.decode(attempt.call, prefill, decode, reply)
     except GatewayError as error:
         # It was prefill's answer that was of no use.
         error.at = error.at or prefill.id

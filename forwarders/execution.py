@@ -18,6 +18,7 @@ from typing import Final
 from pdgate.forwarders.attempt import Attempt, Deliver
 from pdgate.forwarders.base import Engines, Forwarder, Leg, Mode, Reserved, Upstream
 from pdgate.forwarders.crossing import Cross, staged, way_across
+from pdgate.forwarders.lives import Lives
 from pdgate.forwarders.ownership import KvLedger, KvRules, Ownership
 from pdgate.forwarders.record import (
     DECODE_ONLY,
@@ -32,7 +33,14 @@ from pdgate.forwarders.splitting import decide
 from pdgate.forwarders.tried import Tried
 from pdgate.protocols import request_id
 from pdgate.protocols.call import Call
-from pdgate.protocols.errors import GatewayError, KvExpired, NoInstance
+from pdgate.protocols.errors import (
+    CallBreaksEngines,
+    EngineFailed,
+    EngineRefused,
+    GatewayError,
+    KvExpired,
+    NoInstance,
+)
 from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.disaggregation import Decision, Taken
 from pdgate.scheduling.disaggregation.decision import NO_PREFILL
@@ -79,19 +87,21 @@ class Execution:
         *,
         retrying: Retrying | None = None,
         ledger: KvLedger | None = None,
+        lives: Lives | None = None,
     ) -> None:
         self._engines = engines
         self._way_of = way_of
         self._upstream = upstream
         self._retrying = retrying or Retrying()
         self._ledger = ledger or KvLedger()
+        self._lives = lives or Lives()
 
     async def serve(self, call: Call, record: Record, deliver: Deliver) -> None:
         """Raises the GatewayError that the client is to see."""
         tried = Tried()
         while True:
             record.attempts += 1
-            attempt = Attempt(self._engines, self._upstream, call, record, deliver, tried)
+            attempt = self._attempt(call, record, deliver, tried)
             try:
                 with attempt:
                     await self._make(attempt)
@@ -99,9 +109,37 @@ class Execution:
             except NoInstance as error:
                 raise tried.first_cause or error from None
             except GatewayError as error:
-                record.expired += isinstance(error, KvExpired)
-                self._retrying.next(error, attempt)
+                self._learn(error, attempt)
+                try:
+                    self._retrying.next(error, attempt)
+                except CallBreaksEngines:
+                    self._engines.excuse(tried.broken)
+                    raise
             call = record.call = call.retried(request_id.attempt(call.id))
+
+    def _attempt(self, call: Call, record: Record, deliver: Deliver, tried: Tried) -> Attempt:
+        return Attempt(
+            self._engines,
+            self._upstream,
+            call,
+            record,
+            deliver,
+            tried,
+            self._lives,
+            self._report,
+        )
+
+    def _report(self, instance: Instance, error: GatewayError | None) -> None:
+        if isinstance(error, EngineRefused):
+            # The process is gone: what it held, and the name that it had.
+            self._ledger.forget(instance.id)
+            self._lives.refused(instance.id)
+        self._engines.report(instance, error)
+
+    def _learn(self, error: GatewayError, failed: Attempt) -> None:
+        failed.record.expired += isinstance(error, KvExpired)
+        if failed.prefill and error.at != failed.prefill and type(error) is EngineFailed:
+            self._lives.decode_failed(failed.prefill)
 
     async def _make(self, attempt: Attempt) -> None:
         call, record = attempt.call, attempt.record

@@ -15,7 +15,13 @@ from enum import StrEnum
 from math import inf
 
 from pdgate.forwarders.attempt import Attempt
-from pdgate.protocols.errors import CallBreaksEngines, GatewayError, KvExpired
+from pdgate.protocols.errors import (
+    CallBreaksEngines,
+    EngineBusy,
+    EngineFailed,
+    GatewayError,
+    KvExpired,
+)
 
 
 class OnPrefillFailure(StrEnum):
@@ -60,7 +66,7 @@ class Retrying:
         if over:
             raise error
         tried.note(error, "" if is_prefills else failed.prefill)
-        if tried.breaks_engines:
+        if tried.broken:
             raise CallBreaksEngines(
                 f"two engines failed on this call in the same way ({error}), so no other is tried"
             )
@@ -68,3 +74,10 @@ class Retrying:
             last = record.attempts + 1 == self.max_attempts
             now = self.on_prefill_failure is OnPrefillFailure.RECOMPUTE
             tried.without_prefill = now or (last and self.decode_stands_in)
+        elif failed.prefill and _may_be_prefills(error):
+            tried.suspect(failed.prefill)
+
+
+def _may_be_prefills(error: GatewayError) -> bool:
+    """Decode's own load aside: it may have failed, or waited, over the KV that it was to fetch."""
+    return isinstance(error, EngineFailed) and not isinstance(error, EngineBusy | KvExpired)

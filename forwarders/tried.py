@@ -4,7 +4,7 @@ An engine that refused, or was too slow, is given up for this call. One that fai
 have stumbled over its peer, so where there is no other it gets a second chance.
 
 A call on which two engines fail in the same way would fail on a third one as well, or end
-it: it is the call, not they (`breaks_engines`).
+it: it is the call, not they (`broken`).
 """
 
 from pdgate.protocols.errors import EngineFailed, EngineRefused, EngineTooSlow, GatewayError
@@ -16,13 +16,13 @@ class Tried:
     """
     Attributes:
         without_prefill: A decode engine is to read the prompt itself, if there is one that can.
-        breaks_engines: Two engines failed on it in the same way, and not over the same peer.
+        broken: The two engines that failed on it in the same way, and not over the same peer.
     """
 
     def __init__(self) -> None:
         self.first_cause: GatewayError | None = None
         self.without_prefill = False
-        self.breaks_engines = False
+        self.broken: tuple[str, ...] = ()
         self._failures: dict[str, int] = {}
         self._ways: dict[str, tuple[str, str]] = {}
 
@@ -60,4 +60,4 @@ class Tried:
         before = self._ways.setdefault(message, (at, prefill))
         same_peer = prefill and prefill == before[1]
         if before[0] != at and not same_peer:
-            self.breaks_engines = True
+            self.broken = (before[0], at)

@@ -17,7 +17,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from pdgate.forwarders.record import DISAGGREGATED, Record
+from pdgate.forwarders.record import DECODE_ONLY, DISAGGREGATED, Record
 from pdgate.gateway.debug import RecentCalls
 from pdgate.protocols.errors import GatewayError
 from pdgate.protocols.instance import Role
@@ -124,6 +124,10 @@ class Books(Collector):
             self._decisions[decision.taken.value, decision.reason] += 1
         if record.path == DISAGGREGATED:
             tally.handovers[_handover(record)] += 1
+        elif record.path == DECODE_ONLY:
+            tally.handovers["recomputed"] += 1
+        if record.expired:
+            tally.handovers["expired"] += record.expired
         if self._logs_calls:
             calls_log.info(json.dumps(record.as_json()))
         if self._recent is not None:
@@ -157,7 +161,7 @@ class Books(Collector):
         )
         yield _counter(
             "pdgate_kv_handover",
-            "Disaggregated calls, by whether decode answered with prefill's KV.",
+            "How split calls fared: whether decode answered with prefill's KV.",
             ("protocol", "result"),
             [
                 ((protocol, result), count)

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from pdgate.forwarders.record import Record
+from pdgate.forwarders.record import DECODE_ONLY, Record
 from pdgate.protocols.call import Headers
 from pdgate.protocols.instance import Role
 
@@ -24,13 +24,23 @@ def no_headers(_: Record) -> Headers:
 
 def path_headers(record: Record) -> Headers:
     """x-pd-path, and the instances of the last attempt."""
-    found = {b"x-pd-path": record.path.encode()}
+    found = {b"x-pd-path": _way(record)}
     for leg in record.legs:
         if leg.attempt == record.attempts:
             role = b"decode" if leg.role is not Role.PREFILL else b"prefill"
             # A staged attempt may have tried several; the last one answers.
             found[b"x-pd-" + role] = leg.instance.id.encode()
     return list(found.items())
+
+
+def _way(record: Record) -> bytes:
+    """How the answer came about; that it took several attempts says more than the last one's path.
+
+    Not so for a decode engine that stood in: that there was a failure before is clear.
+    """
+    if record.attempts > 1 and record.path != DECODE_ONLY:
+        return b"retried"
+    return record.path.replace("_", "-").encode()
 
 
 class RecentCalls:

@@ -17,6 +17,7 @@ from pdgate.cluster import etcd
 from pdgate.cluster.directory import Directory
 from pdgate.forwarders import registry as forwarders
 from pdgate.forwarders.execution import Execution, Way
+from pdgate.forwarders.lives import Lives
 from pdgate.forwarders.ownership import KvLedger
 from pdgate.forwarders.retrying import Retrying
 from pdgate.gateway.admin.board import Board, FileBoard
@@ -38,6 +39,7 @@ from pdgate.gateway.discovery.adopt import adopter
 from pdgate.gateway.discovery.feed import Feed
 from pdgate.gateway.discovery.status import Status
 from pdgate.gateway.intake import Intake
+from pdgate.gateway.kv_metrics import KvMetrics
 from pdgate.gateway.probe import Prober
 from pdgate.gateway.security.books import KeyBooks
 from pdgate.gateway.security.door import Door
@@ -80,9 +82,14 @@ def build(
     upstream = HttpUpstream(UpstreamSettings(timeouts=_timeouts(settings)))
     recent = RecentCalls() if settings.debug_routes else None
     books = Books(instances, recent, settings.call_log)
-    ledger = KvLedger()
+    ledger, lives = KvLedger(), Lives()
     execution = Execution(
-        scheduler, ways(settings), upstream, retrying=_retrying(settings), ledger=ledger
+        scheduler,
+        ways(settings),
+        upstream,
+        retrying=_retrying(settings),
+        ledger=ledger,
+        lives=lives,
     )
     intake = Intake(settings.max_body_bytes, settings.trust_client_kv_params)
     prober = Prober(instances, settings.health.interval_seconds, settings.health.timeout_seconds)
@@ -96,6 +103,7 @@ def build(
     watch = _watch(settings, instances)
     if watch is not None:
         counted = Together(counted, watch.report)
+    counted = Together(counted, KvMetrics(ledger, lives))
     shared = WorkerMetrics(counted, metrics_folder) if metrics_folder else None
 
     @asynccontextmanager

@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 WRITE_SECONDS = 0.5
 NO_AMOUNTS = frozenset(
     {
+        "pdgate_pinned_engine_id",
         "pdgate_instance_up",
         "pdgate_directory_degraded",
         "pdgate_redis_degraded",

@@ -160,6 +160,9 @@ class Scheduler:
         if candidate is not None:
             candidate.handed_over += 1
 
+    def excuse(self, instances: Collection[str]) -> None:
+        self._instances.excuse(instances)
+
     def report(self, instance: Instance, error: GatewayError | None) -> None:
         """An engine that refuses, or in which calls keep failing, gets no more for a while."""
         if error is None:

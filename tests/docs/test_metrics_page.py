@@ -1,11 +1,15 @@
 """The page on metrics names what /metrics shows, no more and no less."""
 
+from math import inf
+
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from pdgate.cluster.memory import Memory
 from pdgate.engine.metrics import EngineMetrics
+from pdgate.forwarders.lives import Lives
+from pdgate.forwarders.ownership import KvLedger
 from pdgate.forwarders.record import DISAGGREGATED, Record
 from pdgate.gateway.admin.dial import Dial
 from pdgate.gateway.admin.status import SharedStatus
@@ -18,6 +22,7 @@ from pdgate.gateway.discovery.status import Status
 from pdgate.gateway.engine_metrics.counters import Counters
 from pdgate.gateway.engine_metrics.page import Page
 from pdgate.gateway.engine_metrics.reader import Reading
+from pdgate.gateway.kv_metrics import KvMetrics
 from pdgate.gateway.probe import Prober
 from pdgate.gateway.security.books import KeyBooks
 from pdgate.gateway.security.door import Door
@@ -45,7 +50,7 @@ Shown = dict[str, tuple[str, frozenset[str]]]
 
 
 def test_the_page_has_every_metric_of_the_gateway() -> None:
-    counted = Together(_busy_books(), _status(), _report(), _redis(), _keys())
+    counted = Together(_busy_books(), _kv(), _status(), _report(), _redis(), _keys())
 
     assert _on_page("`pdgate_", but_not="`pdgate_engine_") == _exposed(registry_of(counted))
 
@@ -61,6 +66,13 @@ def test_the_page_has_every_metric_of_the_engine() -> None:
 
 def test_the_page_gives_the_range_of_the_buckets() -> None:
     assert f"in seconds: {SECONDS[0]:g} to {SECONDS[-1]:g}." in PAGE.read_text(encoding="utf-8")
+
+
+def _kv() -> KvMetrics:
+    ledger, lives = KvLedger(), Lives()
+    ledger.strand("p0", inf)
+    lives.pinned.add("p0")
+    return KvMetrics(ledger, lives)
 
 
 def _redis() -> SharedStatus:
