@@ -95,6 +95,12 @@ class NoInstance(GatewayError):
     status, code = 503, "no_instance"
 
 
+class GenerationsDiffer(NoInstance):
+    """Engines of both roles are up, and none of the one understands one of the other."""
+
+    code = "generations_differ"
+
+
 class EngineRefused(GatewayError):
     """The engine could not be reached: nothing was sent, so trying another is safe."""
 

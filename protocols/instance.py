@@ -2,7 +2,11 @@
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 from urllib.parse import urlsplit
+
+GENERATIONS_APART: Final = frozenset({"neuron"})
+"""Protocols of which engines of different generations do not understand each other."""
 
 
 class Role(StrEnum):
@@ -41,6 +45,13 @@ class Instance:
     engine_ids: tuple[tuple[int, str], ...] = field(default=())
     dp_rank: int | None = None
     dp_size: int = 1
+
+    @property
+    def speaks(self) -> str:
+        """What two engines must have in common to be a pair."""
+        if self.protocol in GENERATIONS_APART:
+            return f"{self.protocol} ({self.generation})"
+        return self.protocol
 
     @property
     def host(self) -> str:

@@ -163,25 +163,24 @@ class Instances:
         return lineup
 
     def missing_roles(self) -> list[tuple[str, str]]:
-        """(protocol, role) pairs that were announced and of which nobody may serve."""
+        """(what is spoken, role) pairs that were announced and of which nobody may serve."""
         missing = []
-        protocols = dict.fromkeys(c.instance.protocol for c in self)
-        for protocol in protocols:
-            of_it = [c for c in self if c.instance.protocol == protocol]
+        for speech in dict.fromkeys(c.instance.speaks for c in self):
+            of_it = [c for c in self if c.instance.speaks == speech]
             for role in (Role.PREFILL, Role.DECODE, Role.PLAIN):
                 announced = [c for c in of_it if c.instance.role.serves(role)]
                 if announced and not any(c.may_serve for c in announced):
-                    missing.append((protocol, role.value))
+                    missing.append((speech, role.value))
         return missing
 
     def unpaired_roles(self) -> list[tuple[str, str]]:
-        """(protocol, role) pairs that a protocol needs and nobody announced."""
+        """(what is spoken, role) pairs that are needed and nobody announced."""
         unpaired = []
-        for protocol in dict.fromkeys(c.instance.protocol for c in self):
-            roles = {c.instance.role for c in self if c.instance.protocol == protocol}
+        for speech in dict.fromkeys(c.instance.speaks for c in self):
+            roles = {c.instance.role for c in self if c.instance.speaks == speech}
             for role, other in ((Role.PREFILL, Role.DECODE), (Role.DECODE, Role.PREFILL)):
                 if role in roles and not any(r.serves(other) for r in roles):
-                    unpaired.append((protocol, other.value))
+                    unpaired.append((speech, other.value))
         return unpaired
 
     def models(self) -> list[str]:

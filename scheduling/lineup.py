@@ -21,7 +21,7 @@ class Lineup:
     Attributes:
         up: Role -> candidates that may be sent calls; if there are pairs, then for prefill and
             decode only those that are in one.
-        disaggregated: Whether there are pairs: two instances of one protocol.
+        disaggregated: Whether there are pairs: two instances that speak the same.
         mixed: Whether not everyone pairs with everyone: there are pairs of several protocols,
             or roles change, so that prefill may have become decode, and is not its own.
         careful: Whether somebody may have only some of the calls.
@@ -55,7 +55,7 @@ def lineup_of(serving: Sequence[Candidate], *, roles_change: bool = False) -> Li
     return Lineup(
         up,
         disaggregated,
-        mixed=roles_change or len({c.instance.protocol for c in prefill}) > 1,
+        mixed=roles_change or len({c.instance.speaks for c in prefill}) > 1,
         careful=any(c.careful for several in up.values() for c in several),
     )
 
@@ -66,9 +66,9 @@ def _of(role: Role, some: Sequence[Candidate]) -> list[Candidate]:
 
 def _in_pairs(some: Sequence[Candidate], others: Sequence[Candidate]) -> list[Candidate]:
     """Those for whom there is one of the others; nobody pairs with itself."""
-    of_protocol = Counter(c.instance.protocol for c in others)
+    who_speak = Counter(c.instance.speaks for c in others)
 
     def itself(candidate: Candidate) -> int:
         return 1 if candidate.instance.role is Role.BOTH else 0
 
-    return [c for c in some if of_protocol[c.instance.protocol] > itself(c)]
+    return [c for c in some if who_speak[c.instance.speaks] > itself(c)]

@@ -13,8 +13,8 @@ from types import TracebackType
 from typing import Final, Self
 
 from pdgate.protocols.call import Call
-from pdgate.protocols.errors import GatewayError, NoInstance
-from pdgate.protocols.instance import Instance, Role
+from pdgate.protocols.errors import GatewayError, GenerationsDiffer, NoInstance
+from pdgate.protocols.instance import GENERATIONS_APART, Instance, Role
 from pdgate.scheduling.candidate import Candidate
 from pdgate.scheduling.disaggregation import Always, Decision, Rule, Taken
 from pdgate.scheduling.disaggregation.decision import ONE_TOKEN
@@ -136,7 +136,7 @@ class Scheduler:
         lineup = self._instances.lineup(call.model)
         if role is not Role.PLAIN and not lineup.disaggregated and not alone:
             # Also for prefill: it would work, and keep its blocks, for nobody.
-            raise _nobody(_lacking(lineup))
+            raise _no_pair(lineup)
         candidates = lineup.up[role]
         if avoid:
             candidates = [c for c in candidates if c.instance.id not in avoid]
@@ -171,11 +171,20 @@ class Scheduler:
             self._instances.failed(instance.id, cause_of(error))
 
 
-def _lacking(lineup: Lineup) -> str:
+def _no_pair(lineup: Lineup) -> NoInstance:
+    prefill, decode = lineup.up[Role.PREFILL], lineup.up[Role.DECODE]
     for role in (Role.PREFILL, Role.DECODE):
         if not lineup.up[role]:
-            return f"no {role.value} engine is"
-    return "no prefill and decode engines that work together are"
+            return _nobody(f"no {role.value} engine is")
+    of_prefill, of_decode = (
+        {c.instance.protocol: c.instance.generation for c in some} for some in (prefill, decode)
+    )
+    for protocol in of_prefill.keys() & of_decode.keys() & GENERATIONS_APART:
+        return GenerationsDiffer(
+            f"prefill engines speak {protocol} ({of_prefill[protocol]}), "
+            f"decode engines {protocol} ({of_decode[protocol]})"
+        )
+    return _nobody("no prefill and decode engines that work together are")
 
 
 def _nobody(who_is: str) -> NoInstance:
@@ -200,4 +209,4 @@ def _partners(
 
 
 def _pairs(one: Instance, other: Instance) -> bool:
-    return one.protocol == other.protocol and one.id != other.id
+    return one.id != other.id and one.speaks == other.speaks

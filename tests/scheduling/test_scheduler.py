@@ -6,7 +6,13 @@ from dataclasses import replace
 import pytest
 
 from pdgate.protocols.call import Call
-from pdgate.protocols.errors import EngineFailed, EngineRefused, NoInstance, UnknownModel
+from pdgate.protocols.errors import (
+    EngineFailed,
+    EngineRefused,
+    GenerationsDiffer,
+    NoInstance,
+    UnknownModel,
+)
 from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.candidate import Candidate
 from pdgate.scheduling.instances import Instances
@@ -92,6 +98,25 @@ def test_without_a_pair_not_even_prefill_is_reserved(
     """It would read the prompt, and keep the blocks, for nobody."""
     with pytest.raises(NoInstance, match=f"{complaint} available"):
         scheduler(fleet(*records)).reserve(Role.PREFILL, CALL)
+
+
+def neuron(one: Instance, generation: str) -> Instance:
+    return replace(one, id=f"{one.id}-{generation}", protocol="neuron", generation=generation)
+
+
+def test_engines_of_different_generations_are_refused_by_name() -> None:
+    """On the wire they would wait for each other until a timeout."""
+    with pytest.raises(GenerationsDiffer, match=r"neuron \(zmq\).*neuron \(nixl\)"):
+        scheduler(fleet(neuron(P0, "zmq"), neuron(D0, "nixl"))).reserve(Role.PREFILL, CALL)
+
+
+def test_each_generation_keeps_to_its_own_where_there_are_several() -> None:
+    both = [neuron(one, name) for one in (P0, D0) for name in ("zmq", "nixl")]
+    chooses = scheduler(fleet(*both, neuron(D1, "static")))
+    for _ in range(4):
+        with chooses.reserve(Role.PREFILL, CALL) as prefill:
+            decode = chooses.reserve(Role.DECODE, CALL, peer=prefill.instance).instance
+            assert decode == neuron(D0, prefill.instance.generation)
 
 
 def test_an_unknown_model_is_passed_on() -> None:
