@@ -20,6 +20,7 @@ from pdgate.gateway.admin.status import SharedStatus
 from pdgate.gateway.debug import RecentCalls
 from pdgate.gateway.discovery.status import Status
 from pdgate.gateway.probe import Prober
+from pdgate.gateway.readiness import of_model, readiness
 from pdgate.gateway.security.door import Door
 from pdgate.protocols.call import CHAT, COMPLETIONS, Headers
 from pdgate.protocols.errors import GatewayError, NotFound
@@ -66,23 +67,16 @@ def create_app(
         return {"status": "ok"}
 
     @app.get("/ready")
-    async def ready() -> JSONResponse:
-        """200 only when every role that is needed has an instance that is up."""
-        missing = [
-            {"protocol": protocol, "role": role, "why": why}
-            for why, found in (
-                ("none is up", instances.missing_roles()),
-                ("none is configured", instances.unpaired_roles()),
-            )
-            for protocol, role in found
-        ]
-        is_ready = not missing and any(candidate.up for candidate in instances)
-        said: dict[str, Any] = {"ready": is_ready, "missing": missing}
+    async def ready(model: str = "") -> JSONResponse:
+        """200 only when every role that is needed has an instance; with `model`, of that model."""
+        said = readiness(instances)
+        if model:
+            said["ready"] = of_model(instances, model)["ready"]
         if directory is not None:
             said["directory"] = directory.as_json()
         if shared is not None:
             said["redis"] = shared.as_json()
-        return JSONResponse(said, 200 if is_ready else 503)
+        return JSONResponse(said, 200 if said["ready"] else 503)
 
     @app.get("/v1/models")
     async def models(request: Request) -> dict[str, Any]:
@@ -90,7 +84,7 @@ def create_app(
         holder = None if door is None else door.holder(request.scope["headers"])
         cards: dict[str, Any] = {}
         for candidate in instances:
-            if candidate.up:
+            if candidate.may_serve:
                 for card in prober.cards.get(candidate.instance.id, ()):
                     cards.setdefault(card["id"], card)
         shown = [card for card in cards.values() if holder is None or holder.may_ask(card["id"])]

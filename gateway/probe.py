@@ -3,6 +3,10 @@
 httpx2 is right here: a probe is rare, and wants a complete client. What it finds goes
 to scheduling's Instances; what operators should know goes to the log, once per change.
 
+Each engine is watched by a task of its own, so that none waits for another's timeout: every
+`interval_seconds` while it is well, every `retry_seconds` while it is not. Who is taken out by
+what calls met is looked at `retry_seconds` later.
+
 Mooncake's prefill engines change their engine id with every restart and decode hangs on
 an old one, so their bootstrap server is asked in every round. Which generation an engine
 speaks, if nobody said, follows from what answers at the bootstrap address:
@@ -23,12 +27,15 @@ import httpx2
 
 from pdgate.protocols.dialects import mooncake
 from pdgate.protocols.instance import Instance, Role
+from pdgate.scheduling.health.breaker import State
 from pdgate.scheduling.instances import Instances
 
 log = logging.getLogger(__name__)
 
 MOONCAKE = "vllm-mooncake"
 NAMES_ENGINES = ("c", "d")
+MAX_REASON = 100
+"""Characters."""
 
 
 class NotWell(Exception):
@@ -47,66 +54,112 @@ class Seen:
         return [card["id"] for card in self.cards]
 
 
+class Silent:
+    """It did not answer in time."""
+
+
 class Prober:
-    """Looks at every instance every `interval_seconds`, inside its `run`.
+    """Looks at every instance again and again, inside its `run`.
 
     Attributes:
+        interval_seconds, timeout_seconds, retry_seconds: Count from the next look on.
         cards: Instance id -> its entries of /v1/models, from its last good answer.
     """
 
     def __init__(
-        self, instances: Instances, interval_seconds: float, timeout_seconds: float
+        self,
+        instances: Instances,
+        interval_seconds: float,
+        timeout_seconds: float,
+        retry_seconds: float = 0.5,
     ) -> None:
         self.cards: dict[str, Sequence[dict[str, Any]]] = {}
+        self.interval_seconds = interval_seconds
+        self.timeout_seconds = timeout_seconds
+        self.retry_seconds = retry_seconds
         self._instances = instances
-        self._interval_seconds = interval_seconds
-        self._timeout_seconds = timeout_seconds
         self._complaints: dict[str, str] = {}
         self._announced = {c.instance.id: c.instance for c in instances}
-        self._new: set[str] = set()
+        self._watching: dict[str, asyncio.Task[None]] = {}
+        self._taken_out: dict[str, asyncio.Event] = {}
         self._somebody_is_new = asyncio.Event()
+        self._not_looked_at: set[str] = set()
         self.first_round = asyncio.Event()
-        """Set when every instance has been looked at once."""
+        """Set when every instance that was known when `run` began has been looked at once."""
+        instances.on_out = self._hurry
 
     async def run(self) -> None:
         # A fresh connection each time: whether it is accepted is part of the question, and
         # a kept one that the engine has closed meanwhile would look like a sick engine.
         limits = httpx2.Limits(max_keepalive_connections=0)
-        async with httpx2.AsyncClient(timeout=None, limits=limits, trust_env=False) as client:
+        async with (
+            httpx2.AsyncClient(timeout=None, limits=limits, trust_env=False) as client,
+            asyncio.TaskGroup() as group,
+        ):
+            self._not_looked_at = set(self._announced)
+            self._looked_at("")
             while True:
-                await self._round(client, list(self._announced))
-                self.first_round.set()
-                # Newcomers are not kept waiting, and do not keep the next round waiting.
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(self._interval_seconds):
-                        while True:
-                            await self._somebody_is_new.wait()
-                            await self._round(client, list(self._new))
+                self._somebody_is_new.clear()
+                for instance_id, announced in self._announced.items():
+                    if instance_id not in self._watching:
+                        watching = group.create_task(self._watch(client, announced))
+                        self._watching[instance_id] = watching
+                await self._somebody_is_new.wait()
 
     def add(self, announced: Instance) -> None:
-        """One more to look at, soon; or another record of one that is known."""
+        """One more to look at, at once; or another record of one that is known."""
+        self._end_watching(announced.id)
         self._announced[announced.id] = announced
-        self._new.add(announced.id)
         self._somebody_is_new.set()
 
     def forget(self, instance_id: str) -> None:
+        self._end_watching(instance_id)
+        self._looked_at(instance_id)
         self._announced.pop(instance_id, None)
         self.cards.pop(instance_id, None)
         self._complaints.pop(instance_id, None)
 
-    async def _round(self, client: httpx2.AsyncClient, instance_ids: Sequence[str]) -> None:
-        self._new.clear()
-        self._somebody_is_new.clear()
-        async with asyncio.TaskGroup() as round_:
-            for instance_id in instance_ids:
-                if announced := self._announced.get(instance_id):
-                    round_.create_task(self._look(client, announced))
+    def _end_watching(self, instance_id: str) -> None:
+        if watching := self._watching.pop(instance_id, None):
+            watching.cancel()
+
+    def _hurry(self, instance_id: str) -> None:
+        """Calls found it to be out."""
+        if taken_out := self._taken_out.get(instance_id):
+            taken_out.set()
+
+    def _looked_at(self, instance_id: str) -> None:
+        self._not_looked_at.discard(instance_id)
+        if not self._not_looked_at:
+            self.first_round.set()
+
+    async def _watch(self, client: httpx2.AsyncClient, announced: Instance) -> None:
+        taken_out = self._taken_out[announced.id] = asyncio.Event()
+        while True:
+            await self._look(client, announced)
+            self._looked_at(announced.id)
+            taken_out.clear()
+            if self._is_well(announced.id):
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self.interval_seconds):
+                        await taken_out.wait()
+                if not taken_out.is_set():
+                    continue
+            await asyncio.sleep(min(self.retry_seconds, self.interval_seconds))
+
+    def _is_well(self, instance_id: str) -> bool:
+        candidate = self._instances.get(instance_id)
+        return candidate is not None and candidate.up and candidate.breaker.state is not State.OPEN
 
     async def _look(self, client: httpx2.AsyncClient, announced: Instance) -> None:
         found = await self._seen(client, announced)
         instance_id = announced.id
         # Forgotten or replaced while we looked: then this says nothing of who is there now.
         if self._announced.get(instance_id) is not announced:
+            return
+        if isinstance(found, Silent):
+            self._complain(instance_id, f"no answer within {self.timeout_seconds:g} s")
+            self._instances.mark_silent(instance_id)
             return
         if isinstance(found, str):
             self._complain(instance_id, found)
@@ -118,14 +171,14 @@ class Prober:
         self._instances.put(found.instance)
         self._instances.mark_up(instance_id, found.models)
 
-    async def _seen(self, client: httpx2.AsyncClient, announced: Instance) -> Seen | str:
+    async def _seen(self, client: httpx2.AsyncClient, announced: Instance) -> Seen | Silent | str:
         """What was found, or why the engine is not well."""
         try:
             # For the whole look: byte by byte, an engine could hold up everybody's probes.
-            async with asyncio.timeout(self._timeout_seconds):
+            async with asyncio.timeout(self.timeout_seconds):
                 return await look(client, announced)
         except TimeoutError:
-            return f"no answer within {self._timeout_seconds:g} s"
+            return Silent()
         except NotWell as why:
             return str(why)
         # Whatever one engine's answer trips in us, the others are still to be probed.
@@ -143,7 +196,7 @@ async def look(client: httpx2.AsyncClient, announced: Instance) -> Seen:
     try:
         health = await client.get(f"{announced.url}/health")
         if health.status_code != 200:
-            raise NotWell(f"GET /health answered {health.status_code}")
+            raise NotWell(f"GET /health answered {health.status_code}{_reason(health.text)}")
         cards = await _models(client, announced)
         instance = announced
         if announced.protocol == MOONCAKE and announced.role.serves(Role.PREFILL):
@@ -151,6 +204,12 @@ async def look(client: httpx2.AsyncClient, announced: Instance) -> Seen:
     except httpx2.HTTPError as error:
         raise NotWell(f"{type(error).__name__}: {error}") from None
     return Seen(instance, cards)
+
+
+def _reason(said: str) -> str:
+    """What an engine says of itself ("draining"), fit for a line in the log."""
+    words = " ".join(said.split())
+    return f" {words[:MAX_REASON]!r}" if words else ""
 
 
 async def _models(client: httpx2.AsyncClient, announced: Instance) -> Sequence[dict[str, Any]]:

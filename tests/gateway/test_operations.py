@@ -46,11 +46,17 @@ async def test_health_says_that_this_process_answers() -> None:
 async def test_ready_follows_the_engines() -> None:
     decode = Engine(Role.DECODE)
     async with gateway_of(Engine(Role.PREFILL), decode) as gateway:
-        assert (await gateway.http.get("/ready")).json() == {"ready": True, "missing": []}
+        model = {"ready": True, "prefill": 1, "decode": 1, "plain": 0}
+        assert (await gateway.http.get("/ready")).json() == {
+            "ready": True,
+            "missing": [],
+            "models": {"m": model},
+        }
 
         healthy, decode.probes["/health"] = decode.probes["/health"], DOWN
         said = await becomes_ready(gateway, False)
         assert said["missing"] == [{"protocol": "vllm-nixl", "role": "decode", "why": "none is up"}]
+        assert said["models"] == {"m": {"ready": False, "prefill": 1, "decode": 0, "plain": 0}}
 
         decode.probes["/health"] = healthy
         await becomes_ready(gateway, True)
@@ -64,6 +70,20 @@ async def test_a_role_that_nobody_has_is_missing() -> None:
         assert answer.json()["missing"] == [
             {"protocol": "vllm-nixl", "role": "decode", "why": "none is configured"}
         ]
+
+
+async def test_ready_can_be_asked_of_one_model() -> None:
+    """Whose engines are well serves, whatever another model lacks."""
+    well, sick = Engine(Role.PLAIN, None, "m"), Engine(Role.PLAIN, None, "n")
+    async with gateway_of(well, sick) as gateway:
+        await becomes_ready(gateway, True)
+        sick.probes["/health"] = DOWN
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while (await gateway.http.get("/ready?model=n")).status_code == 200:
+                pass
+
+        assert (await gateway.http.get("/ready?model=m")).status_code == 200
+        assert (await gateway.http.get("/ready?model=other")).status_code == 503
 
 
 async def test_nobody_is_not_ready() -> None:

@@ -1,0 +1,43 @@
+"""Whether calls can be served now, for those who route traffic to us: what GET /ready says.
+
+    {"ready": false,
+     "missing": [{"protocol": "vllm-nixl", "role": "decode", "why": "none is up"}],
+     "models": {"m": {"ready": false, "prefill": 1, "decode": 0, "plain": 0}}}
+
+It is read from the instances when it is asked for, so it is never older than what calls and
+probes have found. The numbers are of engines that calls may be sent to now; among them are
+doubted ones if there are no others (scheduling/lineup.py), as their calls are served.
+"""
+
+from typing import Any
+
+from pdgate.protocols.errors import GatewayError
+from pdgate.protocols.instance import Role
+from pdgate.scheduling.instances import Instances
+
+ROLES = (Role.PREFILL, Role.DECODE, Role.PLAIN)
+
+
+def readiness(instances: Instances) -> dict[str, Any]:
+    """Ready means: of every role that is needed there is somebody."""
+    missing = [
+        {"protocol": protocol, "role": role, "why": why}
+        for why, found in (
+            ("none is up", instances.missing_roles()),
+            ("none is configured", instances.unpaired_roles()),
+        )
+        for protocol, role in found
+    ]
+    is_ready = not missing and any(candidate.may_serve for candidate in instances)
+    models = {model: of_model(instances, model) for model in instances.models()}
+    return {"ready": is_ready, "missing": missing, "models": models}
+
+
+def of_model(instances: Instances, model: str) -> dict[str, Any]:
+    """Of one model, whatever the others lack; one that nobody serves is not ready."""
+    try:
+        lineup = instances.lineup(model)
+    except GatewayError:
+        return {"ready": False, **dict.fromkeys(map(str, ROLES), 0)}
+    is_ready = lineup.disaggregated or bool(lineup.up[Role.PLAIN])
+    return {"ready": is_ready, **{role.value: len(lineup.up[role]) for role in ROLES}}
