@@ -71,6 +71,7 @@ class Record(msgspec.Struct):
             did, as no prefill engine could), PREFILL_ONLY, PLAIN; "" before it is known.
         decisions: Attempt -> whether to split; none where only plain engines are.
         handed_over: Decode answered well with the KV that prefill was asked to leave for it.
+        queued_seconds: How long it waited until engines had room; None if no limits are set.
         key: The name of the caller's API key; "" where none is asked for.
         expired: Attempts that ended because prefill might no longer hold the KV.
         committed: The first byte is on its way to the client: no retry any more.
@@ -87,6 +88,7 @@ class Record(msgspec.Struct):
     decisions: dict[int, Decision] = {}
     handed_over: bool = False
     expired: int = 0
+    queued_seconds: float | None = None
     key: str = ""
     committed: float | None = None
     status: int = 0
@@ -134,15 +136,22 @@ class Record(msgspec.Struct):
             "stages_ms": self.stages_ms(),
         }
 
+    @property
+    def _began(self) -> float:
+        """When there was room for it."""
+        return self.started + (self.queued_seconds or 0.0)
+
     def stages_ms(self) -> dict[str, float]:
         """How long each stage of the last attempt took; a stage that was not is left out."""
         stages: dict[str, float] = {}
+        if self.queued_seconds is not None:
+            stages["queue"] = _ms(self.queued_seconds)
         last = [leg for leg in self.legs if leg.attempt == self.attempts]
         prefill = next((leg for leg in last if leg.role is Role.PREFILL), None)
         answer = next((leg for leg in reversed(last) if leg.role is not Role.PREFILL), None)
         if last:
             earlier = (leg.ended or 0.0 for leg in self.legs if leg.attempt < self.attempts)
-            stages["choose"] = _ms(last[0].started - max(earlier, default=self.started))
+            stages["choose"] = _ms(last[0].started - max(earlier, default=self._began))
         if prefill and prefill.ended is not None:
             stages["prefill"] = _ms(prefill.ended - prefill.started)
         if prefill and answer and prefill.ended is not None and answer.started > prefill.started:

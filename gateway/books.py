@@ -57,11 +57,12 @@ class Tally:
     Attributes:
         outcomes: (path, outcome) -> calls.
         handovers: Result -> disaggregated calls.
+        queue: Seconds until there was room for a call, where calls wait for it.
         prefill, decode: Seconds of each leg of good calls.
     """
 
     __slots__ = (
-        "call_seconds", "decode", "first_byte_seconds", "handovers", "outcomes", "prefill",
+        "call_seconds", "decode", "first_byte_seconds", "handovers", "outcomes", "prefill", "queue",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -69,8 +70,15 @@ class Tally:
         self.handovers: defaultdict[str, int] = defaultdict(int)
         self.call_seconds = Histogram()
         self.first_byte_seconds = Histogram()
+        self.queue = Histogram()
         self.prefill = Histogram()
         self.decode = Histogram()
+
+    def stages(self) -> Iterator[tuple[str, Histogram]]:
+        if any(self.queue.counts):
+            yield "queue", self.queue
+        yield "prefill", self.prefill
+        yield "decode", self.decode
 
 
 class Books(Collector):
@@ -114,6 +122,8 @@ class Books(Collector):
             tally.call_seconds.observe(record.ended - record.started)
         if record.committed is not None:
             tally.first_byte_seconds.observe(record.committed - record.started)
+        if record.queued_seconds is not None:
+            tally.queue.observe(record.queued_seconds)
         for leg in record.legs:
             if leg.attempt != record.attempts:
                 self._retries[leg.role.value, leg.outcome] += 1
@@ -194,7 +204,7 @@ class Books(Collector):
             [
                 ((protocol, stage), found)
                 for protocol, tally in self._tallies.items()
-                for stage, found in (("prefill", tally.prefill), ("decode", tally.decode))
+                for stage, found in tally.stages()
             ],
         )
         yield from self._instances()

@@ -34,6 +34,11 @@ KEYS = {
     "disaggregate": "disaggregation.rule",
     "uncached_tokens": "disaggregation.uncached_tokens",
     "max_prefill_calls": "disaggregation.max_prefill_calls",
+    "prefill_concurrency": "admission.prefill_concurrency",
+    "decode_concurrency": "admission.decode_concurrency",
+    "min_kv_free": "admission.kv_free",
+    "max_waiting": "admission.waiting",
+    "max_wait": "admission.wait_seconds",
 }
 ENGINE_FLAGS = ("instance", "prefill", "decode", "plain")
 
@@ -111,6 +116,19 @@ def serve(
     plain_policy: Annotated[
         str | None, _option(SCHEDULING, "Chooses plain engines.", "least_loaded")
     ] = None,
+    prefill_concurrency: Annotated[
+        int | None, _option(LIMITS, "Calls at one prefill engine; others wait.")
+    ] = None,
+    decode_concurrency: Annotated[
+        int | None, _option(LIMITS, "Calls at one decode engine; others wait.")
+    ] = None,
+    min_kv_free: Annotated[
+        float | None, _option(LIMITS, "Share of decode's KV pages without which calls wait.")
+    ] = None,
+    max_waiting: Annotated[
+        int | None, _option(LIMITS, "Calls that may wait for a model.", "1000")
+    ] = None,
+    max_wait: Annotated[float | None, _option(LIMITS, "Seconds that one may wait.", "30")] = None,
     trust_client_kv_params: Annotated[
         bool | None, _option(LIMITS, "Let clients choose whom engines dial.", "no")
     ] = None,

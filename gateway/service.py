@@ -14,11 +14,14 @@ from pdgate.forwarders.base import Answer
 from pdgate.forwarders.execution import Execution
 from pdgate.forwarders.record import Record
 from pdgate.gateway import errors
+from pdgate.gateway.admission.gate import Gate
+from pdgate.gateway.admission.urgency import urgency
 from pdgate.gateway.books import Books
 from pdgate.gateway.intake import Intake
 from pdgate.gateway.security.door import Door, Holder
-from pdgate.protocols.call import Headers
+from pdgate.protocols.call import Call, Headers
 from pdgate.protocols.errors import BadRequest, EngineRejected, GatewayError
+from pdgate.scheduling.admission import ORDINARY, Place
 
 CLIENT_GONE = 499
 """As nginx writes it; nobody gets to see it but the log."""
@@ -41,13 +44,20 @@ class Service:
     """
     Attributes:
         door: Asks for API keys; None lets everybody in.
+        gate: Keeps calls waiting while engines have no room; None never does.
     """
 
     def __init__(
-        self, intake: Intake, execution: Execution, books: Books, door: Door | None = None
+        self,
+        intake: Intake,
+        execution: Execution,
+        books: Books,
+        door: Door | None = None,
+        gate: Gate | None = None,
     ) -> None:
         self.intake = intake
         self.door = door
+        self.gate = gate
         self._execution = execution
         self._books = books
 
@@ -69,6 +79,7 @@ class Service:
         call_id = self.intake.call_id(headers)
         try:
             call = self.intake.call(path, headers, body, call_id)
+            place = None if self.gate is None else _place(call, headers, holder)
             if holder is not None:
                 holder.enter(call.model)
         # As below: a body that trips us must not look different from other bugs.
@@ -80,7 +91,12 @@ class Service:
             record.key = holder.name
         self._books.opened(record)
         try:
-            await self._execution.serve(call, record, client.deliver)
+            if self.gate is None or place is None:
+                await self._execution.serve(call, record, client.deliver)
+            else:
+                async with self.gate.turn(call.model, place) as turn:
+                    record.queued_seconds = turn.seconds
+                    await self._execution.serve(call, record, client.deliver)
             record.end("ok", 200)
         except asyncio.CancelledError:
             record.end("client_gone", CLIENT_GONE)
@@ -111,6 +127,13 @@ class Service:
             await client.refuse(error, record.call.id)
         else:
             await client.break_off(error)
+
+
+def _place(call: Call, headers: Headers, holder: Holder | None) -> Place:
+    """Raises BadRequest."""
+    own = ORDINARY if holder is None else holder.key.priority
+    tenant = "" if holder is None else holder.name
+    return Place(urgency(headers, own), tenant, call.prompt_tokens)
 
 
 def _outcome(error: GatewayError) -> str:

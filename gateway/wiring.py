@@ -24,6 +24,8 @@ from pdgate.gateway.admin.board import Board, FileBoard
 from pdgate.gateway.admin.dial import Dial
 from pdgate.gateway.admin.routes import routes
 from pdgate.gateway.admin.status import SharedStatus
+from pdgate.gateway.admission.books import AdmissionBooks
+from pdgate.gateway.admission.gate import Gate
 from pdgate.gateway.app import create_app
 from pdgate.gateway.asgi import Front
 from pdgate.gateway.books import Books, Together, registry_of
@@ -51,6 +53,7 @@ from pdgate.gateway.verification.watch import Watch
 from pdgate.gateway.worker_metrics import WorkerMetrics
 from pdgate.protocols.instance import Instance
 from pdgate.scheduling import policy
+from pdgate.scheduling.admission import Limits
 from pdgate.scheduling.instances import Instances
 from pdgate.scheduling.scheduler import Scheduler
 
@@ -98,12 +101,19 @@ def build(
     dial = _dial(settings, scheduler, metrics_folder)
     redis = SharedStatus(dial) if settings.redis else None
     door = _door(settings)
-    parts = [books, status, redis, KeyBooks(door) if door else None]
+    gate = _gate(settings, instances, scheduler)
+    parts = [
+        books,
+        KvMetrics(ledger, lives),
+        status,
+        redis,
+        KeyBooks(door) if door else None,
+        AdmissionBooks(gate) if gate else None,
+    ]
     counted = Together(*(part for part in parts if part is not None))
     watch = _watch(settings, instances)
     if watch is not None:
         counted = Together(counted, watch.report)
-    counted = Together(counted, KvMetrics(ledger, lives))
     shared = WorkerMetrics(counted, metrics_folder) if metrics_folder else None
 
     @asynccontextmanager
@@ -131,14 +141,16 @@ def build(
                 task.cancel()
 
     registry = registry_of(shared or counted)
-    app = create_app(instances, prober, registry, running, recent, intake.call_id, status, door)
+    app = create_app(
+        instances, prober, registry, running, recent, intake.call_id, status, door, redis
+    )
     if settings.admin_token_file:
         app.include_router(routes(dial, read_token(settings.admin_token_file)))
         if watch is not None:
             token = read_token(settings.admin_token_file)
             app.include_router(engine_routes(watch.report, token))
     headers = path_headers if settings.debug_headers else no_headers
-    return Front(Service(intake, execution, books, door), app, headers)
+    return Front(Service(intake, execution, books, door, gate), app, headers)
 
 
 def _feed(
@@ -149,6 +161,16 @@ def _feed(
     if directory is None:
         return None
     return Feed(directory, instances, prober, adopter(settings), time.monotonic)
+
+
+def _gate(settings: Settings, instances: Instances, scheduler: Scheduler) -> Gate | None:
+    """None where nothing is limited."""
+    limits = Limits(**settings.admission.model_dump()).shared_by(settings.listen.workers)
+    if not limits.any:
+        return None
+    gate = Gate(limits, instances)
+    scheduler.freed = gate.look
+    return gate
 
 
 def _door(settings: Settings) -> Door | None:

@@ -8,7 +8,7 @@
 The account falls with the block, whatever ends it, so it cannot drift.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from types import TracebackType
 from typing import Final, Self
 
@@ -30,15 +30,25 @@ _PREFILL_ONLY: Final = Decision(Taken.PREFILL_ONLY, ONE_TOKEN)
 class Reservation:
     """An instance that counts as busy until the block, or `end`, is over."""
 
-    __slots__ = ("_candidate", "_ended", "_to_read", "_tokens", "_trial", "_unread", "instance")
+    __slots__ = (
+        "_candidate", "_ended", "_freed", "_to_read", "_tokens", "_trial", "_unread", "instance",
+    )  # fmt: skip
 
-    def __init__(self, candidate: Candidate, tokens: int, *, reads: bool) -> None:
-        """`reads`: it computes the prompt itself."""
+    def __init__(
+        self,
+        candidate: Candidate,
+        tokens: int,
+        *,
+        reads: bool,
+        freed: Callable[[], None] | None = None,
+    ) -> None:
+        """`reads`: it computes the prompt itself. `freed` is told of the end."""
         self.instance = candidate.instance
         self._candidate = candidate
         self._tokens = tokens
         self._unread = tokens if reads else 0
         self._ended = False
+        self._freed = freed
         self._trial = candidate.breaker.state is State.TRIAL
         if self._trial:
             candidate.trials += 1
@@ -65,6 +75,8 @@ class Reservation:
             if self._trial:
                 self._candidate.trials -= 1
             self._read()
+            if self._freed is not None:
+                self._freed()
 
     def _read(self) -> None:
         self._candidate.unread_tokens -= self._unread
@@ -86,6 +98,7 @@ class Scheduler:
     """
     Attributes:
         rule: Which calls are split; another one may be put here at any time.
+        freed: Told when a prefill engine has room for another call.
     """
 
     def __init__(
@@ -97,6 +110,7 @@ class Scheduler:
         rule: Rule | None = None,
     ) -> None:
         self._instances = instances
+        self.freed: Callable[[], None] | None = None
         self.rule = rule or Always()
         self._policies = {Role.PREFILL: prefill, Role.DECODE: decode, Role.PLAIN: plain}
 
@@ -153,7 +167,8 @@ class Scheduler:
             one = self._policies[role].choose(call, candidates)
         if reads is None:
             reads = role is not Role.DECODE
-        return Reservation(one, call.prompt_tokens, reads=reads)
+        freed = self.freed if role is Role.PREFILL else None
+        return Reservation(one, call.prompt_tokens, reads=reads, freed=freed)
 
     def handed_over(self, instance: Instance) -> None:
         candidate = self._instances.get(instance.id)

@@ -22,6 +22,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from pdgate.gateway.config.complaints import ConfigError, complaints
 from pdgate.gateway.security.keys import ApiKey
+from pdgate.scheduling.admission import LEAST_URGENT, MOST_URGENT, ORDINARY
 
 Limit = Annotated[int, Field(ge=1)]
 
@@ -44,6 +45,7 @@ class ApiKeyEntry(BaseModel):
         models: Those that it may ask; empty for all.
         max_calls: At the same time.
         calls_per_minute: A minute's calls may come at once.
+        priority: Of its calls while they wait for engines: 0 is most urgent, 7 least.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -53,6 +55,7 @@ class ApiKeyEntry(BaseModel):
     models: tuple[str, ...] = ()
     max_calls: Limit | None = None
     calls_per_minute: Limit | None = None
+    priority: Annotated[int, Field(ge=MOST_URGENT, le=LEAST_URGENT)] = ORDINARY
 
 
 class KeyFile(BaseModel):
@@ -77,6 +80,7 @@ def api_keys(entries: Sequence[ApiKeyEntry], file: str) -> tuple[ApiKey, ...]:
             models=frozenset(entry.models),
             max_calls=entry.max_calls,
             calls_per_minute=entry.calls_per_minute,
+            priority=entry.priority,
         )
         for entry in found
     )

@@ -104,6 +104,24 @@ class Disaggregation(Section):
     max_prefill_calls: Count = 2
 
 
+class Admission(Section):
+    """How many calls may be with the engines; the others wait here. Nothing is limited by default.
+
+    Attributes:
+        prefill_concurrency: At one prefill engine at a time.
+        decode_concurrency: At one decode or plain engine at a time, counted from the call's start.
+        kv_free: Share of its KV pages below which a decode engine begins no call.
+        waiting: Calls that may wait for one model; others get 429.
+        wait_seconds: The longest that one may wait.
+    """
+
+    prefill_concurrency: Count | None = None
+    decode_concurrency: Count | None = None
+    kv_free: Annotated[float, Field(gt=0, lt=1)] | None = None
+    waiting: Count = 1000
+    wait_seconds: Seconds = 30.0
+
+
 class Settings(Section):
     """Everything that the gateway is told.
 
@@ -142,6 +160,7 @@ class Settings(Section):
     mooncake_generation: Literal["auto", "a", "b", "c", "d"] = "auto"
     neuron_generation: Literal["zmq", "static", "nixl"] = "zmq"
     disaggregation: Disaggregation = Disaggregation()
+    admission: Admission = Admission()
     prefill_policy: str = DEFAULT_POLICY
     decode_policy: str = DEFAULT_POLICY
     plain_policy: str = DEFAULT_POLICY

@@ -9,6 +9,8 @@ import secrets
 from dataclasses import dataclass
 from hashlib import sha256
 
+from pdgate.scheduling.admission import ORDINARY
+
 PREFIX = "pdg-"
 """Lets scanners for leaked secrets recognise ours."""
 
@@ -24,6 +26,7 @@ class ApiKey:
         models: Those that it may ask; empty for all.
         max_calls: At the same time; None for any number.
         calls_per_minute: None for any number.
+        priority: Of its calls while they wait, and the most urgent that they may say: 0 to 7.
     """
 
     name: str
@@ -31,6 +34,7 @@ class ApiKey:
     models: frozenset[str] = frozenset()
     max_calls: int | None = None
     calls_per_minute: int | None = None
+    priority: int = ORDINARY
 
 
 def new_key() -> str:

@@ -1,5 +1,6 @@
 """The page on metrics names what /metrics shows, no more and no less."""
 
+import asyncio
 from math import inf
 
 import pytest
@@ -13,6 +14,8 @@ from pdgate.forwarders.ownership import KvLedger
 from pdgate.forwarders.record import DISAGGREGATED, Record
 from pdgate.gateway.admin.dial import Dial
 from pdgate.gateway.admin.status import SharedStatus
+from pdgate.gateway.admission.books import AdmissionBooks
+from pdgate.gateway.admission.gate import Gate
 from pdgate.gateway.books import SECONDS, Books, Together, registry_of
 from pdgate.gateway.config import Settings
 from pdgate.gateway.config.settings import Disaggregation
@@ -32,6 +35,7 @@ from pdgate.gateway.verification.watch import Watch
 from pdgate.protocols.call import COMPLETIONS, Call
 from pdgate.protocols.errors import BadRequest, Forbidden
 from pdgate.protocols.instance import Instance, Role
+from pdgate.scheduling.admission import Limits, Place
 from pdgate.scheduling.candidate import Candidate
 from pdgate.scheduling.disaggregation import Decision, Taken
 from pdgate.scheduling.disaggregation.decision import ALWAYS
@@ -50,7 +54,7 @@ Shown = dict[str, tuple[str, frozenset[str]]]
 
 
 def test_the_page_has_every_metric_of_the_gateway() -> None:
-    counted = Together(_busy_books(), _kv(), _status(), _report(), _redis(), _keys())
+    counted = Together(_busy_books(), _kv(), _status(), _report(), _redis(), _keys(), _admission())
 
     assert _on_page("`pdgate_", but_not="`pdgate_engine_") == _exposed(registry_of(counted))
 
@@ -84,6 +88,19 @@ def _status() -> Status:
     instances = Instances()
     prober = Prober(instances, interval_seconds=1, timeout_seconds=1)
     return Status(Feed(Memory(), instances, prober, adopter(Settings()), lambda: 0.0))
+
+
+def _admission() -> AdmissionBooks:
+    instances = Instances([Instance("e0", "http://10.0.0.3:8000", Role.PLAIN, "plain")])
+    instances.mark_up("e0", ["tiny"])
+    gate = Gate(Limits(), instances)
+
+    async def one_call() -> None:
+        async with gate.turn("tiny", Place()):
+            gate.refused["tiny", "full"] += 1
+
+    asyncio.run(one_call())
+    return AdmissionBooks(gate)
 
 
 def _keys() -> KeyBooks:

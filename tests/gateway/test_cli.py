@@ -23,6 +23,7 @@ SECTIONS = (
     "health",
     "engine_metrics",
     "disaggregation",
+    "admission",
     "instances",
     "api_keys",
 )

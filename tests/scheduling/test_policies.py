@@ -22,7 +22,7 @@ def candidates(*loads: tuple[int, int]) -> list[Candidate]:
     """(calls, tokens) each."""
     return [
         Candidate(
-            Instance(str(n), f"http://{n}", Role.DECODE, "p"), True, frozenset(), calls, tokens
+            Instance(str(n), f"http://{n}", Role.DECODE, "p"), up=True, calls=calls, tokens=tokens
         )
         for n, (calls, tokens) in enumerate(loads)
     ]

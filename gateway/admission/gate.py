@@ -1,0 +1,225 @@
+"""Where calls wait until there is room for them, each for its turn, and not for ever.
+
+    async with gate.turn(call.model, Place(urgency, tenant, tokens)):
+        ...     # engines may be reserved, at once: until then the room is kept
+
+Without limits there is no gate. With room and nobody waiting a call passes without a task, a
+future or a timer. Who waits is let in when a call ends, when an engine has read a prompt
+(`look`), or, where an engine came up or says that it has pages, at the next tick.
+"""
+
+import asyncio
+import math
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from time import monotonic
+from types import TracebackType
+from typing import Final, Self
+
+from pdgate.protocols.errors import GatewayError, Overloaded
+from pdgate.scheduling.admission import Limits, Line, Pace, Place, Room
+from pdgate.scheduling.instances import Instances
+from pdgate.scheduling.lineup import Lineup
+
+TICK_SECONDS: Final = 0.25
+LONGEST_ADVICE_SECONDS: Final = 60
+
+FULL, HOPELESS, TOO_LONG, GAVE_WAY = "full", "hopeless", "too_long", "gave_way"
+
+
+class Gate:
+    """
+    Attributes:
+        refused: (model, FULL, HOPELESS, TOO_LONG or GAVE_WAY) -> calls.
+    """
+
+    def __init__(self, limits: Limits, instances: Instances) -> None:
+        self.refused: Counter[tuple[str, str]] = Counter()
+        self._limits = limits
+        self._room = Room(limits)
+        self._instances = instances
+        self._models: dict[str, _Model] = {}
+        self._waiting = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def turn(self, model: str | None, place: Place) -> "Turn":
+        return Turn(self, model, place)
+
+    def put(self, limits: Limits) -> None:
+        """Other limits, for who waits, too."""
+        self._limits, self._room = limits, Room(limits)
+        self.look()
+
+    def look(self) -> None:
+        """There may be room now."""
+        if not self._waiting:
+            return
+        for name, model in self._models.items():
+            while model.line and self._has_room(name, model):
+                self._begin_next(model)
+
+    def waiting(self) -> Iterator[tuple[str, int]]:
+        """(model, calls that wait for it)"""
+        return ((name, len(model.line)) for name, model in self._models.items())
+
+    # A turn's.
+
+    def _come(self, name: str | None, place: Place) -> "tuple[_Model, asyncio.Future[None] | None]":
+        """The model, and what to wait for, if anything. Raises Overloaded."""
+        lineup = self._lineup(name)
+        key = name or ""
+        model = self._models.get(key)
+        if model is None:
+            # A name that nobody serves is not remembered: anybody could make up many.
+            model = _Model() if lineup is None else self._models.setdefault(key, _Model())
+        if lineup is None or (
+            not model.line and self._room.for_one_more(lineup, model.begun, model.beginning)
+        ):
+            model.begun += 1
+            return model, None
+        self._make_place(key, model, place)
+        model.line.join(place)
+        waiter = asyncio.get_running_loop().create_future()
+        model.waiters[place] = waiter, monotonic()
+        self._waiting += 1
+        self._wind()
+        return model, waiter
+
+    def _begun(self, model: "_Model") -> None:
+        """One that was let in is about to reserve its engines."""
+        model.beginning -= 1
+
+    def _left_line(self, model: "_Model", place: Place) -> None:
+        """Its client is gone, or it is refused."""
+        if model.waiters.pop(place, None) is not None:
+            model.line.leave(place)
+            self._waiting -= 1
+
+    def _ended(self, model: "_Model") -> None:
+        model.begun -= 1
+        self.look()
+
+    # How.
+
+    def _has_room(self, name: str, model: "_Model") -> bool:
+        lineup = self._lineup(name or None)
+        # Nobody serves it any more: it is told so by who looks for engines.
+        return lineup is None or self._room.for_one_more(lineup, model.begun, model.beginning)
+
+    def _lineup(self, name: str | None) -> Lineup | None:
+        with suppress(GatewayError):
+            return self._instances.lineup(name)
+        return None
+
+    def _begin_next(self, model: "_Model") -> None:
+        place = model.line.next()
+        waiter, _ = model.waiters.pop(place)
+        self._waiting -= 1
+        if waiter.cancelled():
+            # Its client has left, and it is about to learn that.
+            return
+        model.begun += 1
+        model.beginning += 1
+        model.pace.began(monotonic(), others_wait=bool(model.line))
+        waiter.set_result(None)
+
+    def _make_place(self, key: str, model: "_Model", place: Place) -> None:
+        expected = model.pace.wait(len(model.line), monotonic())
+        longest = self._limits.wait_seconds
+        if expected is not None and expected > longest:
+            raise self._refusal(key, HOPELESS, expected - longest)
+        if len(model.line) < self._limits.waiting:
+            return
+        weakest = model.line.gives_way(place)
+        if weakest is place:
+            raise self._refusal(key, FULL, model.pace.wait(0, monotonic()))
+        self._turn_away(model, weakest, self._refusal(key, GAVE_WAY, expected))
+
+    def _turn_away(self, model: "_Model", place: Place, error: Overloaded) -> None:
+        waiter, _ = model.waiters[place]
+        self._left_line(model, place)
+        if not waiter.cancelled():
+            waiter.set_exception(error)
+
+    def _refusal(self, key: str, why: str, seconds: float | None) -> Overloaded:
+        self.refused[key, why] += 1
+        advice = min(max(1, math.ceil(seconds or 0)), LONGEST_ADVICE_SECONDS)
+        return Overloaded(
+            "there are more calls than can be served in time; try again later",
+            retry_after_seconds=advice,
+        )
+
+    def _wind(self) -> None:
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(TICK_SECONDS, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self.look()
+        earliest = monotonic() - self._limits.wait_seconds
+        for key, model in self._models.items():
+            for place in [p for p, (_, since) in model.waiters.items() if since < earliest]:
+                expected = model.pace.wait(len(model.line), monotonic())
+                self._turn_away(model, place, self._refusal(key, TOO_LONG, expected))
+        if self._waiting:
+            self._wind()
+
+
+class _Model:
+    """The calls of one model.
+
+    Attributes:
+        begun: Let in, and not ended.
+        beginning: Of these, who have not yet been able to reserve an engine.
+        waiters: Who waits -> what it waits for, and since when.
+    """
+
+    __slots__ = ("beginning", "begun", "line", "pace", "waiters")
+
+    def __init__(self) -> None:
+        self.line = Line()
+        self.pace = Pace()
+        self.begun = 0
+        self.beginning = 0
+        self.waiters: dict[Place, tuple[asyncio.Future[None], float]] = {}
+
+
+class Turn:
+    """One call's; as a block, it begins when the call may."""
+
+    __slots__ = ("_gate", "_model", "_name", "_place", "seconds")
+
+    def __init__(self, gate: Gate, name: str | None, place: Place) -> None:
+        self.seconds = 0.0
+        self._gate, self._name, self._place = gate, name, place
+        self._model: _Model | None = None
+
+    async def __aenter__(self) -> Self:
+        """Raises Overloaded."""
+        model, waiter = self._gate._come(self._name, self._place)
+        self._model = model
+        if waiter is None:
+            return self
+        since = monotonic()
+        try:
+            await waiter
+        except BaseException:
+            self._gate._left_line(model, self._place)
+            if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
+                # It was let in, and left in the same moment.
+                self._gate._begun(model)
+                self._gate._ended(model)
+            raise
+        self._gate._begun(model)
+        self.seconds = monotonic() - since
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._model is not None
+        self._gate._ended(self._model)

@@ -1,0 +1,16 @@
+"""Which calls may begin, and who begins next, while there are more than the engines can take.
+
+    limits.py   how much an operator lets in
+    room.py     whether one more call would find engines with room now
+    line.py     who waits, and in which order: by urgency, then fairly among tenants
+    pace.py     how long somebody who joins will wait
+
+Pure: gateway/admission/ has the waiting itself.
+"""
+
+from pdgate.scheduling.admission.limits import Limits
+from pdgate.scheduling.admission.line import LEAST_URGENT, MOST_URGENT, ORDINARY, Line, Place
+from pdgate.scheduling.admission.pace import Pace
+from pdgate.scheduling.admission.room import Room
+
+__all__ = ["LEAST_URGENT", "MOST_URGENT", "ORDINARY", "Limits", "Line", "Pace", "Place", "Room"]

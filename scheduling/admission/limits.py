@@ -1,0 +1,47 @@
+"""How much an operator lets in; None is no limit.
+
+They hold for one gateway process: several share an engine's room, so each gets its part of it
+(`shared_by`).
+"""
+
+from dataclasses import dataclass, replace
+from typing import Self
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """
+    Attributes:
+        prefill_concurrency: At one prefill engine at a time.
+        decode_concurrency: At one decode (or plain) engine at a time, counted from the call's start: a
+            prefill that no decode engine will take is not begun.
+        kv_free: Share of a decode engine's KV pages, 0..1, below which it begins no call.
+        waiting: Calls that may wait for one model.
+        wait_seconds: The longest that one may.
+    """
+
+    prefill_concurrency: int | None = None
+    decode_concurrency: int | None = None
+    kv_free: float | None = None
+    waiting: int = 1000
+    wait_seconds: float = 30.0
+
+    @property
+    def any(self) -> bool:
+        """Whether anything can make a call wait."""
+        found = (self.prefill_concurrency, self.decode_concurrency, self.kv_free)
+        return any(limit is not None for limit in found)
+
+    def shared_by(self, processes: int) -> Self:
+        """The part of each of several processes: rounded up, as none may be left without."""
+
+        def part(calls: int) -> int:
+            return -(-calls // processes)
+
+        prefill, decode = self.prefill_concurrency, self.decode_concurrency
+        return replace(
+            self,
+            prefill_concurrency=None if prefill is None else part(prefill),
+            decode_concurrency=None if decode is None else part(decode),
+            waiting=part(self.waiting),
+        )

@@ -1,0 +1,59 @@
+"""Whether one more call would find engines with room now.
+
+    prefill   one that has fewer calls than it may
+    decode    fewer calls of the model have begun than all decode engines may have, and one of
+              them has KV pages
+
+Calls are counted against decode from their start, not when decode gets them: what prefill has
+computed must be taken by somebody. What engines say of their KV pages is a few seconds old, so
+it only stops a call; it never lets more begin than the counts do.
+"""
+
+from collections.abc import Sequence
+
+from pdgate.protocols.instance import Role
+from pdgate.scheduling.admission.limits import Limits
+from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling.lineup import Lineup
+
+
+class Room:
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+
+    def for_one_more(self, lineup: Lineup, begun: int, beginning: int) -> bool:
+        """
+        Args:
+            begun: Calls of this model that have begun and not ended, `beginning` included.
+            beginning: Those of them that no engine has been reserved for yet.
+        """
+        if not lineup.disaggregated and lineup.up[Role.PLAIN]:
+            return self._can_answer(lineup.up[Role.PLAIN], begun)
+        return self._can_answer(lineup.up[Role.DECODE], begun) and self._can_read(
+            lineup.up[Role.PREFILL], beginning
+        )
+
+    def _can_answer(self, engines: Sequence[Candidate], begun: int) -> bool:
+        """Without an engine there is nothing to wait for here: the call is told so at once."""
+        if not engines:
+            return True
+        limit, kv_free = self._limits.decode_concurrency, self._limits.kv_free
+        if limit is not None and begun >= limit * len(engines):
+            return False
+        return kv_free is None or any(_kv_free(engine) >= kv_free for engine in engines)
+
+    def _can_read(self, engines: Sequence[Candidate], beginning: int) -> bool:
+        limit = self._limits.prefill_concurrency
+        if limit is None or not engines:
+            return True
+        for engine in engines:
+            beginning -= max(0, limit - engine.calls)
+            if beginning < 0:
+                return True
+        return False
+
+
+def _kv_free(engine: Candidate) -> float:
+    """All of it, of one that does not say."""
+    status = engine.status
+    return 1.0 if status is None or status.kv_free is None else status.kv_free

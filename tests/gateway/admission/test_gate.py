@@ -1,0 +1,267 @@
+"""Each test lets tasks run until they all wait; nothing here takes time."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+
+import pytest
+
+from pdgate.gateway.admission import gate as gate_module
+from pdgate.gateway.admission.gate import FULL, GAVE_WAY, HOPELESS, TOO_LONG, Gate
+from pdgate.protocols.errors import Overloaded
+from pdgate.protocols.instance import Instance, Role
+from pdgate.scheduling.admission import Limits, Place
+from pdgate.scheduling.instances import Instances
+from pdgate.scheduling.status import Status
+
+MODEL = "tiny"
+
+
+@pytest.fixture
+def instances() -> Instances:
+    found = Instances()
+    for name, role in (("p", Role.PREFILL), ("d", Role.DECODE)):
+        found.put(Instance(name, f"http://127.0.0.1/{name}", role, "vllm-nixl", model=MODEL))
+        found.mark_up(name, [MODEL])
+    return found
+
+
+class Caller:
+    """A task that goes through the gate and stays inside until it is told to leave."""
+
+    def __init__(self, gate: Gate, place: Place, model: str | None = MODEL) -> None:
+        self.inside = asyncio.Event()
+        self._may_leave = asyncio.Event()
+        self.task = asyncio.create_task(self._call(gate, place, model))
+
+    async def _call(self, gate: Gate, place: Place, model: str | None) -> None:
+        async with gate.turn(model, place):
+            self.inside.set()
+            await self._may_leave.wait()
+
+    async def leave(self) -> None:
+        self._may_leave.set()
+        await self.task
+
+
+Come = Callable[..., "Caller"]
+
+
+@asynccontextmanager
+async def callers(gate: Gate) -> AsyncIterator[Come]:
+    made: list[Caller] = []
+
+    def come(urgency: int = 3, tenant: str = "", model: str | None = MODEL) -> Caller:
+        made.append(Caller(gate, Place(urgency, tenant, 10), model))
+        return made[-1]
+
+    try:
+        yield come
+    finally:
+        for caller in made:
+            caller.task.cancel()
+        for caller in made:
+            with suppress(asyncio.CancelledError, Overloaded):
+                await caller.task
+
+
+async def settled() -> None:
+    """Every task has run until it waits for something else than a task."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def test_the_next_begins_when_one_ends(instances: Instances) -> None:
+    async with callers(Gate(Limits(decode_concurrency=1), instances)) as come:
+        first, second = come(), come()
+        await settled()
+        assert first.inside.is_set()
+        assert not second.inside.is_set()
+
+        await first.leave()
+        await settled()
+
+        assert second.inside.is_set()
+
+
+async def test_the_next_begins_when_an_engine_has_read_its_prompt(instances: Instances) -> None:
+    gate = Gate(Limits(prefill_concurrency=1), instances)
+    prefill = instances.get("p")
+    assert prefill is not None
+    prefill.calls = 1
+    async with callers(gate) as come:
+        waiting = come()
+        await settled()
+        assert not waiting.inside.is_set()
+
+        prefill.calls = 0
+        gate.look()
+        await settled()
+
+        assert waiting.inside.is_set()
+
+
+async def test_one_free_place_lets_one_begin_though_it_has_not_reserved_yet(
+    instances: Instances,
+) -> None:
+    gate = Gate(Limits(prefill_concurrency=1), instances)
+    prefill = instances.get("p")
+    assert prefill is not None
+    prefill.calls = 1
+    async with callers(gate) as come:
+        first, second = come(), come()
+        await settled()
+        prefill.calls = 0
+
+        gate.look()
+        gate.look()
+
+        assert [count for _, count in gate.waiting()] == [1]
+        # Who begins reserves at once, which this test's callers do not.
+        prefill.calls = 1
+        await settled()
+        assert first.inside.is_set()
+        assert not second.inside.is_set()
+
+
+async def test_pages_that_an_engine_says_are_free_let_one_begin_at_the_next_tick(
+    instances: Instances, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gate_module, "TICK_SECONDS", 0.001)
+    decode = instances.get("d")
+    assert decode is not None
+    decode.status = Status(kv_free=0.01)
+    async with callers(Gate(Limits(kv_free=0.1), instances)) as come:
+        waiting = come()
+        await settled()
+        assert not waiting.inside.is_set()
+
+        decode.status = Status(kv_free=0.5)
+
+        await asyncio.wait_for(waiting.inside.wait(), 5)
+
+
+async def test_a_client_that_leaves_while_it_waits_leaves_nothing_behind(
+    instances: Instances,
+) -> None:
+    gate = Gate(Limits(decode_concurrency=1), instances)
+    async with callers(gate) as come:
+        first, gone, last = come(), come(), come()
+        await settled()
+
+        gone.task.cancel()
+        await first.leave()
+        await settled()
+
+        assert last.inside.is_set()
+        assert not any(count for _, count in gate.waiting())
+
+
+async def test_a_client_that_leaves_as_it_is_let_in_gives_its_place_on(
+    instances: Instances,
+) -> None:
+    gate = Gate(Limits(decode_concurrency=1), instances)
+    async with callers(gate) as come:
+        come()
+        gone, last = come(), come()
+        await settled()
+
+        gate.put(Limits(decode_concurrency=2))
+        gone.task.cancel()
+        await settled()
+
+        assert not gone.inside.is_set()
+        assert last.inside.is_set()
+
+
+async def test_a_full_line_refuses_who_is_not_more_urgent(instances: Instances) -> None:
+    gate = Gate(Limits(decode_concurrency=1, waiting=1), instances)
+    async with callers(gate) as come:
+        come()
+        come()
+        refused = come()
+
+        with pytest.raises(Overloaded) as caught:
+            await refused.task
+
+    assert caught.value.retry_after_seconds
+    assert gate.refused == {(MODEL, FULL): 1}
+
+
+async def test_in_a_full_line_the_less_urgent_gives_way(instances: Instances) -> None:
+    gate = Gate(Limits(decode_concurrency=1, waiting=1), instances)
+    async with callers(gate) as come:
+        first, less = come(), come(urgency=7)
+        await settled()
+        more = come(urgency=0)
+
+        with pytest.raises(Overloaded):
+            await less.task
+        await first.leave()
+        await settled()
+
+        assert more.inside.is_set()
+    assert gate.refused == {(MODEL, GAVE_WAY): 1}
+
+
+async def test_nobody_waits_longer_than_may_be(
+    instances: Instances, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gate_module, "TICK_SECONDS", 0.001)
+    gate = Gate(Limits(decode_concurrency=1, wait_seconds=0.002), instances)
+    async with callers(gate) as come:
+        come()
+        waiting = come()
+
+        with pytest.raises(Overloaded):
+            await asyncio.wait_for(waiting.task, 5)
+
+    assert gate.refused == {(MODEL, TOO_LONG): 1}
+
+
+async def test_who_would_wait_too_long_is_told_at_once_and_when_to_come_again(
+    instances: Instances, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(gate_module, "monotonic", lambda: now)
+    gate = Gate(Limits(decode_concurrency=1, wait_seconds=10.0), instances)
+    async with callers(gate) as come:
+        inside = [come() for _ in range(5)]
+        for caller in inside[:3]:
+            await settled()
+            now += 6.0
+            await caller.leave()
+        await settled()
+        refused = come()
+
+        with pytest.raises(Overloaded) as caught:
+            await refused.task
+
+    # One waits already, and one begins every 6 s: 12 s are 2 s more than 10.
+    assert caught.value.retry_after_seconds == 2
+    assert gate.refused == {(MODEL, HOPELESS): 1}
+
+
+async def test_a_model_that_nobody_serves_is_not_waited_for_and_not_remembered(
+    instances: Instances,
+) -> None:
+    gate = Gate(Limits(decode_concurrency=1), instances)
+    async with callers(gate) as come:
+        strangers = [come(model=f"unknown {number}") for number in range(3)]
+        await settled()
+
+        assert all(stranger.inside.is_set() for stranger in strangers)
+    assert not list(gate.waiting())
+
+
+async def test_wider_limits_let_in_who_waits(instances: Instances) -> None:
+    gate = Gate(Limits(decode_concurrency=1), instances)
+    async with callers(gate) as come:
+        come()
+        second = come()
+        await settled()
+
+        gate.put(Limits(decode_concurrency=2))
+        await settled()
+
+        assert second.inside.is_set()

@@ -1,0 +1,95 @@
+import pytest
+
+from pdgate.scheduling.admission import Line, Place
+
+
+def line_of(*places: Place) -> Line:
+    line = Line()
+    for place in places:
+        line.join(place)
+    return line
+
+
+def all_of(line: Line) -> list[Place]:
+    return [line.next() for _ in range(len(line))]
+
+
+def test_one_tenant_is_served_in_the_order_of_arrival() -> None:
+    first, second = Place(), Place()
+
+    assert all_of(line_of(first, second)) == [first, second]
+
+
+def test_the_more_urgent_is_served_first() -> None:
+    later, sooner = Place(urgency=3), Place(urgency=0)
+
+    assert all_of(line_of(later, sooner)) == [sooner, later]
+
+
+def test_who_sends_many_waits_behind_itself_and_not_before_others() -> None:
+    many = [Place(tenant="many", tokens=10) for _ in range(5)]
+    one = Place(tenant="one", tokens=10)
+
+    assert all_of(line_of(*many, one)).index(one) == 1
+
+
+def test_who_sends_long_prompts_gets_fewer_turns() -> None:
+    long = [Place(tenant="long", tokens=300) for _ in range(3)]
+    short = [Place(tenant="short", tokens=100) for _ in range(6)]
+
+    first_four = all_of(line_of(*long, *short))[:4]
+
+    assert [place.tenant for place in first_four] == ["long", "short", "short", "short"]
+
+
+def test_who_was_away_has_saved_up_nothing() -> None:
+    line = line_of(*(Place(tenant="there", tokens=10) for _ in range(10)))
+    for _ in range(5):
+        line.next()
+    for _ in range(3):
+        line.join(Place(tenant="back", tokens=10))
+
+    assert [place.tenant for place in all_of(line)][:4].count("back") <= 2
+
+
+def test_who_leaves_is_not_served() -> None:
+    left, stays = Place(), Place()
+    line = line_of(left, stays)
+
+    line.leave(left)
+    line.leave(left)
+
+    assert all_of(line) == [stays]
+
+
+def test_nobody_is_next_in_an_empty_line() -> None:
+    with pytest.raises(LookupError):
+        Line().next()
+
+
+def test_the_least_urgent_gives_way_to_a_more_urgent_newcomer() -> None:
+    least = Place(urgency=7)
+
+    assert line_of(Place(urgency=0), least).gives_way(Place(urgency=3)) is least
+
+
+@pytest.mark.parametrize("urgency", [3, 7])
+def test_a_newcomer_that_is_no_more_urgent_gives_way_itself(urgency: int) -> None:
+    newcomer = Place(urgency=urgency)
+
+    assert line_of(Place(), Place()).gives_way(newcomer) is newcomer
+
+
+def test_the_newest_of_who_has_most_waiting_gives_way_to_another_tenant() -> None:
+    many = [Place(tenant="many") for _ in range(3)]
+
+    assert line_of(*many).gives_way(Place(tenant="one")) is many[-1]
+
+
+def test_what_tenants_had_is_forgotten_when_they_are_gone() -> None:
+    line = Line()
+    for number in range(1000):
+        line.join(Place(tenant=f"tenant {number}"))
+        line.next()
+
+    assert sum(len(level.had) for level in line._levels.values()) < 5

@@ -1,0 +1,35 @@
+import pytest
+
+from pdgate.scheduling.admission import Pace
+
+
+def test_nothing_is_said_before_two_have_begun() -> None:
+    pace = Pace()
+    pace.began(10.0, others_wait=True)
+
+    assert pace.wait(before=3, now=10.0) is None
+
+
+def test_those_before_begin_at_the_pace_of_late() -> None:
+    pace = Pace()
+    for now in (10.0, 12.0, 14.0):
+        pace.began(now, others_wait=True)
+
+    assert pace.wait(before=3, now=14.0) == pytest.approx(4 * 2.0)
+
+
+def test_a_time_without_anybody_waiting_does_not_count() -> None:
+    pace = Pace()
+    pace.began(10.0, others_wait=True)
+    pace.began(12.0, others_wait=False)
+    pace.began(1000.0, others_wait=True)
+
+    assert pace.wait(before=0, now=1000.0) == pytest.approx(2.0)
+
+
+def test_engines_that_stand_still_are_not_taken_to_go_on_as_before() -> None:
+    pace = Pace()
+    for now in (10.0, 12.0):
+        pace.began(now, others_wait=True)
+
+    assert pace.wait(before=0, now=42.0) == pytest.approx(30.0)

@@ -1,0 +1,81 @@
+from collections.abc import Sequence
+
+from pdgate.protocols.instance import Instance, Role
+from pdgate.scheduling.admission import Limits, Room
+from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling.lineup import Lineup
+from pdgate.scheduling.status import Status
+
+
+def engine(role: Role, calls: int = 0, kv_free: float | None = None) -> Candidate:
+    candidate = Candidate(Instance(role.value, "http://127.0.0.1:1", role, "vllm-nixl"))
+    candidate.calls = calls
+    if kv_free is not None:
+        candidate.status = Status(kv_free=kv_free)
+    return candidate
+
+
+def pairs(prefill: Sequence[int], decode: Sequence[float | None]) -> Lineup:
+    """Calls at each prefill engine; free KV of each decode engine."""
+    return Lineup(
+        {
+            Role.PREFILL: [engine(Role.PREFILL, calls) for calls in prefill],
+            Role.DECODE: [engine(Role.DECODE, 0, free) for free in decode],
+            Role.PLAIN: [],
+        },
+        disaggregated=True,
+    )
+
+
+def test_there_is_room_while_a_prefill_engine_has_fewer_calls_than_it_may() -> None:
+    room = Room(Limits(prefill_concurrency=2))
+
+    assert room.for_one_more(pairs([2, 1], [None]), begun=3, beginning=0)
+    assert not room.for_one_more(pairs([2, 2], [None]), begun=4, beginning=0)
+
+
+def test_room_that_is_kept_for_others_is_none() -> None:
+    room = Room(Limits(prefill_concurrency=2))
+
+    assert not room.for_one_more(pairs([2, 1], [None]), begun=4, beginning=1)
+    assert room.for_one_more(pairs([1, 1], [None]), begun=3, beginning=1)
+
+
+def test_a_prefill_that_no_decode_engine_will_take_is_not_begun() -> None:
+    room = Room(Limits(decode_concurrency=2))
+
+    assert room.for_one_more(pairs([0], [None, None]), begun=3, beginning=0)
+    assert not room.for_one_more(pairs([0], [None, None]), begun=4, beginning=0)
+
+
+def test_nobody_begins_while_no_decode_engine_has_pages() -> None:
+    room = Room(Limits(kv_free=0.1))
+
+    assert room.for_one_more(pairs([0], [0.05, 0.2]), begun=9, beginning=0)
+    assert not room.for_one_more(pairs([0], [0.05, 0.02]), begun=9, beginning=0)
+
+
+def test_an_engine_that_does_not_say_what_it_has_is_taken_to_have_pages() -> None:
+    assert Room(Limits(kv_free=0.1)).for_one_more(pairs([0], [0.05, None]), begun=9, beginning=0)
+
+
+def test_without_engines_there_is_nothing_to_wait_for() -> None:
+    limits = Limits(prefill_concurrency=1, decode_concurrency=1, kv_free=0.5)
+
+    assert Room(limits).for_one_more(pairs([], []), begun=9, beginning=9)
+
+
+def test_plain_engines_have_the_limits_of_decode_engines() -> None:
+    plain = Lineup({Role.PREFILL: [], Role.DECODE: [], Role.PLAIN: [engine(Role.PLAIN)]})
+    room = Room(Limits(prefill_concurrency=1, decode_concurrency=2))
+
+    assert room.for_one_more(plain, begun=1, beginning=0)
+    assert not room.for_one_more(plain, begun=2, beginning=0)
+
+
+def test_several_processes_share_the_limits_and_each_gets_one_call_at_least() -> None:
+    limits = Limits(prefill_concurrency=1, decode_concurrency=10, waiting=100)
+
+    shared = limits.shared_by(4)
+
+    assert (shared.prefill_concurrency, shared.decode_concurrency, shared.waiting) == (1, 3, 25)
