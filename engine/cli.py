@@ -31,6 +31,9 @@ def engine(
     queue: Annotated[
         str, typer.Option(help="Prefill queue, redis://host:port/0 (decode-first).")
     ] = "",
+    neuron_layerwise: Annotated[
+        bool, typer.Option(help="Send each layer's KV as soon as it is computed (neuron).")
+    ] = True,
     transfer: Annotated[
         str,
         typer.Option(help="KV transfer backend: shm, tcp, ...; help lists all and their options."),
@@ -99,6 +102,7 @@ def engine(
             kv_port=kv_port,
             peer=peer,
             queue=queue,
+            neuron_layer_wise=neuron_layerwise,
             transfer=transfer,
             transfer_options=tuple(transfer_option or ()),
             tp=tp,

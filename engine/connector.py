@@ -174,6 +174,10 @@ class Connector(ABC):
         Comes before the pages are used again; not after a `release`.
         """
 
+    def trouble(self) -> str:
+        """Why calls would fail here until a restart; empty if all is well. No waiting."""
+        return ""
+
     def gauges(self) -> Mapping[str, tuple[str, float]]:
         """What only this protocol has to show on /metrics: name -> meaning, number. No waiting."""
         return {}

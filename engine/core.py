@@ -73,6 +73,14 @@ class EngineCore:
         return self._thread.is_alive() and not self._failed
 
     @property
+    def trouble(self) -> str:
+        """Why calls would fail here until a restart; empty if all is well."""
+        if not self.alive:
+            return "the engine core is not running"
+        connector = self._work.hooks.connector
+        return "" if connector is None else connector.trouble()
+
+    @property
     def stats(self) -> Stats:
         return self._work.stats
 

@@ -216,6 +216,7 @@ def _connect(
             model=core.model.root,
             peer=settings.peer,
             queue=settings.queue,
+            layer_wise=settings.neuron_layer_wise,
         ),
     )
 

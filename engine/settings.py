@@ -24,6 +24,8 @@ class Settings:
         protocol: Which connector hands KV over; "plain" for none.
         peer: "host:port" of the other engine's API, where request ids name none (neuron).
         queue: URL of the prefill queue (decode-first), with its options.
+        neuron_layer_wise: With neuron, a request leaves layer by layer while it is computed;
+            else when its first token has been sampled.
         transfer: Which backend moves the KV.
         transfer_options: "name=value" for that backend's constructor.
         tp: Shards of the KV cache, with a memory each, as tensor parallelism splits it.
@@ -55,6 +57,7 @@ class Settings:
     kv_port: int = 0
     peer: str = ""
     queue: str = ""
+    neuron_layer_wise: bool = True
     transfer: str = "tcp"
     transfer_options: tuple[str, ...] = ()
     tp: int = 1

@@ -35,8 +35,8 @@ def build(service: Service, *more: APIRouter) -> FastAPI:
 
     @app.get("/health")
     async def health() -> Response:
-        if not service.core.alive:
-            raise EngineDead("the engine core is not running")
+        if trouble := service.core.trouble:
+            raise EngineDead(trouble)
         return Response()
 
     @app.get("/version")

@@ -23,7 +23,7 @@ Result = TypeVar("Result")
 
 
 class EngineDead(GatewayError):
-    """The core's thread is gone; only a restart helps."""
+    """The core's thread is gone, or the connector's; only a restart helps."""
 
     status, code = 503, "engine_dead"
 

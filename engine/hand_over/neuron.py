@@ -146,6 +146,9 @@ class Neuron(Connector):
         assert self._send_buffer is not None, "only prefill plans to keep"
         return self._send_buffer.dropped(request_id, why)
 
+    def trouble(self) -> str:
+        return "" if self._send_buffer is None else self._send_buffer.trouble
+
     def close(self) -> None:
         self._peers.close()
         if self._send_buffer is not None:

@@ -48,8 +48,14 @@ class _Pairing:
 
 
 class SendBuffer:
+    """
+    Attributes:
+        trouble: What ended our thread, if it was not `close`: nobody can be served then.
+    """
+
     def __init__(self, setup: Setup, host: str, port: int, *, layer_wise: bool) -> None:
         """Listens from now on. Raises OSError if the port is taken."""
+        self.trouble = ""
         self._setup = setup
         self._lock = threading.Lock()
         self._requests = Requests(setup.shape.layers, layer_wise=layer_wise)
@@ -124,7 +130,8 @@ class SendBuffer:
                 self._wake.clear()
                 self._answer_all()
                 self._pump()
-        except Exception:  # the last stop of a thread: whoever looks here must find why
+        except Exception as error:  # the last stop of a thread: whoever looks must find why
+            self.trouble = f"the signal plane broke: {error!r}"
             log.exception("the signal plane broke")
         finally:
             self._shut()

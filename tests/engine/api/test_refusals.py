@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from pdgate.engine.core import EngineCore
 from pdgate.engine.pace import Faults
 from pdgate.protocols.call import CHAT, COMPLETIONS
 from tests.engine.api.conftest import Served, serve
@@ -92,3 +93,14 @@ async def test_a_dead_engine_is_unhealthy_and_refuses(served: Served) -> None:
 
     assert (await served.http.get("/health")).status_code == 503
     assert (await served.http.post(COMPLETIONS, json=ASKED)).status_code == 503
+
+
+async def test_a_connector_in_trouble_makes_the_engine_unwell_and_says_why(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(EngineCore, "trouble", "the signal plane broke")
+
+    answer = await served.http.get("/health")
+
+    assert answer.status_code == 503
+    assert answer.json()["error"]["message"] == "the signal plane broke"

@@ -1,5 +1,6 @@
 """What goes wrong in the fork goes right here, a test each."""
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
@@ -10,7 +11,7 @@ import pytest
 
 from pdgate.engine.connector import Keep, Load, Pages
 from pdgate.engine.hand_over import neuron
-from pdgate.engine.neuron import kv_map
+from pdgate.engine.neuron import kv_map, messages
 from pdgate.transfer import descriptors
 from pdgate.transfer.messenger.receiving import Patience
 from pdgate.transfer.messenger.shape import Shape
@@ -66,6 +67,23 @@ def test_waiting_costs_next_to_nothing(start: Start) -> None:
 
     cost = (time.process_time() - used) / (time.monotonic() - begun)
     assert cost < 0.02
+
+
+def test_a_signal_plane_that_broke_is_said(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bug of ours: the engine computes as before, and nobody can get at what it has."""
+    p = start("prefill")
+    assert p.connector.trouble() == ""
+
+    def broken(frames: object) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(messages, "decode", broken)
+    (plane,) = [one for one in threading.enumerate() if one.name == "neuron-send"]
+    with RawDecode(p.settings.api_port + 1) as raw:
+        raw.socket.send_multipart([b"", b"{}"])
+        plane.join(SECONDS)
+
+    assert p.connector.trouble() == "the signal plane broke: RuntimeError('a bug')"
 
 
 def test_a_prefill_that_says_nothing_stalls_nobody_else(start: Start) -> None:
