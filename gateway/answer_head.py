@@ -16,8 +16,14 @@ def streams(answer: Answer) -> bool:
     return False
 
 
-def answer_head(answer: Answer, is_stream: bool, call_id: str, more: Headers = ()) -> Headers:
-    """What concerns the body; nothing else of the engine's head gets out."""
+def answer_head(
+    answer: Answer,
+    is_stream: bool,
+    call_id: str,
+    more: Headers = (),
+    wanted: frozenset[bytes] = frozenset(),
+) -> Headers:
+    """What concerns the body, and what is `wanted`; nothing else of the engine's head gets out."""
     if is_stream:
         head = [
             (b"content-type", STREAM_TYPE),
@@ -27,4 +33,6 @@ def answer_head(answer: Answer, is_stream: bool, call_id: str, more: Headers = (
         ]
     else:
         head = [found for found in answer.headers if found[0] in _PASSED]
+    if wanted:
+        head += [found for found in answer.headers if found[0] in wanted]
     return [*head, (b"x-request-id", call_id.encode()), *more]

@@ -27,16 +27,28 @@ LINGER_SECONDS = 5.0
 
 
 class Front:
-    def __init__(self, service: Service, others: ASGIApp, debug: DebugHeaders) -> None:
+    """
+    Attributes:
+        wanted: Names of the engines' headers that clients get, beside those of the body.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        others: ASGIApp,
+        debug: DebugHeaders,
+        wanted: frozenset[bytes] = frozenset(),
+    ) -> None:
         self.service = service
         self.debug = debug
+        self.wanted = wanted
         self._others = others
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"] not in HOT_PATHS or scope["method"] != "POST":
             await self._others(scope, receive, send)
             return
-        client = AsgiClient(send, self.debug)
+        client = AsgiClient(send, self.debug, self.wanted)
         headers = scope["headers"]
         try:
             client.unread = receive
@@ -81,12 +93,14 @@ class AsgiClient:
         "_streams",
         "_waiter",
         "_waiting_bytes",
+        "_wanted",
         "finished",
         "unread",
     )
 
-    def __init__(self, send: Send, debug: DebugHeaders) -> None:
+    def __init__(self, send: Send, debug: DebugHeaders, wanted: frozenset[bytes]) -> None:
         self._send = send
+        self._wanted = wanted
         self._debug = debug
         self._pieces: list[bytes] = []
         self._waiting_bytes = 0
@@ -133,7 +147,7 @@ class AsgiClient:
         self._streams = streams(answer)
         # Another attempt may have come to nothing before its first byte.
         self._over, self._error, self._held = False, None, b""
-        head = answer_head(answer, self._streams, record.call.id, self._debug(record))
+        head = answer_head(answer, self._streams, record.call.id, self._debug(record), self._wanted)
         answer.start(self)
         if not self._pieces and not self._over:
             await self._wait()

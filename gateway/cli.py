@@ -8,11 +8,12 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-CONNECTION, ENGINES, SCHEDULING, LIMITS, INSIGHT = (
+CONNECTION, ENGINES, SCHEDULING, LIMITS, SECURITY, INSIGHT = (
     "Where clients connect",
     "Engines",
     "Scheduling",
     "Limits",
+    "Security",
     "Insight",
 )
 WITHOUT_EXTRA = "the demo needs more packages: pip install 'pdgate[demo]'"
@@ -31,6 +32,13 @@ KEYS = {
     "health_timeout": "health.timeout_seconds",
     "engine_metrics_interval": "engine_metrics.interval_seconds",
     "engine_metrics_timeout": "engine_metrics.timeout_seconds",
+    "tls_cert_file": "tls.cert_file",
+    "tls_key_file": "tls.key_file",
+    "tls_client_ca_file": "tls.client_ca_file",
+    "engine_ca_file": "engine_tls.ca_file",
+    "engine_cert_file": "engine_tls.cert_file",
+    "engine_cert_key_file": "engine_tls.key_file",
+    "engine_server_name": "engine_tls.server_name",
     "disaggregate": "disaggregation.rule",
     "uncached_tokens": "disaggregation.uncached_tokens",
     "max_prefill_calls": "disaggregation.max_prefill_calls",
@@ -169,7 +177,39 @@ def serve(
     ] = None,
     api_keys_file: Annotated[
         str | None,
-        _option(LIMITS, "Serve calls only for who has one of the API keys in this file."),
+        _option(SECURITY, "Serve calls only for who has one of the API keys in this file."),
+    ] = None,
+    client_authorization: Annotated[
+        Literal["drop", "pass", "replace"] | None,
+        _option(SECURITY, "What engines get of the client's header Authorization."),
+    ] = None,
+    engine_key_file: Annotated[
+        str | None, _option(SECURITY, "The key that engines ask for is in this file.")
+    ] = None,
+    forward_headers: Annotated[
+        str | None, _option(SECURITY, "More headers that engines get, between commas.")
+    ] = None,
+    return_headers: Annotated[
+        str | None, _option(SECURITY, "More headers that clients get, between commas.")
+    ] = None,
+    tls_cert_file: Annotated[
+        str | None, _option(SECURITY, "Speak https, with the certificate in this PEM file.")
+    ] = None,
+    tls_key_file: Annotated[str | None, _option(SECURITY, "The key of that certificate.")] = None,
+    tls_client_ca_file: Annotated[
+        str | None, _option(SECURITY, "Serve only clients with a certificate of these.")
+    ] = None,
+    engine_ca_file: Annotated[
+        str | None, _option(SECURITY, "Who signed the certificates of engines.")
+    ] = None,
+    engine_cert_file: Annotated[
+        str | None, _option(SECURITY, "The certificate that engines are shown.")
+    ] = None,
+    engine_cert_key_file: Annotated[
+        str | None, _option(SECURITY, "The key of that certificate.")
+    ] = None,
+    engine_server_name: Annotated[
+        str | None, _option(SECURITY, "The name in the certificates of engines.")
     ] = None,
     admin_token_file: Annotated[
         str | None,

@@ -328,8 +328,9 @@ class HotCycle:
         # Another attempt may have come to nothing before its first byte.
         self._over, self._error, self._held = False, None, b""
         self._streams = streams(answer)
-        more = self._protocol.front.debug(record)
-        headers = answer_head(answer, self._streams, record.call.id, more)
+        front = self._protocol.front
+        more = front.debug(record)
+        headers = answer_head(answer, self._streams, record.call.id, more, front.wanted)
         self._chunked = not any(name == b"content-length" for name, _ in headers)
         self._head = self._head_of(answer.status, headers, _CHUNKED if self._chunked else b"")
         answer.start(self)

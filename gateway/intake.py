@@ -6,7 +6,7 @@ whom an engine dials: kv_transfer_params and its like kill engines when they are
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pdgate.gateway.upstream.settings import FORWARDED
 from pdgate.protocols import request_id
@@ -68,13 +68,24 @@ _ORDINARY = frozenset(
 )
 """Most calls have no other fields, which one comparison of sets tells."""
 
-_OF_INTEREST = FORWARDED | {b"content-type", b"content-encoding", b"x-request-id"}
+_READ = frozenset({b"content-type", b"content-encoding", b"x-request-id"})
 
 
 @dataclass(frozen=True, slots=True)
 class Intake:
+    """
+    Attributes:
+        forwarded: Names, in lower case, of the headers that engines get.
+    """
+
     max_body_bytes: int
     trust_client_kv_params: bool = False
+    forwarded: frozenset[bytes] = FORWARDED
+    _of_interest: frozenset[bytes] = field(init=False)
+
+    def __post_init__(self) -> None:
+        # Most headers are none of these, which one look tells.
+        object.__setattr__(self, "_of_interest", self.forwarded | _READ)
 
     def check_length(self, length: int) -> None:
         """Raises TooLarge."""
@@ -113,9 +124,10 @@ class Intake:
     def _checked(self, headers: Headers) -> Headers:
         """Those that engines get. Raises BadRequest, UnsupportedMediaType for what they say."""
         passed = []
+        of_interest = self._of_interest
         for header in headers:
             name, found = header
-            if name not in _OF_INTEREST:
+            if name not in of_interest:
                 continue
             if name == b"content-type":
                 _check_content_type(found)

@@ -25,6 +25,7 @@ from typing import Any
 
 import httpx2
 
+from pdgate.gateway.security.engine_access import OPEN, EngineAccess
 from pdgate.protocols.dialects import mooncake
 from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.health.breaker import State
@@ -72,12 +73,14 @@ class Prober:
         interval_seconds: float,
         timeout_seconds: float,
         retry_seconds: float = 0.5,
+        access: EngineAccess = OPEN,
     ) -> None:
         self.cards: dict[str, Sequence[dict[str, Any]]] = {}
         self.interval_seconds = interval_seconds
         self.timeout_seconds = timeout_seconds
         self.retry_seconds = retry_seconds
         self._instances = instances
+        self._access = access
         self._complaints: dict[str, str] = {}
         self._announced = {c.instance.id: c.instance for c in instances}
         self._watching: dict[str, asyncio.Task[None]] = {}
@@ -93,7 +96,7 @@ class Prober:
         # a kept one that the engine has closed meanwhile would look like a sick engine.
         limits = httpx2.Limits(max_keepalive_connections=0)
         async with (
-            httpx2.AsyncClient(timeout=None, limits=limits, trust_env=False) as client,
+            self._access.client(timeout=None, limits=limits) as client,
             asyncio.TaskGroup() as group,
         ):
             self._not_looked_at = set(self._announced)

@@ -13,6 +13,7 @@ from uvicorn.supervisors import Multiprocess
 from pdgate.gateway import hot_protocol
 from pdgate.gateway.asgi import Front
 from pdgate.gateway.config import Settings
+from pdgate.gateway.security.tls import server_options
 from pdgate.gateway.wiring import build
 
 log = logging.getLogger(__name__)
@@ -31,6 +32,7 @@ def serve(settings: Settings) -> None:
     """Blocks until SIGINT or SIGTERM."""
     _log_to_stderr(settings)
     os.environ[SETTINGS_VARIABLE] = settings.model_dump_json()
+    tls = settings.tls
     config = uvicorn.Config(
         "pdgate.gateway.server:from_environment",
         factory=True,
@@ -47,13 +49,15 @@ def serve(settings: Settings) -> None:
         server_header=False,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+        **server_options(tls.cert_file, tls.key_file, tls.client_ca_file),
     )
     socket = config.bind_socket()
     # From the moment at which we say so: clients that come before we serve are kept waiting.
     socket.listen(config.backlog)
     host, port = socket.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
-    print(f"pdgate listens on http://{shown}:{port}", flush=True)
+    scheme = "https" if tls.cert_file else "http"
+    print(f"pdgate listens on {scheme}://{shown}:{port}", flush=True)
     if settings.listen.workers > 1:
         with TemporaryDirectory(prefix="pdgate-metrics-") as folder:
             os.environ[METRICS_VARIABLE] = folder

@@ -33,6 +33,7 @@ from pdgate.gateway.config import Settings
 from pdgate.gateway.config.api_keys import api_keys
 from pdgate.gateway.config.checks import mode_for
 from pdgate.gateway.config.rules import rule_of
+from pdgate.gateway.config.security import engine_access, header_policy
 from pdgate.gateway.config.settings import Disaggregation
 from pdgate.gateway.config.token import read_token
 from pdgate.gateway.deadlines import Timeouts
@@ -45,6 +46,7 @@ from pdgate.gateway.kv_metrics import KvMetrics
 from pdgate.gateway.probe import Prober
 from pdgate.gateway.security.books import KeyBooks
 from pdgate.gateway.security.door import Door
+from pdgate.gateway.security.engine_access import EngineAccess
 from pdgate.gateway.service import Service
 from pdgate.gateway.upstream.client import HttpUpstream
 from pdgate.gateway.upstream.settings import UpstreamSettings
@@ -82,7 +84,17 @@ def build(
         plain=policy.load(settings.plain_policy),
         rule=rule_of(settings.disaggregation),
     )
-    upstream = HttpUpstream(UpstreamSettings(timeouts=_timeouts(settings)))
+    headers = header_policy(settings)
+    access = engine_access(settings)
+    upstream = HttpUpstream(
+        UpstreamSettings(
+            timeouts=_timeouts(settings),
+            forwarded=headers.to_engines,
+            tls=access.tls,
+            server_name=access.server_name,
+            authorization=access.authorization,
+        )
+    )
     recent = RecentCalls() if settings.debug_routes else None
     books = Books(instances, recent, settings.call_log)
     ledger, lives = KvLedger(), Lives()
@@ -94,8 +106,10 @@ def build(
         ledger=ledger,
         lives=lives,
     )
-    intake = Intake(settings.max_body_bytes, settings.trust_client_kv_params)
-    prober = Prober(instances, settings.health.interval_seconds, settings.health.timeout_seconds)
+    intake = Intake(settings.max_body_bytes, settings.trust_client_kv_params, headers.to_engines)
+    prober = Prober(
+        instances, settings.health.interval_seconds, settings.health.timeout_seconds, access=access
+    )
     feed = _feed(settings, directory, instances, prober)
     status = Status(feed) if feed else None
     dial = _dial(settings, scheduler, metrics_folder)
@@ -111,7 +125,7 @@ def build(
         AdmissionBooks(gate) if gate else None,
     ]
     counted = Together(*(part for part in parts if part is not None))
-    watch = _watch(settings, instances)
+    watch = _watch(settings, instances, access)
     if watch is not None:
         counted = Together(counted, watch.report)
     shared = WorkerMetrics(counted, metrics_folder) if metrics_folder else None
@@ -149,8 +163,8 @@ def build(
         if watch is not None:
             token = read_token(settings.admin_token_file)
             app.include_router(engine_routes(watch.report, token))
-    headers = path_headers if settings.debug_headers else no_headers
-    return Front(Service(intake, execution, books, door, gate), app, headers)
+    debug = path_headers if settings.debug_headers else no_headers
+    return Front(Service(intake, execution, books, door, gate), app, debug, headers.to_clients)
 
 
 def _feed(
@@ -179,11 +193,11 @@ def _door(settings: Settings) -> Door | None:
     return Door(keys, settings.listen.workers) if keys else None
 
 
-def _watch(settings: Settings, instances: Instances) -> Watch | None:
+def _watch(settings: Settings, instances: Instances, access: EngineAccess) -> Watch | None:
     given = settings.engine_metrics
     if not given.interval_seconds:
         return None
-    return Watch(instances, given.interval_seconds, given.timeout_seconds, time.monotonic)
+    return Watch(instances, given.interval_seconds, given.timeout_seconds, time.monotonic, access)
 
 
 def _dial(settings: Settings, scheduler: Scheduler, folder: Path | None) -> Dial:

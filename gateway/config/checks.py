@@ -8,8 +8,8 @@ from importlib.util import find_spec
 
 from pdgate.forwarders import registry
 from pdgate.forwarders.base import Mode
-from pdgate.gateway.config.api_keys import api_keys
 from pdgate.gateway.config.complaints import ConfigError
+from pdgate.gateway.config.security import check_security
 from pdgate.gateway.config.settings import Settings
 from pdgate.gateway.config.token import read_token
 from pdgate.protocols import plugins
@@ -23,7 +23,7 @@ def check(settings: Settings) -> None:
     _check_protocol("'pdd_protocol'", settings, settings.pdd_protocol)
     for instance in settings.fleet:
         check_instance(settings, instance)
-    api_keys(settings.api_keys, settings.api_keys_file)
+    check_security(settings)
     if settings.admin_token_file:
         read_token(settings.admin_token_file)
     if settings.redis and find_spec("redis") is None:

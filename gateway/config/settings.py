@@ -14,6 +14,7 @@ from pdgate.forwarders.base import Mode
 from pdgate.forwarders.retrying import OnPrefillFailure
 from pdgate.gateway.config.api_keys import ApiKeyEntry
 from pdgate.gateway.config.instances import HIGHEST_PORT, InstanceEntry, records
+from pdgate.gateway.security.headers import names
 from pdgate.protocols.instance import Instance
 
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -37,6 +38,12 @@ def _redis(text: str) -> str:
     """Raises ValueError, without the secrets that a URL may hold."""
     if text and (urlsplit(text).scheme not in ("redis", "rediss") or not urlsplit(text).netloc):
         raise ValueError("it is not a URL like redis://host:port/number")
+    return text
+
+
+def _header_names(text: str) -> str:
+    """Raises ValueError."""
+    names(text)
     return text
 
 
@@ -87,6 +94,36 @@ class EngineMetrics(Section):
 
     interval_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 5.0
     timeout_seconds: Seconds = 2.0
+
+
+class Tls(Section):
+    """https instead of http for clients.
+
+    Attributes:
+        cert_file: PEM, ours first and those that signed it after; empty for http.
+        key_file: PEM, not encrypted; empty if it is in cert_file.
+        client_ca_file: Only clients with a certificate that one of these signed are served.
+    """
+
+    cert_file: str = ""
+    key_file: str = ""
+    client_ca_file: str = ""
+
+
+class EngineTls(Section):
+    """For engines with https URLs.
+
+    Attributes:
+        ca_file: Who may have signed their certificates, instead of the system's authorities.
+        cert_file: What engines are shown that ask for a certificate; with those that signed it.
+        key_file: Empty if it is in cert_file.
+        server_name: The name in their certificates, where it is not the host of the URL.
+    """
+
+    ca_file: str = ""
+    cert_file: str = ""
+    key_file: str = ""
+    server_name: str = ""
 
 
 class Disaggregation(Section):
@@ -144,6 +181,12 @@ class Settings(Section):
         kv_lease_seconds: How long prefill engines keep KV, where that was changed on them
             (kv_lease_duration of NixlConnector); else what the protocol says.
         api_keys_file: A TOML file with more tables [[api_keys]], and nothing else.
+        client_authorization: What becomes of the client's header: drop, pass to engines, or
+            replace by engine_key_file's. None: replace if there is such a file, else drop if
+            there are api_keys, else pass.
+        engine_key_file: A file with the key that engines ask for (vLLM's --api-key).
+        forward_headers: More headers of clients that engines get; names between commas.
+        return_headers: More headers of engines that clients get; names between commas.
         admin_token_file: Serves /admin/... for who knows the token in this file.
         debug_routes: Serves GET /debug/calls/{request id}.
         debug_headers: Tells clients which instances answered.
@@ -174,6 +217,12 @@ class Settings(Section):
     engine_metrics: EngineMetrics = EngineMetrics()
     api_keys: tuple[ApiKeyEntry, ...] = ()
     api_keys_file: str = ""
+    tls: Tls = Tls()
+    engine_tls: EngineTls = EngineTls()
+    client_authorization: Literal["drop", "pass", "replace"] | None = None
+    engine_key_file: str = ""
+    forward_headers: Annotated[str, AfterValidator(_header_names)] = ""
+    return_headers: Annotated[str, AfterValidator(_header_names)] = ""
     admin_token_file: str = ""
     debug_routes: bool = False
     debug_headers: bool = False

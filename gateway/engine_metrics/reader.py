@@ -16,6 +16,7 @@ import httpx2
 
 from pdgate.gateway.engine_metrics.counters import Counters
 from pdgate.gateway.engine_metrics.page import Page, parse
+from pdgate.gateway.security.engine_access import OPEN, EngineAccess
 from pdgate.protocols.instance import Instance
 from pdgate.scheduling.candidate import Candidate
 from pdgate.scheduling.instances import Instances
@@ -62,6 +63,7 @@ class Reader:
         timeout_seconds: float,
         sees: Sees,
         clock: Callable[[], float],
+        access: EngineAccess = OPEN,
     ) -> None:
         self.readings: dict[str, Reading] = {}
         self._instances = instances
@@ -69,13 +71,14 @@ class Reader:
         self._timeout_seconds = timeout_seconds
         self._sees = sees
         self._clock = clock
+        self._access = access
         self._complaints: dict[str, str] = {}
 
     async def run(self) -> None:
         # As with probes: a kept connection that the engine has closed meanwhile (vLLM does so
         # after 5 s) would look like an engine that does not tell.
         limits = httpx2.Limits(max_keepalive_connections=0)
-        async with httpx2.AsyncClient(timeout=None, limits=limits, trust_env=False) as client:
+        async with self._access.client(timeout=None, limits=limits) as client:
             while True:
                 async with asyncio.TaskGroup() as round_:
                     round_.create_task(asyncio.sleep(self._interval_seconds))

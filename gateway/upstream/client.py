@@ -132,7 +132,7 @@ class HttpUpstream:
         pool = self._pools.get(engine.url)
         if pool is None:
             try:
-                target = Target(engine.url)
+                target = Target(engine.url, self._settings.authorization)
             except ValueError as error:
                 message = f"{naming(engine)} has no address that can be used"
                 raise EngineRefused(message, at=engine.id) from error
@@ -141,6 +141,7 @@ class HttpUpstream:
             pool = self._pools[engine.url] = Pool(
                 target,
                 self._tls if target.secure else None,
+                self._settings.server_name,
                 self._settings.keep_idle_seconds,
                 self._deadlines,
                 self._loop,

@@ -29,6 +29,7 @@ class Pool:
         self,
         target: Target,
         tls: ssl.SSLContext | None,
+        server_name: str,
         keep_idle_seconds: float,
         deadlines: Deadlines,
         loop: asyncio.AbstractEventLoop,
@@ -38,6 +39,7 @@ class Pool:
         self.live: set[Connection] = set()
         self._idle: deque[Connection] = deque()
         self._tls = tls
+        self._server_name = (server_name or target.host) if tls else None
         self._keep_idle_seconds = keep_idle_seconds
         self._deadlines = deadlines
         self._loop = loop
@@ -67,7 +69,7 @@ class Pool:
                     self.target.host,
                     self.target.port,
                     ssl=self._tls,
-                    server_hostname=self.target.host if self._tls else None,
+                    server_hostname=self._server_name,
                 )
         finally:
             self._connecting -= 1

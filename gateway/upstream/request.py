@@ -2,6 +2,7 @@
 
     POST <base path><leg path> HTTP/1.1
     host, content-type, x-request-id, content-length      always
+    authorization                                         if engines have a key of their own
     x-data-parallel-rank                                  if the instance is one rank
     the leg's own headers
     the client's headers on the allow-list                unless one above has the name
@@ -36,9 +37,9 @@ class Target:
         secure: TLS is spoken.
     """
 
-    __slots__ = ("_authority", "_base", "_known", "host", "port", "secure")
+    __slots__ = ("_authority", "_base", "_known", "_line_ends", "_own", "host", "port", "secure")
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, authorization: str = "") -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError("not an http or https URL")
@@ -50,6 +51,12 @@ class Target:
         authority = host if self.port == default_port else f"{host}:{self.port}"
         self._authority = authority.encode("ascii")
         self._base = parts.path.rstrip("/")
+        if _breaks_line(authorization.encode("ascii")):
+            raise ValueError("a line break in the authorization")
+        # Built once with the constant part; no leg and no client can say it as well.
+        self._own = f"authorization: {authorization}\r\n".encode("ascii") if authorization else b""
+        # Of the constant part: the request line, host, content-type and perhaps the line above.
+        self._line_ends = 4 if authorization else 3
         self._known: dict[str, bytes] = {}
 
     def head(self, leg: Leg, call: Call, body_bytes: int, forwarded: frozenset[bytes]) -> bytes:
@@ -61,11 +68,13 @@ class Target:
             return b"%b%b\r\ncontent-length: %d\r\n\r\n" % (start, own_id, body_bytes)
         request_id = (leg.request_id or call.attempt_id).encode("latin-1")
         lines = [start + request_id, b"content-length: %d" % body_bytes]
-        taken: set[bytes] = set()
+        taken = {b"authorization"} if self._own else set()
         for text, value in leg.headers.items():
             name = text.lower().encode("latin-1")
             if name in FRAMING or not _is_name(name):
                 raise ValueError(f"a leg cannot set the header {text!r}")
+            if self._own and name == b"authorization":
+                continue
             taken.add(name)
             lines.append(b"%b: %b" % (name, value.encode("latin-1")))
         if leg.to.dp_rank is not None and RANK not in taken:
@@ -75,9 +84,8 @@ class Target:
             if header in forwarded and header not in taken and not _breaks_line(content):
                 lines.append(header + b": " + content)
         head = b"\r\n".join(lines)
-        # The request line, host and content-type are in the first element, hence 3 more.
-        # More line ends than lines mean that a value brought its own.
-        ends = len(lines) + 2
+        # The first element has the constant part. More line ends than lines mean that a value brought its own.
+        ends = len(lines) - 1 + self._line_ends
         if head.count(b"\n") != ends or head.count(b"\r") != ends or b"\0" in head:
             raise ValueError("a header of the leg holds a line break")
         return head + b"\r\n\r\n"
@@ -87,8 +95,10 @@ class Target:
         whole = self._base + path
         if not _is_path(whole):
             raise ValueError("not a path")
-        start = b"POST %b HTTP/1.1\r\nhost: %b\r\ncontent-type: application/json\r\nx-request-id: "
-        filled = start % (whole.encode("ascii"), self._authority)
+        start = (
+            b"POST %b HTTP/1.1\r\nhost: %b\r\ncontent-type: application/json\r\n%bx-request-id: "
+        )
+        filled = start % (whole.encode("ascii"), self._authority, self._own)
         if len(self._known) < MAX_KNOWN_PATHS:
             self._known[path] = filled
         return filled

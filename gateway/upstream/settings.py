@@ -30,6 +30,8 @@ class UpstreamSettings:
         forwarded: Names, in lower case, of the client's headers that engines get.
         max_reply_bytes: Limit of an answer that is read as a whole.
         tls: For https URLs; None for the system's certificates.
+        server_name: In the engines' certificates, where it is not the host of their URL.
+        authorization: Value of that header, for every engine; empty for none of our own.
     """
 
     timeouts: Timeouts = field(default_factory=Timeouts)
@@ -37,3 +39,5 @@ class UpstreamSettings:
     forwarded: frozenset[bytes] = FORWARDED
     max_reply_bytes: int = 64 << 20
     tls: ssl.SSLContext | None = None
+    server_name: str = ""
+    authorization: str = field(default="", repr=False)

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from pdgate.gateway.engine_metrics.reader import Reader
+from pdgate.gateway.security.engine_access import OPEN, EngineAccess
 from pdgate.gateway.verification.report import Report
 from pdgate.gateway.verification.verifier import Verifier
 from pdgate.scheduling.instances import Instances
@@ -22,8 +23,9 @@ class Watch:
         interval_seconds: float,
         timeout_seconds: float,
         clock: Callable[[], float],
+        access: EngineAccess = OPEN,
     ) -> None:
         self.verifier = Verifier(instances)
         sees = self.verifier.sees
-        self.reader = Reader(instances, interval_seconds, timeout_seconds, sees, clock)
+        self.reader = Reader(instances, interval_seconds, timeout_seconds, sees, clock, access)
         self.report = Report(instances, self.reader, self.verifier)

@@ -24,6 +24,8 @@ SECTIONS = (
     "engine_metrics",
     "disaggregation",
     "admission",
+    "tls",
+    "engine_tls",
     "instances",
     "api_keys",
 )
@@ -67,7 +69,13 @@ def test_help_shows_the_defaults_of_the_settings() -> None:
     flags = inspect.signature(cli.serve, eval_str=True).parameters
     for name, parameter in flags.items():
         key = cli.KEYS.get(name, name)
-        if name in ("context", "config", "scheduling_mode", *cli.ENGINE_FLAGS):
+        if name in (
+            "context",
+            "config",
+            "scheduling_mode",
+            "client_authorization",
+            *cli.ENGINE_FLAGS,
+        ):
             continue
         shown = parameter.annotation.__metadata__[0].show_default
         # Nothing is shown where nothing is the default.

@@ -115,6 +115,33 @@ def test_a_legs_header_beats_everyone() -> None:
     assert lines[5:] == [b"authorization: engine", b"x-data-parallel-rank: 3"]
 
 
+def test_an_own_key_is_said_once_whoever_else_says_one() -> None:
+    target = Target("http://p0", "Bearer ours")
+    instance = Instance("p0", "http://p0", Role.PREFILL, "vllm-nixl")
+    client = ((b"authorization", b"Bearer client"), (b"x-session-id", b"s"))
+    leg = Leg(instance, "/v1", {}, {"Authorization": "Bearer leg", "x-a": "1"})
+
+    for call_headers, asked, more in (
+        ((), Leg(instance, "/v1", {}), []),
+        (client, leg, [b"x-a: 1", b"x-session-id: s"]),
+    ):
+        call = Call("id", "attempt", "/", {}, headers=call_headers)
+        written = target.head(asked, call, 0, FORWARDED).removesuffix(b"\r\n\r\n").split(b"\r\n")
+
+        assert [line for line in written if b"authorization" in line] == [
+            b"authorization: Bearer ours"
+        ]
+        assert [
+            line for line in written if line.startswith(b"x-") and b"request" not in line
+        ] == more
+
+
+@pytest.mark.parametrize("value", ["a\r\nx: 1", "a\n", "a\0b", "\r"])
+def test_an_own_key_cannot_bring_lines_of_its_own(value: str) -> None:
+    with pytest.raises(ValueError, match="line break"):
+        Target("http://p0", value)
+
+
 def test_remembered_paths_have_a_limit() -> None:
     target = Target("http://p0")
     call = Call("id", "attempt", "/", {})

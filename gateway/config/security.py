@@ -1,0 +1,60 @@
+"""From the settings to what security is made of; reads the files that they name."""
+
+from pdgate.gateway.config.api_keys import api_keys
+from pdgate.gateway.config.complaints import ConfigError
+from pdgate.gateway.config.settings import Settings
+from pdgate.gateway.config.token import read_token
+from pdgate.gateway.security import headers, tls
+from pdgate.gateway.security.engine_access import EngineAccess
+from pdgate.gateway.security.headers import Authorization, HeaderPolicy
+
+
+def check_security(settings: Settings) -> None:
+    """Raises ConfigError for files that will not do, and for what cannot be meant."""
+    api_keys(settings.api_keys, settings.api_keys_file)
+    if settings.tls.cert_file:
+        try:
+            tls.check_server(**settings.tls.model_dump())
+        except tls.Unusable as error:
+            raise ConfigError(f"'tls': {error}") from None
+    elif settings.tls.key_file or settings.tls.client_ca_file:
+        raise ConfigError("'tls' needs 'tls.cert_file': without it clients speak http")
+    if settings.engine_tls.key_file and not settings.engine_tls.cert_file:
+        raise ConfigError("'engine_tls.key_file' is the key of 'engine_tls.cert_file'")
+    if _authorization(settings) == "replace" and not settings.engine_key_file:
+        raise ConfigError("'client_authorization' replace needs 'engine_key_file'")
+    if settings.engine_key_file and _authorization(settings) == "pass":
+        raise ConfigError("engines can have the client's key or 'engine_key_file', not both")
+    engine_access(settings)
+
+
+def engine_access(settings: Settings) -> EngineAccess:
+    """Raises ConfigError."""
+    section = settings.engine_tls
+    context = None
+    try:
+        # Else the first https URL will have the system's authorities loaded, which takes a while.
+        if section.ca_file or section.cert_file:
+            context = tls.engine_context(section.ca_file, section.cert_file, section.key_file)
+    except tls.Unusable as error:
+        raise ConfigError(f"'engine_tls': {error}") from None
+    file = settings.engine_key_file
+    return EngineAccess(
+        tls=context,
+        server_name=section.server_name,
+        authorization=f"Bearer {read_token(file, 'engine_key_file')}" if file else "",
+    )
+
+
+def header_policy(settings: Settings) -> HeaderPolicy:
+    return headers.policy(
+        _authorization(settings), settings.forward_headers, settings.return_headers
+    )
+
+
+def _authorization(settings: Settings) -> Authorization:
+    return headers.authorization_of(
+        settings.client_authorization,
+        has_keys=bool(settings.api_keys or settings.api_keys_file),
+        has_own=bool(settings.engine_key_file),
+    )

@@ -1,0 +1,44 @@
+"""How the gateway shows itself to engines: TLS, and a key of their own if they ask for one.
+
+Calls use it through the upstream client; whatever else asks engines something (probes, their
+metrics) takes its HTTP client from here, so that no path forgets it.
+"""
+
+import ssl
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx2
+
+
+@dataclass(frozen=True, slots=True)
+class EngineAccess:
+    """
+    Attributes:
+        tls: For https URLs; None for the system's certificates.
+        server_name: In the engines' certificates, where it is not the host of their URL.
+        authorization: The value of that header; empty for none.
+    """
+
+    tls: ssl.SSLContext | None = None
+    server_name: str = ""
+    authorization: str = field(default="", repr=False)
+
+    def client(self, **options: Any) -> httpx2.AsyncClient:
+        """For what is rare; `options` are httpx2's own. No proxy stands between us and engines."""
+        headers = {"authorization": self.authorization} if self.authorization else {}
+        hooks = {"request": [self._name_server]} if self.server_name else {}
+        return httpx2.AsyncClient(
+            verify=self.tls or True,
+            headers=headers,
+            event_hooks=hooks,
+            trust_env=False,
+            **options,
+        )
+
+    async def _name_server(self, request: httpx2.Request) -> None:
+        request.extensions = {**request.extensions, "sni_hostname": self.server_name}
+
+
+OPEN = EngineAccess()
+"""To engines that ask for nothing."""
