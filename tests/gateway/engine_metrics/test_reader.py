@@ -163,6 +163,19 @@ async def test_one_that_hangs_holds_nobody_up() -> None:
     assert scene.status("d0") == Status(running=3)
 
 
+async def test_what_an_engine_told_that_was_replaced_meanwhile_is_not_its_successors() -> None:
+    scene = Scene()
+
+    def replaced() -> httpx2.Response:
+        scene.instances.put(replace(D0, url="http://10.0.9.9:8200"))
+        return httpx2.Response(200, text="vllm:num_requests_running 3")
+
+    scene.pages[D_HOST] = replaced
+    await scene.round()
+
+    assert (scene.status("d0"), scene.seen) == (None, [])
+
+
 async def test_an_engine_at_another_address_is_another_engine() -> None:
     scene = Scene()
     name = "vllm:inter_token_latency_seconds"

@@ -1,6 +1,7 @@
 """Windows follow each other, complaints come once, and a restart begins anew."""
 
 import logging
+from dataclasses import replace
 
 import pytest
 
@@ -141,6 +142,16 @@ def test_nothing_is_compared_across_a_restart() -> None:
 
     tally = scene.call(computed=1, transferred=49)
     assert tally.tokens == {Result.VERIFIED: 150, Result.RECOMPUTED: 0, Result.UNVERIFIABLE: 0}
+
+
+def test_another_engine_by_the_same_name_begins_anew() -> None:
+    scene = Scene(loads=0)
+    scene.call(computed=1, transferred=99)
+    scene.instances.put(replace(D0, url="http://10.0.9.9:8200"))
+
+    tally = scene.call(computed=50, transferred=50)
+
+    assert tally.tokens == {Result.VERIFIED: 100, Result.RECOMPUTED: 0, Result.UNVERIFIABLE: 0}
 
 
 def test_leases_are_counted_at_prefill() -> None:

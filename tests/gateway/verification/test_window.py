@@ -61,7 +61,9 @@ def test_requests_are_as_many_as_there_can_be_where_the_engine_does_not_count_th
     ("counted", "before", "now"),
     [
         pytest.param(grew(400, 0, 300, 2), NOBODY, Given(handed_over=1, whole=1), id="whole call"),
-        pytest.param(grew(400, 0, 300, 2), Given(reads=True), Given(handed_over=1), id="read late"),
+        pytest.param(
+            grew(400, 0, 300, 2), Given(calls=1, reads=True), Given(handed_over=1), id="read late"
+        ),
         pytest.param(grew(400, 0, 300, 9), NOBODY, Given(handed_over=1), id="other clients"),
     ],
 )
