@@ -29,11 +29,14 @@ class Churn:
         joined, left: How many did, after the first six.
     """
 
-    def __init__(self, fleet: Fleet, etcd: EtcdServer, protocol: str, transfer: str) -> None:
+    def __init__(
+        self, fleet: Fleet, etcd: EtcdServer, protocol: str, transfer: str, *flags: str
+    ) -> None:
+        """`flags` are the engines'."""
         self.joined = self.left = 0
         self._fleet = fleet
         self._etcd = etcd
-        self._hand_over = protocol, transfer
+        self._hand_over = protocol, transfer, *flags
         with ThreadPoolExecutor(EACH) as pool:
             self._here = {role: deque(pool.map(self._start, [role] * EACH)) for role in ROLES}
         self._ends: list[Future[int]] = []

@@ -15,9 +15,10 @@ from tests.end_to_end.reference.callers import Callers
 from tests.end_to_end.reference.churn import EACH, ROLES, Churn
 from tests.end_to_end.reference.fleet import Fleet
 from tests.support.etcd import EtcdServer, etcd_server
+from tests.support.redis import redis_server
 
 CALLERS = 20
-CHANGES = int(os.environ.get("PDGATE_CHURN_CHANGES", "8"))
+CHANGES = int(os.environ.get("PDGATE_CHURN_CHANGES", "4"))
 PROMPTS = tuple(f"{number} bottles of beer on the wall" for number in range(8))
 
 
@@ -34,11 +35,21 @@ def fleet() -> Iterator[Fleet]:
         yield Fleet(running, sys.executable)
 
 
-@pytest.mark.parametrize("protocol", ["vllm-nixl", "vllm-kvt"])
+@pytest.fixture(params=["vllm-nixl", "vllm-kvt", "decode-first"])
+def hand_over(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, ...]]:
+    """The protocol, and what else its engines are told."""
+    if request.param != "decode-first":
+        yield (request.param, "tcp")
+        return
+    with redis_server(tmp_path) as redis:
+        yield (request.param, "tcp", "--queue", redis.url)
+
+
 def test_no_call_fails_while_engines_come_and_go(
-    fleet: Fleet, etcd: EtcdServer, protocol: str
+    fleet: Fleet, etcd: EtcdServer, hand_over: tuple[str, ...]
 ) -> None:
-    churn = Churn(fleet, etcd, protocol, "tcp")
+    protocol, transfer, *more = hand_over
+    churn = Churn(fleet, etcd, protocol, transfer, *more)
     flags = ("--etcd", etcd.endpoints[0], "--pdd-protocol", protocol)
     with (
         fleet.serve(*flags) as gateway,
