@@ -10,15 +10,16 @@ from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from starlette.exceptions import HTTPException
 
 from pdgate import __version__
-from pdgate.gateway import errors
+from pdgate.gateway import errors, openapi
 from pdgate.gateway.admin.status import SharedStatus
 from pdgate.gateway.debug import RecentCalls
 from pdgate.gateway.discovery.status import Status
+from pdgate.gateway.lifecycle.drain import Drain
 from pdgate.gateway.probe import Prober
 from pdgate.gateway.readiness import of_model, readiness
 from pdgate.gateway.security.door import Door
@@ -39,11 +40,13 @@ def create_app(
     directory: Status | None = None,
     door: Door | None = None,
     shared: SharedStatus | None = None,
+    drain: Drain | None = None,
 ) -> FastAPI:
     """
     `running` is the block in which the gateway has its connections and probes; `call_id`
     names what is refused, as intake names calls; `directory` is where engines announce
-    themselves, if anywhere; `shared` is what replicas share, if they do.
+    themselves, if anywhere; `shared` is what replicas share, if they do; `drain` ends
+    the process.
     """
 
     @asynccontextmanager
@@ -66,19 +69,21 @@ def create_app(
         """Alive: this process answers."""
         return {"status": "ok"}
 
-    @app.get("/ready")
+    @app.get("/ready", responses={503: {"description": "A role lacks an instance"}})
     async def ready(model: str = "") -> JSONResponse:
         """200 only when every role that is needed has an instance; with `model`, of that model."""
         said = readiness(instances)
         if model:
             said["ready"] = of_model(instances, model)["ready"]
+        if drain is not None and drain.began is not None:
+            said["ready"], said["draining"] = False, True
         if directory is not None:
             said["directory"] = directory.as_json()
         if shared is not None:
             said["redis"] = shared.as_json()
         return JSONResponse(said, 200 if said["ready"] else 503)
 
-    @app.get("/v1/models")
+    @app.get("/v1/models", responses={status: openapi.refusal(status) for status in (400, 401)})
     async def models(request: Request) -> dict[str, Any]:
         """What the instances that are up serve; each card as its engine wrote it."""
         holder = None if door is None else door.holder(request.scope["headers"])
@@ -90,7 +95,7 @@ def create_app(
         shown = [card for card in cards.values() if holder is None or holder.may_ask(card["id"])]
         return {"object": "list", "data": shown}
 
-    @app.get("/metrics")
+    @app.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> Response:
         return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
@@ -115,12 +120,8 @@ def _declare_hot_routes(app: FastAPI) -> None:
         app.post(
             path,
             summary=summary,
-            openapi_extra={
-                "requestBody": {
-                    "required": True,
-                    "content": {"application/json": {"schema": {"type": "object"}}},
-                }
-            },
+            responses=openapi.responses(),
+            openapi_extra=openapi.operation(path),
         )(served_before_this)
 
 

@@ -104,6 +104,11 @@ class Books(Collector):
         self._retries: Counter[tuple[str, str]] = Counter()
         self._decisions: Counter[tuple[str, str]] = Counter()
 
+    @property
+    def in_flight(self) -> int:
+        """Calls that are being served."""
+        return self._in_flight
+
     def refused(self, error: GatewayError) -> None:
         """A request that never became a call."""
         self._refused[str(error.status)] += 1

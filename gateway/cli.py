@@ -30,6 +30,11 @@ KEYS = {
     "retry_timeout": "timeouts.retry_seconds",
     "health_interval": "health.interval_seconds",
     "health_timeout": "health.timeout_seconds",
+    "health_retry": "health.retry_seconds",
+    "max_failures": "health.max_failures",
+    "slow_start": "health.slow_start_seconds",
+    "drain_seconds": "drain.grace_seconds",
+    "drain_notice": "drain.notice_seconds",
     "engine_metrics_interval": "engine_metrics.interval_seconds",
     "engine_metrics_timeout": "engine_metrics.timeout_seconds",
     "tls_cert_file": "tls.cert_file",
@@ -168,6 +173,21 @@ def serve(
     ] = None,
     health_timeout: Annotated[
         float | None, _option(LIMITS, "Seconds: for a health check.", "2")
+    ] = None,
+    health_retry: Annotated[
+        float | None, _option(LIMITS, "Seconds: between checks of who is not well.", "0.5")
+    ] = None,
+    max_failures: Annotated[
+        int | None, _option(LIMITS, "In a row, to keep calls from an engine; 0: never.", "3")
+    ] = None,
+    slow_start: Annotated[
+        float | None, _option(LIMITS, "Seconds: for an engine that comes back.", "5")
+    ] = None,
+    drain_seconds: Annotated[
+        float | None, _option(LIMITS, "Seconds: for running calls, at the end.", "30")
+    ] = None,
+    drain_notice: Annotated[
+        float | None, _option(LIMITS, "Seconds: refuse calls at least, at the end.", "0")
     ] = None,
     engine_metrics_interval: Annotated[
         float | None, _option(LIMITS, "Seconds: between looks at engines' metrics; 0: none.", "5")

@@ -75,8 +75,7 @@ def as_response(error: GatewayError, call_id: str = "") -> tuple[int, Headers, b
         if isinstance(error, CallBreaksEngines):
             # OpenAI's clients repeat what has failed with 5xx, unless they are told not to.
             headers.append((b"x-should-retry", b"false"))
-        if isinstance(error, TooLarge):
-            # The rest of the body is still coming, and nobody will read it.
+        if error.closes:
             headers.append((b"connection", b"close"))
     headers.append((b"content-length", b"%d" % len(body)))
     if call_id:

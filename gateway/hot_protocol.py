@@ -25,7 +25,7 @@ from pdgate.gateway.intake import HOT_PATHS
 from pdgate.gateway.security.door import Holder
 from pdgate.protocols import sse
 from pdgate.protocols.call import Headers
-from pdgate.protocols.errors import BadRequest, GatewayError, TooLarge
+from pdgate.protocols.errors import BadRequest, Draining, GatewayError, TooLarge
 
 TESTED = ((0, 40), (0, 55))
 """uvicorn from the first version on, below the second."""
@@ -229,7 +229,7 @@ class HotCycle:
                 if name == b"content-length":
                     service.intake.check_length(int(found))
             self._holder = service.screen(protocol.headers)
-        except TooLarge as error:
+        except (TooLarge, Draining) as error:
             self._turn_away(error)
             return
         except GatewayError as error:
@@ -388,8 +388,8 @@ class HotCycle:
         status, headers, body = errors.as_response(error, service.intake.call_id(protocol.headers))
         self.keep_alive = False
         self._pieces = []
-        # An error that is about the size says so itself.
-        more = b"" if isinstance(error, TooLarge) else _CLOSE
+        # Some say so themselves.
+        more = b"" if error.closes else _CLOSE
         self._write(_head(status, headers, more) + body)
         self.response_complete = True
         self._lingering = protocol.loop.call_later(LINGER_SECONDS, self._transport.close)

@@ -13,6 +13,7 @@ from uvicorn.supervisors import Multiprocess
 from pdgate.gateway import hot_protocol
 from pdgate.gateway.asgi import Front
 from pdgate.gateway.config import Settings
+from pdgate.gateway.lifecycle.signals import take_over
 from pdgate.gateway.security.tls import server_options
 from pdgate.gateway.wiring import build
 
@@ -25,7 +26,8 @@ METRICS_VARIABLE = "PDGATE_METRICS_FOLDER"
 """Where workers add up what they count; set only where there are several."""
 
 KEEP_ALIVE_SECONDS = 75
-SHUTDOWN_SECONDS = 30
+LAST_SECONDS = 2
+"""For what is still open when the drain is over (gateway/lifecycle/drain.py)."""
 
 
 def serve(settings: Settings) -> None:
@@ -48,7 +50,7 @@ def serve(settings: Settings) -> None:
         access_log=False,
         server_header=False,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
-        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+        timeout_graceful_shutdown=LAST_SECONDS,
         **server_options(tls.cert_file, tls.key_file, tls.client_ca_file),
     )
     socket = config.bind_socket()
@@ -94,6 +96,7 @@ def from_environment() -> Front:
     # would only make streams pause for as long as that takes.
     gc.collect()
     gc.freeze()
+    take_over(front.service.drain)
     return front
 
 

@@ -18,6 +18,7 @@ from pdgate.gateway.admission.gate import Gate
 from pdgate.gateway.admission.urgency import urgency
 from pdgate.gateway.books import Books
 from pdgate.gateway.intake import Intake
+from pdgate.gateway.lifecycle.drain import Drain
 from pdgate.gateway.security.door import Door, Holder
 from pdgate.protocols.call import Call, Headers
 from pdgate.protocols.errors import BadRequest, EngineRejected, GatewayError
@@ -44,6 +45,7 @@ class Service:
     """
     Attributes:
         door: Asks for API keys; None lets everybody in.
+        drain: Ends this process; no calls are taken from its beginning on.
         gate: Keeps calls waiting while engines have no room; None never does.
     """
 
@@ -54,15 +56,22 @@ class Service:
         books: Books,
         door: Door | None = None,
         gate: Gate | None = None,
+        drain: Drain | None = None,
     ) -> None:
         self.intake = intake
         self.door = door
         self.gate = gate
+        self.drain = drain or Drain(lambda: books.in_flight, grace_seconds=0)
         self._execution = execution
         self._books = books
 
     def screen(self, headers: Headers) -> Holder | None:
-        """Whose call it is, before its body is read. Raises Unauthorized, RateLimited, BadRequest."""
+        """Whose call it is, before its body is read.
+
+        Raises Draining, Unauthorized, RateLimited, BadRequest.
+        """
+        if self.drain.began is not None:
+            raise self.drain.refusal()
         return None if self.door is None else self.door.screen(headers)
 
     async def handle(

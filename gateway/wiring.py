@@ -32,7 +32,7 @@ from pdgate.gateway.books import Books, Together, registry_of
 from pdgate.gateway.config import Settings
 from pdgate.gateway.config.api_keys import api_keys
 from pdgate.gateway.config.checks import mode_for
-from pdgate.gateway.config.rules import rule_of
+from pdgate.gateway.config.rules import breaker_limits, rule_of
 from pdgate.gateway.config.security import engine_access, header_policy
 from pdgate.gateway.config.settings import Disaggregation
 from pdgate.gateway.config.token import read_token
@@ -43,6 +43,7 @@ from pdgate.gateway.discovery.feed import Feed
 from pdgate.gateway.discovery.status import Status
 from pdgate.gateway.intake import Intake
 from pdgate.gateway.kv_metrics import KvMetrics
+from pdgate.gateway.lifecycle.drain import Drain
 from pdgate.gateway.probe import Prober
 from pdgate.gateway.security.books import KeyBooks
 from pdgate.gateway.security.door import Door
@@ -76,7 +77,7 @@ def build(
     `metrics_folder` is shared by all workers, where there are several. `directory` is what
     the settings name unless one is given.
     """
-    instances = Instances(settings.fleet)
+    instances = Instances(settings.fleet, breaker_limits(settings.health))
     scheduler = Scheduler(
         instances,
         prefill=policy.load(settings.prefill_policy),
@@ -108,7 +109,14 @@ def build(
     )
     intake = Intake(settings.max_body_bytes, settings.trust_client_kv_params, headers.to_engines)
     prober = Prober(
-        instances, settings.health.interval_seconds, settings.health.timeout_seconds, access=access
+        instances,
+        settings.health.interval_seconds,
+        settings.health.timeout_seconds,
+        settings.health.retry_seconds,
+        access,
+    )
+    drain = Drain(
+        lambda: books.in_flight, settings.drain.grace_seconds, settings.drain.notice_seconds
     )
     feed = _feed(settings, directory, instances, prober)
     status = Status(feed) if feed else None
@@ -141,6 +149,7 @@ def build(
                     await asyncio.wait_for(feed.listed.wait(), DIRECTORY_SECONDS)
             always.append(background.create_task(prober.run()))
             always.append(background.create_task(dial.follow()))
+            always.append(background.create_task(drain.run()))
             if watch is not None:
                 always.append(background.create_task(watch.reader.run()))
             if shared is not None:
@@ -156,7 +165,7 @@ def build(
 
     registry = registry_of(shared or counted)
     app = create_app(
-        instances, prober, registry, running, recent, intake.call_id, status, door, redis
+        instances, prober, registry, running, recent, intake.call_id, status, door, redis, drain
     )
     if settings.admin_token_file:
         app.include_router(routes(dial, read_token(settings.admin_token_file)))
@@ -164,7 +173,9 @@ def build(
             token = read_token(settings.admin_token_file)
             app.include_router(engine_routes(watch.report, token))
     debug = path_headers if settings.debug_headers else no_headers
-    return Front(Service(intake, execution, books, door, gate), app, debug, headers.to_clients)
+    return Front(
+        Service(intake, execution, books, door, gate, drain), app, debug, headers.to_clients
+    )
 
 
 def _feed(

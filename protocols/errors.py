@@ -20,6 +20,8 @@ class GatewayError(Exception):
     type: ClassVar[str] = "server_error"
     code: ClassVar[str | None] = None
     worth_retrying: ClassVar[bool] = False
+    closes: ClassVar[bool] = False
+    """Whether the client's connection is of no more use."""
 
     def __init__(
         self,
@@ -68,7 +70,9 @@ class ClientTooSlow(BadRequest):
 
 
 class TooLarge(BadRequest):
-    status, code = 413, "request_too_large"
+    """The rest of the body is still coming, and nobody will read it."""
+
+    status, code, closes = 413, "request_too_large", True
 
 
 class UnsupportedMediaType(BadRequest):
@@ -87,6 +91,12 @@ class RateLimited(GatewayError):
     """The caller's own limits, not the load."""
 
     status, type, code = 429, "rate_limit_error", "rate_limit_exceeded"
+
+
+class Draining(GatewayError):
+    """This process is about to end: the call is for another one, by another connection."""
+
+    status, code, closes = 503, "draining", True
 
 
 class NoInstance(GatewayError):

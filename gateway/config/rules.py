@@ -1,7 +1,8 @@
-"""The rule that a `disaggregation` section asks for."""
+"""What sections of the configuration ask the scheduler for."""
 
-from pdgate.gateway.config.settings import Disaggregation
+from pdgate.gateway.config.settings import Disaggregation, Health
 from pdgate.scheduling.disaggregation import Always, Auto, Never, Rule, UncachedTokensAbove
+from pdgate.scheduling.health.breaker import Limits
 
 
 def rule_of(section: Disaggregation) -> Rule:
@@ -15,3 +16,7 @@ def rule_of(section: Disaggregation) -> Rule:
             return thresholds
         case "auto":
             return Auto(thresholds)
+
+
+def breaker_limits(section: Health) -> Limits:
+    return Limits(section.max_failures, section.retry_seconds, section.slow_start_seconds)

@@ -16,6 +16,7 @@ from pdgate.gateway.config.api_keys import ApiKeyEntry
 from pdgate.gateway.config.instances import HIGHEST_PORT, InstanceEntry, records
 from pdgate.gateway.security.headers import names
 from pdgate.protocols.instance import Instance
+from pdgate.scheduling.health.breaker import WINDOW
 
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
@@ -78,10 +79,32 @@ class Timeouts(Section):
 
 
 class Health(Section):
-    """How often engines are asked whether they are well, and how long they may think."""
+    """How often engines are asked whether they are well, and when they get no calls.
+
+    Attributes:
+        retry_seconds: Between questions while it is not well.
+        max_failures: Of calls in a row, after which an engine gets none for a moment; half of the
+            last 20 do it as well. 0 sends them always.
+        slow_start_seconds: Until an engine that comes back has its full share of the calls.
+    """
 
     interval_seconds: Seconds = 2.0
     timeout_seconds: Seconds = 2.0
+    retry_seconds: Seconds = 0.5
+    max_failures: Annotated[int, Field(ge=0, le=WINDOW)] = 3
+    slow_start_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 5.0
+
+
+class Draining(Section):
+    """How the gateway ends: new calls are refused, those that run go on.
+
+    Attributes:
+        grace_seconds: For calls that run; then they are cut.
+        notice_seconds: How long new calls are refused at least, so that who routes them notices.
+    """
+
+    grace_seconds: Seconds = 30.0
+    notice_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
 
 
 class EngineMetrics(Section):
@@ -214,6 +237,7 @@ class Settings(Section):
     kv_lease_seconds: Seconds | None = None
     timeouts: Timeouts = Timeouts()
     health: Health = Health()
+    drain: Draining = Draining()
     engine_metrics: EngineMetrics = EngineMetrics()
     api_keys: tuple[ApiKeyEntry, ...] = ()
     api_keys_file: str = ""

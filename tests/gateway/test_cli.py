@@ -21,6 +21,7 @@ SECTIONS = (
     "listen",
     "timeouts",
     "health",
+    "drain",
     "engine_metrics",
     "disaggregation",
     "admission",

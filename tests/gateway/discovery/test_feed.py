@@ -128,7 +128,7 @@ async def test_who_joins_gets_calls_without_waiting_for_the_next_round_of_probes
         assert (await running.http.get("/ready")).json() == {
             "ready": False,
             "missing": [],
-            "models": {"m": {"ready": True, "prefill": 1, "decode": 1, "plain": 0}},
+            "models": {},
             "directory": {"state": "current", "instances": 0},
         }
         await announced.join(Engine(Role.PLAIN))

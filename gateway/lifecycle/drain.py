@@ -1,0 +1,87 @@
+"""The end of a process, without losing a call.
+
+    begin() --> /ready says 503, new calls get 503 and Retry-After, on connections that close
+            --> notice_seconds later at the earliest, when no call runs: finish()
+            --> grace_seconds later, calls or not:                      finish()
+
+The listening socket stays open meanwhile: whoever routes traffic here may not have looked at
+/ready yet, and a refused connection would say less than a 503.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from time import monotonic
+
+from pdgate.protocols.errors import Draining
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 0.05
+RETRY_AFTER_SECONDS = 1
+"""Another replica can take the call at once."""
+
+
+class Drain:
+    """
+    Attributes:
+        grace_seconds, notice_seconds: See above; they may be changed until it begins.
+        began: Monotonic seconds; None while calls are taken.
+        finish: Called once, at the end of `run`.
+        pass_on: Called when it begins; for the other processes of this gateway.
+    """
+
+    def __init__(
+        self,
+        calls: Callable[[], int],
+        grace_seconds: float,
+        notice_seconds: float = 0.0,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        """`calls`: how many run."""
+        self.grace_seconds = grace_seconds
+        self.notice_seconds = notice_seconds
+        self.began: float | None = None
+        self.finish: Callable[[], None] = _nothing
+        self.pass_on: Callable[[], None] = _nothing
+        self._calls = calls
+        self._clock = clock
+        self._told = asyncio.Event()
+
+    def begin(self) -> None:
+        """Doing it again changes nothing."""
+        if self.began is not None:
+            return
+        log.info("no new calls from now on; %d run", self._calls())
+        self.began = self._clock()
+        self._told.set()
+        self.pass_on()
+
+    def refusal(self) -> Draining:
+        return Draining(
+            "the gateway is shutting down and takes no more calls",
+            retry_after_seconds=RETRY_AFTER_SECONDS,
+        )
+
+    @property
+    def over(self) -> bool:
+        """Whether the process may end."""
+        if self.began is None:
+            return False
+        seconds = self._clock() - self.began
+        if seconds >= max(self.grace_seconds, self.notice_seconds):
+            return True
+        return seconds >= self.notice_seconds and not self._calls()
+
+    async def run(self) -> None:
+        """Until it is over, or cancelled."""
+        await self._told.wait()
+        # A drain is rare and short, and what runs is a number: nobody has to tell us.
+        while not self.over:  # noqa: ASYNC110
+            await asyncio.sleep(LOOK_SECONDS)
+        if left := self._calls():
+            log.warning("%d calls still ran after %g s, and are cut", left, self.grace_seconds)
+        self.finish()
+
+
+def _nothing() -> None: ...
