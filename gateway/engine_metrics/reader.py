@@ -79,6 +79,8 @@ class Reader:
         # after 5 s) would look like an engine that does not tell.
         limits = httpx2.Limits(max_keepalive_connections=0)
         async with self._access.client(timeout=None, limits=limits) as client:
+            # The first calls should find that something is known.
+            await self.round(client)
             while True:
                 async with asyncio.TaskGroup() as round_:
                     round_.create_task(asyncio.sleep(self._interval_seconds))
