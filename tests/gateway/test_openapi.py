@@ -1,0 +1,48 @@
+"""schemathesis reads our schema, asks what it allows and what it does not, and looks at the answers.
+
+Left out: whether wrong fields are refused, as that is the engines' to say; and /ready, whose 503
+is what it is for.
+"""
+
+import asyncio
+import sys
+from pathlib import Path
+
+import pytest
+
+from pdgate.protocols.instance import Role
+from tests.support.fleet import Engine, gateway_of
+
+EXAMPLES = 15
+SECONDS = 120.0
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.usefixtures("front_end"),
+    pytest.mark.parametrize("front_end", ["hot"], indirect=True),
+]
+
+
+async def test_every_answer_is_one_that_the_schema_names(tmp_path: Path) -> None:
+    decode = Engine(Role.DECODE)
+    async with gateway_of(Engine(Role.PREFILL), decode) as gateway:
+        process = await asyncio.create_subprocess_exec(
+            *(str(Path(sys.executable).with_name("schemathesis")), "run"),
+            f"http://127.0.0.1:{gateway.port}/openapi.json",
+            *("--phases", "coverage,fuzzing", "--max-examples", str(EXAMPLES)),
+            *("--exclude-checks", "negative_data_rejection", "--exclude-path", "/ready"),
+            *("--seed", "1", "--request-timeout", "10", "--no-color"),
+            cwd=tmp_path,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        try:
+            async with asyncio.timeout(SECONDS):
+                said, _ = await process.communicate()
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+
+    assert process.returncode == 0, said.decode()
+    assert decode.calls
