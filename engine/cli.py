@@ -34,6 +34,13 @@ def engine(
     neuron_layerwise: Annotated[
         bool, typer.Option(help="Send each layer's KV as soon as it is computed (neuron).")
     ] = True,
+    neuron_whole_pages: Annotated[
+        bool,
+        typer.Option(
+            "--neuron-whole-pages",
+            help="Receive pages whole from a prefill of another --tp, and transpose (neuron).",
+        ),
+    ] = False,
     transfer: Annotated[
         str,
         typer.Option(help="KV transfer backend: shm, tcp, ...; help lists all and their options."),
@@ -103,6 +110,7 @@ def engine(
             peer=peer,
             queue=queue,
             neuron_layer_wise=neuron_layerwise,
+            neuron_whole_pages=neuron_whole_pages,
             transfer=transfer,
             transfer_options=tuple(transfer_option or ()),
             tp=tp,

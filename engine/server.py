@@ -217,6 +217,7 @@ def _connect(
             peer=settings.peer,
             queue=settings.queue,
             layer_wise=settings.neuron_layer_wise,
+            whole_pages=settings.neuron_whole_pages,
         ),
     )
 

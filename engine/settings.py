@@ -26,6 +26,8 @@ class Settings:
         queue: URL of the prefill queue (decode-first), with its options.
         neuron_layer_wise: With neuron, a request leaves layer by layer while it is computed;
             else when its first token has been sampled.
+        neuron_whole_pages: With neuron, decode has prefill send pages whole where the two split
+            the heads differently, and puts them in order; it takes the KV's memory once more.
         transfer: Which backend moves the KV.
         transfer_options: "name=value" for that backend's constructor.
         tp: Shards of the KV cache, with a memory each, as tensor parallelism splits it.
@@ -58,6 +60,7 @@ class Settings:
     peer: str = ""
     queue: str = ""
     neuron_layer_wise: bool = True
+    neuron_whole_pages: bool = False
     transfer: str = "tcp"
     transfer_options: tuple[str, ...] = ()
     tp: int = 1

@@ -22,6 +22,7 @@ from pdgate.engine.connector import Arrival, Connector, Core, Keep, Load, Pages
 from pdgate.engine.hand_over.settings import ConnectorSettings
 from pdgate.engine.layout import Layout
 from pdgate.engine.neuron import load as loading
+from pdgate.engine.neuron import whole_pages
 from pdgate.engine.neuron.peers import Address, Peers
 from pdgate.engine.neuron.send_buffer import SendBuffer
 from pdgate.engine.neuron.setup import Setup
@@ -57,16 +58,20 @@ class Neuron(Connector):
         self._core = core
         self._layout = layout
         self._settings = settings
+        shape = Shape.of(layout, settings.model)
+        wanted = settings.whole_pages and settings.role == Role.DECODE
+        self._arrivals = whole_pages.staging(shape, backend.allocate) if wanted else None
         setup = Setup(
             core=core,
             backend=backend,
             regions=regions,
-            shape=Shape.of(layout, settings.model),
+            shape=shape,
             counters=self.counters,
             batch=BATCH,
             silence_seconds=settings.patience.silence,
             ping_seconds=settings.patience.ping,
             wait_seconds=settings.lease_seconds,
+            arrivals=self._arrivals,
         )
         host, port = settings.advertised_host, settings.api_port
         self._peers = Peers(setup, address.joined(host, port))
@@ -153,6 +158,8 @@ class Neuron(Connector):
         self._peers.close()
         if self._send_buffer is not None:
             self._send_buffer.close()
+        if self._arrivals is not None:
+            self._arrivals.close()
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,8 @@ class ConnectorSettings:
         peer: "host:port" of the other engine's API, for ids that name none (neuron, static
             1P1D); empty if there is none.
         layer_wise: With neuron, a request may leave layer by layer while it is computed.
+        whole_pages: With neuron, decode has prefill send pages whole where the two split the
+            heads differently, and puts them in order; it takes the KV's memory once more.
         queue: URL of the prefill queue (decode-first).
     """
 
@@ -40,6 +42,7 @@ class ConnectorSettings:
     peer: str = ""
     queue: str = ""
     layer_wise: bool = True
+    whole_pages: bool = False
     mover: Literal["process", "threads"] = "process"
     patience: Patience = field(default_factory=Patience)
 

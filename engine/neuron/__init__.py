@@ -11,7 +11,9 @@
     transfer_engine.py  all communicators of a pairing, and what of a request goes over which
     communicator.py     two-sided transfers between two ranks, in order
     rules.py            which requests may start, as the documentation has it
-    transpose.py        whole pages put in order on arrival; the planner's slices need it not
+    lists.py            which pieces go over which communicator, in one of two ways:
+    slices.py           to where decode wants them, as the planner cuts them
+    whole_pages.py      as prefill has them; transpose.py puts them in order on arrival
 
     D  -- handshake, kv_map_init ------------->  P     once, when the two first meet
     D  -- lookup_all {uid, D's blocks} ------->  P     until P has the request

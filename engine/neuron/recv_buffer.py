@@ -28,6 +28,8 @@ from pdgate.engine.neuron.posts import CompletionToken
 from pdgate.engine.neuron.rules import State
 from pdgate.engine.neuron.setup import Setup
 from pdgate.engine.neuron.transfer_engine import ReceiveEngine
+from pdgate.engine.neuron.whole_pages import KEY
+from pdgate.transfer import descriptors
 from pdgate.transfer.base import TransferError
 from pdgate.transfer.messenger.errors import HandOverError, Why
 
@@ -120,7 +122,10 @@ class RecvBuffer:
         """Raises HandOverError, TransferError, OSError."""
         setup = self._setup
         memory = [region.descriptor for region in setup.regions]
-        ours = kv_map.as_data(setup.shape, memory, immediate=self._immediate)
+        offer = {}
+        if setup.arrivals is not None:
+            offer[KEY] = descriptors.as_data(setup.arrivals.descriptor)
+        ours = kv_map.as_data(setup.shape, memory, immediate=self._immediate, **offer)
         said = self._dealer.ask(messages.kv_map_init(ours))
         messages.raise_error(said)
         theirs = kv_map.from_data(said.get("kv_map"), setup.shape, setup.backend.name)
@@ -132,6 +137,7 @@ class RecvBuffer:
             self._immediate,
             setup.backend.allocate,
             setup.wait_seconds + setup.silence_seconds,
+            setup.arrivals,
         )
 
     def _turn(self) -> None:
@@ -235,6 +241,9 @@ class RecvBuffer:
             error = "cancelled"
         counters, core = self._setup.counters, self._setup.core
         if error is None:
+            # Every load that ends well has been received, by an engine.
+            assert self._engine is not None, "paired before the first lookup"
+            self._engine.put_in_order(load.blocks)
             counters.transfers += 1
             counters.bytes_moved += load.bytes
             if load.output is not None:

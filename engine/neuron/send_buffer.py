@@ -27,6 +27,7 @@ from pdgate.engine.neuron.setup import Setup
 from pdgate.engine.neuron.transfer_engine import SendEngine, ring_bytes
 from pdgate.engine.neuron.turns import Turns
 from pdgate.engine.neuron.wake import Wake
+from pdgate.engine.neuron.whole_pages import KEY
 from pdgate.engine.settings import WILDCARDS
 from pdgate.transfer import descriptors
 from pdgate.transfer.base import TransferError
@@ -199,7 +200,10 @@ class SendBuffer:
         if len(self._pairings) > MAX_PAIRINGS:
             self._end(next(iter(self._pairings.values())), TransferError("too many peers"))
         memory = [region.descriptor for region in setup.regions]
-        said = kv_map.as_data(setup.shape, memory, ring=descriptors.as_data(ring.descriptor))
+        whole = {KEY: True} if engine.whole_pages else {}
+        said = kv_map.as_data(
+            setup.shape, memory, ring=descriptors.as_data(ring.descriptor), **whole
+        )
         return messages.kv_map_answer(said)
 
     def _lookup_all(self, identity: bytes, uid: str, to: Sequence[int | None]) -> Message:

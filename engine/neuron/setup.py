@@ -16,6 +16,7 @@ class Setup:
         batch: Requests that may transfer at once.
         silence_seconds: Without a word or byte from a peer until it is held for dead.
         ping_seconds: Between two signs of life that we ask for while a peer writes.
+        arrivals: Where whole pages may arrive (decode), if there is such a place.
         wait_seconds: That pages wait for a reader, and a reader for pages.
     """
 
@@ -28,3 +29,4 @@ class Setup:
     silence_seconds: float
     ping_seconds: float
     wait_seconds: float
+    arrivals: Region | None = None

@@ -1,8 +1,10 @@
 """All communicators between one P and one D, and what of a request goes over which.
 
-Both ends post the same lists in the same order: layer by layer, and within a layer pair of
-ranks by pair of ranks. So P may begin with the first layers while it computes the last ones
-(a gate for each), and D need not know whether it does.
+Both ends post the same lists in the same order, layer by layer. So P may begin with the first
+layers while it computes the last ones (a gate for each), and D need not know whether it does.
+
+    slices.py        into D's pages, at once
+    whole_pages.py   into D's staging, if D has one and the two split the heads differently
 """
 
 from collections.abc import Callable, Sequence
@@ -10,15 +12,13 @@ from typing import Final
 
 from pdgate.engine.neuron.communicator import RING_BYTES, Receiver, Sender
 from pdgate.engine.neuron.ground import Ground
-from pdgate.engine.neuron.kv_map import KvMap, Scheme
-from pdgate.engine.neuron.posts import CompletionToken, Gate, Pieces
+from pdgate.engine.neuron.kv_map import KvMap
+from pdgate.engine.neuron.lists import Lists
+from pdgate.engine.neuron.posts import CompletionToken, Gate
+from pdgate.engine.neuron.slices import Slices
+from pdgate.engine.neuron.whole_pages import KEY, WholePages, offered
 from pdgate.transfer.base import Region, TransferError
 from pdgate.transfer.messenger.shape import Shape
-from pdgate.transfer.plan.pair import BadBlocks, Pair
-from pdgate.transfer.plan.segments import Segments
-
-Ends = tuple[int, int]
-"""Tensor-parallel rank of P, and of D."""
 
 IMMEDIATES: Final = 128
 """That D sets aside for a P: one for each of its ranks."""
@@ -33,26 +33,39 @@ class SendEngine:
 
     Args:
         ring: Ours, `ring_bytes` long.
+
+    Attributes:
+        whole_pages: Whether pages travel whole, which D is to be told.
     """
 
     def __init__(
         self, ground: Ground, ours: Shape, regions: Sequence[Region], theirs: KvMap, ring: Region
     ) -> None:
         """Raises HandOverError."""
-        self._scheme = _scheme(ours, theirs, [region.descriptor.length for region in regions])
+        staging = offered(ours, theirs)
+        self.whole_pages = staging is not None
+        self._lists: Lists
+        if staging is None:
+            lengths = [region.descriptor.length for region in regions]
+            memory = theirs.memory
+            there = [one.length for one in memory]
+            self._lists = Slices(ours, theirs.shape, lengths, there)
+        else:
+            memory = [staging]
+            self._lists = WholePages(ours, theirs.shape)
         self._ring = ring
         first = theirs.immediate()
         self._ends = {
             (p, d): Sender(
                 ground,
                 regions[p],
-                theirs.memory[d],
+                memory[d],
                 first + p,
                 ring,
                 number * RING_BYTES,
                 number,
             )
-            for number, (p, d) in enumerate(_all_ends(ours, theirs.shape))
+            for number, (p, d) in enumerate(self._lists.ends)
         }
 
     def send(
@@ -64,8 +77,8 @@ class SendEngine:
         token: CompletionToken,
     ) -> None:
         """`blocks` are ours, `to` are D's; a gate per layer. Raises BadBlocks, nothing posted."""
-        for ends, segments, layer in _parts(self._scheme, uid, blocks, to):
-            self._ends[ends].post(Pieces(segments.source, segments.length), token, gates[layer])
+        for one in self._lists.sent(uid, blocks, to):
+            self._ends[one.ends].post(one.pieces, token, gates[one.layer])
 
     def pump(self) -> None:
         for end in self._ends.values():
@@ -94,6 +107,7 @@ class ReceiveEngine:
     Args:
         immediate: The first of IMMEDIATES that nobody else uses.
         allocate: Makes memory of the backend's.
+        arrivals: Where whole pages may arrive, if we have such a place.
     """
 
     def __init__(
@@ -105,17 +119,27 @@ class ReceiveEngine:
         immediate: int,
         allocate: Callable[[int], Region],
         landing_seconds: float,
+        arrivals: Region | None = None,
     ) -> None:
         """Raises HandOverError, TransferError, OSError."""
-        lengths = [region.descriptor.length for region in regions]
-        prefill = [one.length for one in theirs.memory]
-        self._scheme = Scheme(theirs.shape, ours, prefill, lengths)
+        self._regions = regions
+        self._arrivals = arrivals
+        self._whole = None
+        self._lists: Lists
+        local = list(regions)
+        if arrivals is not None and theirs.extra.get(KEY) is True:
+            local = [arrivals]
+            self._lists = self._whole = WholePages(theirs.shape, ours)
+        else:
+            lengths = [region.descriptor.length for region in regions]
+            there = [one.length for one in theirs.memory]
+            self._lists = Slices(theirs.shape, ours, there, lengths)
         ring = theirs.ring()
         self._staging = allocate(ring_bytes(theirs.shape, ours))
         self._ends = {
             (p, d): Receiver(
                 ground,
-                regions[d],
+                local[d],
                 immediate + p,
                 self._staging,
                 ring,
@@ -123,7 +147,7 @@ class ReceiveEngine:
                 number,
                 landing_seconds,
             )
-            for number, (p, d) in enumerate(_all_ends(theirs.shape, ours))
+            for number, (p, d) in enumerate(self._lists.ends)
         }
 
     def receive(
@@ -134,8 +158,13 @@ class ReceiveEngine:
         token: CompletionToken,
     ) -> None:
         """`blocks` are ours, `of` are P's. Raises BadBlocks, nothing posted."""
-        for ends, segments, _ in _parts(self._scheme, uid, of, blocks):
-            self._ends[ends].post(Pieces(segments.destination, segments.length), token)
+        for one in self._lists.received(uid, of, blocks):
+            self._ends[one.ends].post(one.pieces, token)
+
+    def put_in_order(self, blocks: Sequence[int | None]) -> None:
+        """All of a `receive` has landed, and is to be found in the pages from now on."""
+        if self._whole is not None and self._arrivals is not None:
+            self._whole.put_in_order(self._arrivals, self._regions, blocks)
 
     def pump(self) -> None:
         for end in self._ends.values():
@@ -148,37 +177,3 @@ class ReceiveEngine:
     def close(self) -> None:
         """After it has ended."""
         self._staging.close()
-
-
-def _scheme(ours: Shape, theirs: KvMap, lengths: Sequence[int]) -> Scheme:
-    return Scheme(ours, theirs.shape, lengths, [one.length for one in theirs.memory])
-
-
-def _all_ends(prefill: Shape, decode: Shape) -> list[Ends]:
-    return [(p, d) for p in range(prefill.tp) for d in range(decode.tp)]
-
-
-def _parts(
-    scheme: Scheme, uid: str, source: Sequence[int], destination: Sequence[int | None]
-) -> list[tuple[Ends, Segments, int]]:
-    """(ends, what moves, layer), the same at both ends. Raises BadBlocks."""
-    if len(destination) > len(source):
-        raise BadBlocks(f"{len(destination)} blocks to fill from {len(source)}")
-    there = next((n for n, one in enumerate(destination) if one is not None), len(destination))
-    to = [one for one in destination[there:] if one is not None]
-    if there + len(to) != len(destination):
-        raise BadBlocks("blocks that are there already come first")
-    if not to:
-        return []
-    # What precedes is not looked at; both lists hold a sequence from its token 0 on.
-    wanted = [0] * there + to
-    tokens = range(there * scheme.block_tokens, len(wanted) * scheme.block_tokens)
-    return [
-        (_ends_of(pair), pair.segments(source, wanted, tokens, range(layer, layer + 1)), layer)
-        for layer in range(scheme.layers)
-        for pair in scheme.pairs(uid)
-    ]
-
-
-def _ends_of(pair: Pair) -> Ends:
-    return pair.link.source.tp, pair.link.destination.tp

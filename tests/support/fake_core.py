@@ -48,6 +48,7 @@ class FakeCore:
     mover: Literal["process", "threads"] = "threads"
     patience: Patience = field(default_factory=Patience)
     kv_port: int = 0
+    whole_pages: bool = False
     results: "queue.Queue[tuple[str, str | None]]" = field(default_factory=queue.Queue)
     handed: list[tuple[str, int]] = field(default_factory=list)
     given_up: "queue.Queue[tuple[str, str]]" = field(default_factory=queue.Queue)
@@ -74,6 +75,7 @@ class FakeCore:
             queue=self.prefill_queue,
             mover=self.mover,
             patience=self.patience,
+            whole_pages=self.whole_pages,
         )
         try:
             self.connector: Connector = connect(
