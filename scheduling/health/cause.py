@@ -1,7 +1,7 @@
 """Whose fault it is that a leg failed.
 
     call        the engine said so itself (4xx), or we did before asking it
-    load        the engine is well and full (503)
+    load        the engine is well and full (503), or its queue longer than KV is kept
     engine      it took the call and failed, or fell silent
     transport   there was no connection to be had
     ours        anything else
@@ -19,6 +19,7 @@ from pdgate.protocols.errors import (
     EngineRefused,
     EngineRejected,
     GatewayError,
+    KvExpired,
 )
 
 
@@ -34,7 +35,7 @@ def cause_of(error: GatewayError) -> Cause:
     match error:
         case EngineRefused():
             return Cause.TRANSPORT
-        case EngineBusy():
+        case EngineBusy() | KvExpired():
             return Cause.LOAD
         case EngineFailed():
             return Cause.ENGINE

@@ -28,6 +28,7 @@ from typing import Final, TypeAlias
 from pdgate.forwarders import registry
 from pdgate.forwarders.base import Answer, Leg, Mode, Sink
 from pdgate.forwarders.execution import Execution, Way
+from pdgate.forwarders.lives import Lives
 from pdgate.forwarders.ownership import KvLedger
 from pdgate.forwarders.record import Record
 from pdgate.forwarders.retrying import OnPrefillFailure, Retrying
@@ -303,12 +304,14 @@ class Crossing:
         self._mode = mode
         self._lease_seconds = lease_seconds
         self.ledger = KvLedger(clock)
+        self.lives = Lives()
         self._execution = Execution(
             self.scheduler,
             self._way_of,
             engines,
             retrying=Retrying(max_attempts, on_prefill_failure, retry_seconds),
             ledger=self.ledger,
+            lives=self.lives,
         )
 
     async def ask(self, call: Call) -> Told:
