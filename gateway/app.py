@@ -4,7 +4,7 @@ They are declared here all the same, so that the OpenAPI schema names them and a
 method is answered 405.
 """
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
@@ -16,12 +16,10 @@ from starlette.exceptions import HTTPException
 
 from pdgate import __version__
 from pdgate.gateway import errors, openapi
-from pdgate.gateway.admin.status import SharedStatus
 from pdgate.gateway.debug import RecentCalls
-from pdgate.gateway.discovery.status import Status
 from pdgate.gateway.lifecycle.drain import Drain
 from pdgate.gateway.probe import Prober
-from pdgate.gateway.readiness import of_model, readiness
+from pdgate.gateway.readiness import Note, of_model, readiness
 from pdgate.gateway.security.door import Door
 from pdgate.protocols.call import CHAT, COMPLETIONS, Headers
 from pdgate.protocols.errors import GatewayError, NotFound
@@ -37,16 +35,14 @@ def create_app(
     running: Running,
     recent: RecentCalls | None,
     call_id: Callable[[Headers], str],
-    directory: Status | None = None,
+    notes: Mapping[str, Note],
     door: Door | None = None,
-    shared: SharedStatus | None = None,
     drain: Drain | None = None,
 ) -> FastAPI:
     """
     `running` is the block in which the gateway has its connections and probes; `call_id`
-    names what is refused, as intake names calls; `directory` is where engines announce
-    themselves, if anywhere; `shared` is what replicas share, if they do; `drain` ends
-    the process.
+    names what is refused, as intake names calls; `notes` are told on /ready by their names;
+    `drain` ends the process.
     """
 
     @asynccontextmanager
@@ -77,10 +73,8 @@ def create_app(
             said["ready"] = of_model(instances, model)["ready"]
         if drain is not None and drain.began is not None:
             said["ready"], said["draining"] = False, True
-        if directory is not None:
-            said["directory"] = directory.as_json()
-        if shared is not None:
-            said["redis"] = shared.as_json()
+        found = {name: note.as_json() for name, note in notes.items()}
+        said |= {name: told for name, told in found.items() if told is not None}
         return JSONResponse(said, 200 if said["ready"] else 503)
 
     @app.get("/v1/models", responses={status: openapi.refusal(status) for status in (400, 401)})

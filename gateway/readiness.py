@@ -9,13 +9,21 @@ probes have found. The numbers are of engines that calls may be sent to now; amo
 doubted ones if there are no others (scheduling/lineup.py), as their calls are served.
 """
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 from pdgate.protocols.errors import GatewayError
 from pdgate.protocols.instance import Role
 from pdgate.scheduling.instances import Instances
 
 ROLES = (Role.PREFILL, Role.DECODE, Role.PLAIN)
+
+
+class Note(Protocol):
+    """What /ready tells beside that, of something without which calls are served all the same."""
+
+    def as_json(self) -> Mapping[str, Any] | None:
+        """Without names and addresses, as /ready is for everybody. None for nothing to tell."""
 
 
 def readiness(instances: Instances) -> dict[str, Any]:

@@ -41,6 +41,7 @@ from pdgate.gateway.debug import RecentCalls, no_headers, path_headers
 from pdgate.gateway.discovery.adopt import adopter
 from pdgate.gateway.discovery.feed import Feed
 from pdgate.gateway.discovery.status import Status
+from pdgate.gateway.engine_metrics.prefill_queue import PrefillQueue
 from pdgate.gateway.intake import Intake
 from pdgate.gateway.kv_metrics import KvMetrics
 from pdgate.gateway.lifecycle.drain import Drain
@@ -164,8 +165,14 @@ def build(
                 task.cancel()
 
     registry = registry_of(shared or counted)
+    notes = {
+        "directory": status,
+        "redis": redis,
+        "prefill_queue": None if watch is None else PrefillQueue(watch.reader),
+    }
+    told = {name: note for name, note in notes.items() if note is not None}
     app = create_app(
-        instances, prober, registry, running, recent, intake.call_id, status, door, redis, drain
+        instances, prober, registry, running, recent, intake.call_id, told, door, drain
     )
     if settings.admin_token_file:
         app.include_router(routes(dial, read_token(settings.admin_token_file)))

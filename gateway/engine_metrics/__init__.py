@@ -4,4 +4,5 @@ page.py        bytes of a page -> Page, reading only the families that somebody 
 families.py    which families those are, per engine
 counters.py    what an engine has counted, and what is new between two pages
 reader.py      asks every engine every few seconds
+prefill_queue  whether they reach the queue of decode-first
 """

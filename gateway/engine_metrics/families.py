@@ -41,7 +41,7 @@ COUNTERS: Final[Mapping[bytes, str]] = {
 }
 """Family -> field of Counters."""
 
-RUNNING, WAITING, KV_USED = "running", "waiting", "kv_used"
+RUNNING, WAITING, KV_USED, QUEUE_UP = "running", "waiting", "kv_used", "queue_up"
 
 GAUGES: Final[Mapping[bytes, str]] = {
     b"vllm:num_requests_running": RUNNING,
@@ -50,5 +50,6 @@ GAUGES: Final[Mapping[bytes, str]] = {
     b"sglang:num_running_reqs": RUNNING,
     b"sglang:num_queue_reqs": WAITING,
     b"sglang:token_usage": KV_USED,
+    b"pdgate_prefill_queue_up": QUEUE_UP,
 }
 """Family -> field of Page."""

@@ -21,6 +21,7 @@ from pdgate.gateway.engine_metrics.families import (
     COUNTERS,
     GAUGES,
     KV_USED,
+    QUEUE_UP,
     RUNNING,
     SOURCES,
     WAITING,
@@ -35,6 +36,7 @@ class Page:
         running, waiting: Requests, now.
         kv_used: Share of KV pages that somebody holds, 0..1.
         block_tokens: Tokens in a KV page.
+        queue_up: Whether it reaches the prefill queue, if it has one.
     """
 
     counters: Counters = field(default_factory=Counters)
@@ -42,6 +44,7 @@ class Page:
     waiting: int | None = None
     kv_used: float | None = None
     block_tokens: int | None = None
+    queue_up: bool | None = None
 
 
 def parse(page: bytes, rank: int | None = None) -> Page:
@@ -62,13 +65,15 @@ def parse(page: bytes, rank: int | None = None) -> Page:
         if meant is not None and value is not None:
             found[meant] = found.get(meant, 0.0) + value
             times[meant] = times.get(meant, 0) + 1
-    running, waiting, used = (found.pop(gauge, None) for gauge in (RUNNING, WAITING, KV_USED))
+    gauges = (RUNNING, WAITING, KV_USED, QUEUE_UP)
+    running, waiting, used, queue_up = (found.pop(gauge, None) for gauge in gauges)
     return Page(
         Counters(**found),
         None if running is None else int(running),
         None if waiting is None else int(waiting),
         None if used is None else min(1.0, max(0.0, used / times[KV_USED])),
         block_tokens,
+        None if queue_up is None else queue_up >= times[QUEUE_UP],
     )
 
 

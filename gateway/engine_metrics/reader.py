@@ -101,13 +101,16 @@ class Reader:
         reading = self.readings.get(instance_id)
         return None if reading is None else self._clock() - reading.at
 
+    def is_fresh(self, instance_id: str) -> bool:
+        age = self.age_seconds(instance_id)
+        return age is not None and age <= STALE_INTERVALS * self._interval_seconds
+
     async def _ask(self, client: httpx2.AsyncClient, candidate: Candidate) -> None:
         instance = candidate.instance
         page = await self._told(client, instance)
         if isinstance(page, str):
             self._complain(instance.id, page)
-            age = self.age_seconds(instance.id)
-            if age is None or age > STALE_INTERVALS * self._interval_seconds:
+            if not self.is_fresh(instance.id):
                 candidate.status = None
             return
         # Whoever is at another address by now has not told this.
