@@ -38,6 +38,7 @@ from pdgate.protocols.errors import (
     EngineFailed,
     EngineRefused,
     GatewayError,
+    GenerationsDiffer,
     KvExpired,
     NoInstance,
 )
@@ -156,6 +157,9 @@ class Execution:
                 return
         try:
             reserved = attempt.reserve(Role.PREFILL)
+        except GenerationsDiffer:
+            # No engine is missing that would come back: decode would read all prompts for ever.
+            raise
         except NoInstance:
             decode = self._stand_in(attempt) if self._retrying.decode_stands_in else None
             if decode is None:

@@ -14,6 +14,7 @@ from pdgate.protocols.errors import (
     EngineGaveUp,
     EngineRefused,
     EngineTooSlow,
+    GenerationsDiffer,
     NoInstance,
 )
 from pdgate.protocols.instance import Role
@@ -131,6 +132,18 @@ async def test_else_there_is_nobody(policy: OnPrefillFailure) -> None:
     told = await crossing.ask(chat())
 
     assert isinstance(told.error, NoInstance)
+
+
+async def test_for_engines_that_do_not_understand_each_other_nobody_stands_in() -> None:
+    """It is a mistake in the fleet, which a slow answer would hide."""
+    p0 = replace(P0, protocol="neuron", generation="zmq")
+    d0 = replace(D0, protocol="neuron", generation="nixl")
+    engines = Scripted(d0=OK)
+
+    told = await Crossing(engines, p0, d0).ask(chat())
+
+    assert isinstance(told.error, GenerationsDiffer)
+    assert engines.visits == []
 
 
 async def test_a_decode_that_cannot_read_prompts_is_not_sent_one() -> None:
