@@ -40,11 +40,11 @@ class Site:
     gateways: dict[str, Gateway]
 
     def says(self, gateway: str, of: str, state: str) -> None:
-        """Waits until /ready has this state of the directory or the Redis."""
+        """Waits until /ready has this state of the directory, the Redis or the queue."""
 
         def said() -> bool:
-            found: Any = self.gateways[gateway].ready()[of]
-            return bool(found["state"] == state)
+            found: Any = self.gateways[gateway].ready().get(of)
+            return found is not None and bool(found["state"] == state)
 
         self.wait_until(said, f"{of} {state} on /ready")
 
@@ -108,7 +108,8 @@ def running_site(folder: Path) -> Iterator[Site]:
         decode = [started(fleet, redis, "decode", *listed) for _ in range(2)]
         flags = [word for one in prefill for word in ("--prefill", one.url)]
         flags += [word for one in decode for word in ("--decode", one.url)]
-        known = ("--pdd-protocol", PROTOCOL, "--redis", redis.url)
+        often = ("--engine-metrics-interval", "0.2")
+        known = ("--pdd-protocol", PROTOCOL, "--redis", redis.url, *often)
         with fleet.serve(*known, *flags) as static, fleet.serve(*known, *listed) as dynamic:
             gateways = {"static": static, "dynamic": dynamic}
             yield Site(fleet, redis, etcd, prefill, decode, gateways)

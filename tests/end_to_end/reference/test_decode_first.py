@@ -79,11 +79,13 @@ def test_redis_may_be_away_and_nothing_is_lost(site: Site, empty: bool) -> None:
         with asking(site, f"late {empty}"):
             site.wait_until(lambda: site.loading() >= CALLS, "calls that wait")
             site.says("static", "redis", "degraded")
+            site.says("static", "prefill_queue", "degraded")
             if empty:
                 site.redis.forget()
             site.redis.start()
     site.is_through()
     site.says("static", "redis", "current")
+    site.says("static", "prefill_queue", "current")
 
 
 def test_etcd_may_be_away_and_calls_go_on(site: Site) -> None:
