@@ -4,14 +4,17 @@ The likeliest cause, not a proof: an engine counts what happened, not why.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
 from pdgate.gateway.engine_metrics.counters import Counters
+from pdgate.gateway.engine_metrics.page import Page
 
 
 class Cause(StrEnum):
     NO_CONNECTOR = "no_connector"
+    BLOCK_SIZE_DIFFERS = "block_size_differs"
     LOADS_FAIL = "loads_fail"
     LEASES_EXPIRE = "leases_expire"
     KV_IGNORED = "kv_ignored"
@@ -22,14 +25,16 @@ class Cause(StrEnum):
 HINTS: Final[Mapping[Cause, str]] = {
     Cause.NO_CONNECTOR: "it runs without the KV connector of its protocol: look at how it was "
     "started (vLLM: --kv-transfer-config)",
+    Cause.BLOCK_SIZE_DIFFERS: "its KV blocks have another size than those of any prefill engine: start "
+    "both with the same block size",
     Cause.LOADS_FAIL: "its loads fail, and it computes what it could not load: its log says why "
-    "(block size, model or version unlike prefill's, or prefill cannot be reached)",
+    "(model or version unlike prefill's, or prefill cannot be reached)",
     Cause.LEASES_EXPIRE: "prefill's leases end before it reads: raise the lease, or give decode "
     "more room",
     Cause.KV_IGNORED: "it has a connector, which takes no notice of the KV that calls name: look "
     "at its role (vLLM: kv_role), and whether its connector is that of pdd_protocol",
-    Cause.KV_INCOMPLETE: "only a part of each prompt arrives: compare block size, chunk size and "
-    "prefix hash seed with prefill's",
+    Cause.KV_INCOMPLETE: "only a part of each prompt arrives: compare chunk size and prefix hash "
+    "seed with prefill's",
     Cause.READ_LATE: "its pages were read after their lease had ended: such answers may be wrong; "
     "raise the lease, or give decode more room",
 }
@@ -38,15 +43,29 @@ LOADS_ARE_COUNTED: Final = frozenset({"vllm-nixl", "vllm-kvt", "decode-first"})
 """Protocols whose connectors, all that we know, show a counter of loads from the start."""
 
 
-def why_recomputed(counters: Counters, grew: Counters, protocol: str, expired: float) -> Cause:
+@dataclass(frozen=True, slots=True)
+class Prefills:
+    """What the prefill engines of a protocol have in common, as their last pages say.
+
+    Attributes:
+        expired: Prompts that they have lately kept for nobody.
+        block_tokens: Sizes of their KV blocks; empty if they do not say.
     """
-    `counters` are those of the engine's last page, `grew` what is new of them; `expired`: prompts
-    that prefill engines of its protocol have lately kept for nobody.
-    """
+
+    expired: float = 0.0
+    block_tokens: frozenset[int] = frozenset()
+
+
+def why_recomputed(page: Page, grew: Counters, protocol: str, prefills: Prefills) -> Cause:
+    """`page` is the engine's last one, `grew` what is new of its counters."""
+    counters, expired = page.counters, prefills.expired
+    sizes = prefills.block_tokens
+    if counters.loads is None and protocol in LOADS_ARE_COUNTED and not grew.transferred:
+        return Cause.NO_CONNECTOR
+    if page.block_tokens is not None and sizes and page.block_tokens not in sizes:
+        return Cause.BLOCK_SIZE_DIFFERS
     if grew.transferred:
         return Cause.LEASES_EXPIRE if expired else Cause.KV_INCOMPLETE
-    if counters.loads is None and protocol in LOADS_ARE_COUNTED:
-        return Cause.NO_CONNECTOR
     if expired:
         return Cause.LEASES_EXPIRE
     return Cause.LOADS_FAIL if grew.loads_failed else Cause.KV_IGNORED

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from pdgate.gateway.engine_metrics.counters import Counters
 from pdgate.gateway.engine_metrics.page import Page
-from pdgate.gateway.verification.causes import HINTS, Cause, why_recomputed
+from pdgate.gateway.verification.causes import HINTS, Cause, Prefills, why_recomputed
 from pdgate.gateway.verification.window import Given, Result, judge
 from pdgate.protocols.instance import Role
 from pdgate.scheduling.candidate import Candidate
@@ -43,7 +43,7 @@ class Window:
     Attributes:
         url: Where the engine is; at another address it is another one.
         start, given: Both accounts when it was opened.
-        latest: The engine's, on the last page.
+        latest: The last page.
         doubted: It was looked at once, and left open to be sure.
         expired: New on the last page.
     """
@@ -51,7 +51,7 @@ class Window:
     url: str
     start: Counters
     given: Given
-    latest: Counters
+    latest: Page
     doubted: bool = False
     expired: float = 0.0
 
@@ -75,11 +75,11 @@ class Verifier:
         window = self._windows.get(instance_id)
         if window is not None and window.url != url:
             window = None
-        new = None if window is None else counters.since(window.latest)
+        new = None if window is None else counters.since(window.latest.counters)
         if window is None or new is None:
-            self._windows[instance_id] = Window(url, counters, given, counters)
+            self._windows[instance_id] = Window(url, counters, given, page)
             return
-        window.latest = counters
+        window.latest = page
         tally = self.tallies.setdefault(instance_id, Tally())
         if candidate.instance.role.serves(Role.PREFILL):
             self._count_leases(candidate, tally, window, new)
@@ -88,20 +88,20 @@ class Verifier:
 
     def _judge(self, candidate: Candidate, tally: Tally, window: Window, given: Given) -> None:
         # Both grow within one life, and every page of it has been compared with the one before.
-        grew = window.latest.since(window.start) or Counters()
+        grew = window.latest.counters.since(window.start) or Counters()
         verdict = judge(grew, window.given, given, doubted=window.doubted)
         if verdict is None:
             window.doubted = given.handed_over > window.given.handed_over
             return
-        window.start, window.given, window.doubted = window.latest, given, False
+        window.start, window.given, window.doubted = window.latest.counters, given, False
         tally.tokens[Result.VERIFIED] += verdict.verified
         tally.tokens[Result.RECOMPUTED] += verdict.recomputed
         tally.tokens[Result.UNVERIFIABLE] += verdict.unverifiable
         tally.last = verdict.result or tally.last
         instance = candidate.instance
         if verdict.result is Result.RECOMPUTED:
-            expired = self._expired_lately(instance.protocol)
-            cause = why_recomputed(window.latest, grew, instance.protocol, expired)
+            prefills = self._prefills(instance.protocol)
+            cause = why_recomputed(window.latest, grew, instance.protocol, prefills)
             self._complain(candidate, tally, cause)
         elif verdict.result is Result.VERIFIED and tally.complaint is not Cause.READ_LATE:
             self._complain(candidate, tally, None)
@@ -117,12 +117,18 @@ class Verifier:
         elif tally.complaint is Cause.READ_LATE and new.first_tokens:
             self._complain(candidate, tally, None)
 
-    def _expired_lately(self, protocol: str) -> float:
-        return sum(
-            window.expired
+    def _prefills(self, protocol: str) -> Prefills:
+        windows = [
+            window
             for instance_id, window in self._windows.items()
             if (candidate := self._instances.get(instance_id)) is not None
             and candidate.instance.protocol == protocol
+            and candidate.instance.role.serves(Role.PREFILL)
+        ]
+        sizes = (window.latest.block_tokens for window in windows)
+        return Prefills(
+            sum(window.expired for window in windows),
+            frozenset(size for size in sizes if size is not None),
         )
 
     def _complain(self, candidate: Candidate, tally: Tally, cause: Cause | None) -> None:

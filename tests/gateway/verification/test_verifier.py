@@ -20,6 +20,7 @@ class Scene:
     def __init__(self, **always: float) -> None:
         self.instances = fleet(P0, D0)
         self.verifier = Verifier(self.instances)
+        self.block_tokens: dict[str, int] = {}
         zero = dict.fromkeys(("computed", "cached", "transferred", "first_tokens"), 0.0)
         self._counted = {"p0": zero | {"expired": 0.0, "read_late": 0.0}, "d0": zero | always}
         self.see("p0")
@@ -35,7 +36,8 @@ class Scene:
         counted = self._counted[instance_id]
         for name, number in new.items():
             counted[name] = counted.get(name, 0.0) + number
-        self.verifier.sees(self.candidate(instance_id), Page(Counters(**counted)))
+        page = Page(Counters(**counted), block_tokens=self.block_tokens.get(instance_id))
+        self.verifier.sees(self.candidate(instance_id), page)
         return self.verifier.tallies.get(instance_id)
 
     def restart(self, instance_id: str, **counted: float) -> None:
@@ -86,6 +88,17 @@ def test_the_likeliest_cause_is_named(
     scene.see("p0", expired=expired)
 
     assert scene.call(computed=100, **new).complaint is cause
+
+
+def test_blocks_of_another_size_are_named() -> None:
+    scene = Scene(loads=0)
+    scene.block_tokens = {"p0": 16, "d0": 32}
+    scene.see("p0")
+
+    assert scene.call(computed=100, loads_failed=1).complaint is Cause.BLOCK_SIZE_DIFFERS
+
+    scene.block_tokens["d0"] = 16
+    assert scene.call(computed=100, loads_failed=1).complaint is Cause.LOADS_FAIL
 
 
 def test_a_complaint_is_logged_once_per_change(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,0 +1,21 @@
+"""The page on verification names every result and every cause."""
+
+import pytest
+
+from pdgate.gateway.verification.causes import HINTS, Cause
+from pdgate.gateway.verification.window import Result
+from tests.docs.pages import DOCS, code, table
+
+PAGE = DOCS / "operations" / "verification.md"
+
+pytestmark = pytest.mark.source
+
+
+def test_the_page_explains_every_label_value() -> None:
+    named = {code(row[0])[0] for row in table(PAGE) if row[0].startswith("`")}
+
+    assert named - {"pdgate engine"} == {*Result, *Cause}
+
+
+def test_every_cause_has_a_hint() -> None:
+    assert HINTS.keys() == set(Cause)
