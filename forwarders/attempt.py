@@ -14,13 +14,15 @@ from pdgate.forwarders.merged import Merging
 from pdgate.forwarders.ownership import Ownership
 from pdgate.forwarders.record import DISAGGREGATED, Record, Report
 from pdgate.forwarders.tried import Tried
+from pdgate.forwarders.watched import Watched
 from pdgate.protocols import openai
 from pdgate.protocols.call import Call, Json
 from pdgate.protocols.errors import EngineGaveUp, NoInstance
 from pdgate.protocols.instance import Instance, Role
+from pdgate.scheduling.watch import Watch
 
-Begun = Callable[[float], None]
-"""Told when a stream begins, and how many seconds after its leg."""
+Begun = Callable[[float], Watch | None]
+"""Told when a stream begins, and how many seconds after its leg; returns who watches it."""
 
 Deliver = Callable[[Answer, Record], Awaitable[None]]
 """Relays the answer to the client; notes in the record when the first byte is committed."""
@@ -148,5 +150,7 @@ class Attempt:
                     self._engines.handed_over(leg.to)
                 # Any other answer begins when it is whole, which says nothing of the prompt.
                 if self.call.streams:
-                    begun(noted.first_byte - noted.started)
+                    watch = begun(noted.first_byte - noted.started)
+                    if watch is not None:
+                        answer = Watched(answer, watch, record.clock)
                 await (deliver or self.deliver)(answer, record)

@@ -33,6 +33,7 @@ from pdgate.protocols.call import COMPLETIONS, Call, Headers, Json
 from pdgate.protocols.errors import GatewayError
 from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.disaggregation import Decision
+from pdgate.scheduling.watch import Watch
 
 
 class Mode(StrEnum):
@@ -188,11 +189,14 @@ class Reserved(Protocol):
 
     instance: Instance
 
-    def has_read(self, seconds: float) -> None:
-        """It took so long to read the prompt, and what it had to read before."""
+    def has_read(self, seconds: float) -> Watch | None:
+        """It took so long to read the prompt, and what it had to read before.
 
-    def has_loaded(self, seconds: float) -> None:
-        """It took so long to take over the KV that prefill had computed."""
+        Returns who is to be told of the pieces of a stream that begins with this, if anybody.
+        """
+
+    def has_loaded(self, seconds: float) -> Watch | None:
+        """It took so long to take over the KV that prefill had computed; returns the same."""
 
     def end(self) -> None: ...
 

@@ -27,6 +27,7 @@ from pdgate.forwarders.ungrouped import ungrouped
 from pdgate.protocols.call import Json
 from pdgate.protocols.errors import EngineRefused, GatewayError
 from pdgate.protocols.instance import Instance, Role
+from pdgate.scheduling.watch import Watch
 
 Cross = Callable[..., Awaitable[None]]
 """Forwarder, attempt, prefill and decode, both reserved."""
@@ -94,11 +95,11 @@ async def rendezvous(
 async def delegate(
     forwarder: Delegation, attempt: Attempt, prefill: Reserved, decode: Reserved
 ) -> None:
-    def begun(seconds: float) -> None:
+    def begun(seconds: float) -> Watch | None:
         # Nobody here can tell prefill's part of that time from decode's.
         prefill.has_read(seconds)
-        decode.has_loaded(0.0)
         prefill.end()
+        return decode.has_loaded(0.0)
 
     leg = forwarder.leg(attempt.call, prefill.instance, decode.instance)
     await attempt.answer(leg, Role.DECODE, begun)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from pdgate.protocols.instance import Instance
 from pdgate.scheduling.health.breaker import Breaker, State
+from pdgate.scheduling.pace import Pace
 from pdgate.scheduling.speed import Speed
 from pdgate.scheduling.status import Status
 
@@ -28,6 +29,10 @@ class Candidate:
         unread_tokens: Of these, what it has still to compute itself.
         reading: How long it takes to read what was unread when a call came.
         loading: How long it takes, as decode, from the end of prefill to the first token.
+        answering: Calls for which it makes tokens now, as far as can be seen.
+        read_tokens: All prompt tokens that it has ever computed itself.
+        pace: By how much its streams are held up by what it reads.
+        watched: Streams of which pace is learnt just now.
         whole_calls: Calls whose prompt was its own to compute, since we know it.
         handed_over: Calls that it answered with KV of a prefill engine, since we know it.
         status: What it says of its own load; None while nothing (recent) is known.
@@ -48,6 +53,10 @@ class Candidate:
     unread_tokens: int = 0
     reading: Speed = field(default_factory=Speed)
     loading: Speed = field(default_factory=lambda: Speed(level=True))
+    answering: int = 0
+    read_tokens: int = 0
+    pace: Pace = field(default_factory=Pace)
+    watched: int = 0
     whole_calls: int = 0
     handed_over: int = 0
     status: Status | None = None

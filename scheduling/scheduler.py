@@ -9,8 +9,7 @@ The account falls with the block, whatever ends it, so it cannot drift.
 """
 
 from collections.abc import Callable, Collection, Sequence
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from pdgate.protocols.call import Call
 from pdgate.protocols.errors import GatewayError, GenerationsDiffer, NoInstance
@@ -18,80 +17,13 @@ from pdgate.protocols.instance import GENERATIONS_APART, Instance, Role
 from pdgate.scheduling.candidate import Candidate
 from pdgate.scheduling.disaggregation import Always, Decision, Rule, Taken
 from pdgate.scheduling.disaggregation.decision import ONE_TOKEN
-from pdgate.scheduling.health.breaker import State
 from pdgate.scheduling.health.cause import cause_of
 from pdgate.scheduling.instances import RETRY_AFTER_SECONDS, Instances
 from pdgate.scheduling.lineup import Lineup
 from pdgate.scheduling.policy import Policy
+from pdgate.scheduling.reservation import Reservation
 
 _PREFILL_ONLY: Final = Decision(Taken.PREFILL_ONLY, ONE_TOKEN)
-
-
-class Reservation:
-    """An instance that counts as busy until the block, or `end`, is over."""
-
-    __slots__ = (
-        "_candidate", "_ended", "_freed", "_to_read", "_tokens", "_trial", "_unread", "instance",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        candidate: Candidate,
-        tokens: int,
-        *,
-        reads: bool,
-        freed: Callable[[], None] | None = None,
-    ) -> None:
-        """`reads`: it computes the prompt itself. `freed` is told of the end."""
-        self.instance = candidate.instance
-        self._candidate = candidate
-        self._tokens = tokens
-        self._unread = tokens if reads else 0
-        self._ended = False
-        self._freed = freed
-        self._trial = candidate.breaker.state is State.TRIAL
-        if self._trial:
-            candidate.trials += 1
-        candidate.calls += 1
-        candidate.tokens += tokens
-        candidate.unread_tokens += self._unread
-        candidate.whole_calls += reads
-        self._to_read = candidate.unread_tokens
-
-    def has_read(self, seconds: float) -> None:
-        """It took so long to read the prompt, and what came before it."""
-        self._candidate.reading.learn(self._to_read, seconds)
-        self._read()
-
-    def has_loaded(self, seconds: float) -> None:
-        """It took so long to take over the KV that prefill had computed."""
-        self._candidate.loading.learn(self._tokens, seconds)
-
-    def end(self) -> None:
-        if not self._ended:
-            self._ended = True
-            self._candidate.calls -= 1
-            self._candidate.tokens -= self._tokens
-            if self._trial:
-                self._candidate.trials -= 1
-            self._read()
-            if self._freed is not None:
-                self._freed()
-
-    def _read(self) -> None:
-        self._candidate.unread_tokens -= self._unread
-        self._unread = 0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.end()
 
 
 class Scheduler:
@@ -167,8 +99,14 @@ class Scheduler:
             one = self._policies[role].choose(call, candidates)
         if reads is None:
             reads = role is not Role.DECODE
-        freed = self.freed if role is Role.PREFILL else None
-        return Reservation(one, call.prompt_tokens, reads=reads, freed=freed)
+        return Reservation(
+            one,
+            call.prompt_tokens,
+            reads=reads,
+            answering=role is Role.DECODE and not call.streams,
+            watches=role is Role.DECODE and self.rule.watches,
+            freed=self.freed if role is Role.PREFILL else None,
+        )
 
     def handed_over(self, instance: Instance) -> None:
         candidate = self._instances.get(instance.id)

@@ -1,19 +1,23 @@
 """Whatever is expected to keep callers waiting for less.
 
     split   prefill reads what waits there and this prompt, then decode takes the KV over
-    local   decode reads what it has to read already and this prompt; and while it reads this
-            prompt, every other call there is held up
+    local   decode reads what it has to read already and this prompt; and every answer that it
+            is giving meanwhile ends later by what the prompt adds to its steps
 
-All from what the same engines took lately (`Speed`), in estimated tokens. Until enough was
-seen of both ways, thresholds decide. And since a way that is never taken is never measured
-again, one call in LOOK_EVERY goes the other way: locally only if its prompt is short or a
-decode engine is idle, so that no stream is held up for a look.
+The first is learnt from how long first tokens took (`Speed`), and so has in it that a prompt
+waits for the step that runs. That is no loss to others: what they lose is learnt from how
+fast the engine's streams go on while it reads and while it does not (`Pace`). All of it
+lately, of the same engines, in estimated tokens. Until enough was seen of both ways,
+thresholds decide. And since a way that is never taken is never measured again, one call in
+LOOK_EVERY goes the other way: locally only if its prompt is short or a decode engine is idle,
+so that no stream is held up for a look.
 
-Only streams tell when an answer begins; other calls are decided for, but teach nothing of decode.
+Only streams tell when an answer begins and how it goes on. Other calls teach nothing of
+decode, but are decided for alike, and count as held up: they wait for the same tokens.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import ClassVar, Final
 
 from pdgate.protocols.call import Call
 from pdgate.scheduling.candidate import Candidate
@@ -24,6 +28,8 @@ LOOK_EVERY: Final = 50
 
 
 class Auto(Rule):
+    watches: ClassVar = True
+
     def __init__(self, thresholds: UncachedTokensAbove) -> None:
         """`thresholds`: what decides until both ways are known."""
         self._thresholds = thresholds
@@ -90,10 +96,9 @@ def least_local(call: Call, decodes: Sequence[Candidate]) -> tuple[float, float]
 
 def _local(call: Call, decode: Candidate) -> tuple[float, float] | None:
     waits = decode.reading.expect(decode.unread_tokens + call.prompt_tokens)
-    before = decode.reading.expect(decode.unread_tokens)
-    if waits is None or before is None:
+    if waits is None:
         return None
-    return waits, decode.calls * (waits - before)
+    return waits, decode.answering * decode.pace.longer_seconds(call.prompt_tokens)
 
 
 def _least(expected: Iterable[float | None]) -> float | None:

@@ -29,6 +29,8 @@ from pdgate.scheduling.disaggregation.decision import (
 class Rule(ABC):
     prefill_may_answer: ClassVar[bool] = True
     """Whether a call for a single token may stay on prefill."""
+    watches: ClassVar[bool] = False
+    """Whether it needs to know the pace of decode engines, which costs a little per event."""
 
     @abstractmethod
     def decide(self, call: Call, prefill: Candidate, decodes: Sequence[Candidate]) -> Decision:

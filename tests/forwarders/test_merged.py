@@ -1,14 +1,14 @@
 """A merged answer keeps the contract of an answer."""
 
 import asyncio
-from dataclasses import dataclass, field
 
 import pytest
 
-from pdgate.forwarders.base import Merge, Sink
+from pdgate.forwarders.base import Merge
 from pdgate.forwarders.merged import Merged
-from pdgate.protocols.call import Headers, Json
-from pdgate.protocols.errors import EngineFailed, GatewayError
+from pdgate.protocols.call import Json
+from pdgate.protocols.errors import EngineFailed
+from tests.support.by_hand import ByHand
 from tests.support.sinks import Collected
 
 
@@ -26,36 +26,6 @@ class Loud(Merge):
 
     def end(self) -> bytes:
         return b"."
-
-
-@dataclass
-class ByHand:
-    """An answer whose pieces a test pushes."""
-
-    status: int = 200
-    headers: Headers = ((b"content-type", b"text/plain"), (b"content-length", b"3"))
-    told: list[str] = field(default_factory=list)
-    sink: Sink | None = None
-
-    async def ready(self, beyond: int = 0) -> bytes:
-        return b"decode's own"
-
-    def start(self, sink: Sink) -> None:
-        self.sink = sink
-
-    def pause(self) -> None:
-        self.told.append("pause")
-
-    def resume(self) -> None:
-        self.told.append("resume")
-
-    def data(self, chunk: bytes) -> None:
-        assert self.sink is not None
-        self.sink.data(chunk)
-
-    def ended(self, error: GatewayError | None, last: bytes = b"") -> None:
-        assert self.sink is not None
-        self.sink.ended(error, last)
 
 
 async def begun(word: bytes = b"") -> tuple[ByHand, Collected]:

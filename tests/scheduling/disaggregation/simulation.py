@@ -19,7 +19,9 @@ import msgspec
 from pdgate.protocols.instance import Role
 from pdgate.scheduling.disaggregation import Rule, Taken
 from pdgate.scheduling.policies.least_loaded import LeastLoaded
-from pdgate.scheduling.scheduler import Reservation, Scheduler
+from pdgate.scheduling.reservation import Reservation
+from pdgate.scheduling.scheduler import Scheduler
+from pdgate.scheduling.watch import Watch
 from tests.support.scripted import D0, P0, chat, fleet
 
 
@@ -61,11 +63,12 @@ class Asked:
     """A call on its way; `unread` tokens are left for decode to read itself."""
 
     begun: float
-    first: Callable[[float], None]
+    first: Callable[[float], Watch | None]
     decode: Reservation
     unread: int = 0
     tokens: int = 0
     latest: float = 0.0
+    watch: Watch | None = None
 
 
 class Simulation:
@@ -149,10 +152,12 @@ class Simulation:
     def _stepped(self, streams: Sequence[Asked]) -> None:
         for asked in streams:
             if asked.tokens == 0:
-                asked.first(self._now)
+                asked.watch = asked.first(self._now)
                 self.seen.firsts.append(self._now - asked.begun)
             else:
                 self.seen.gaps.append(self._now - asked.latest)
+            if asked.watch is not None:
+                asked.watch.pieces(1, self._now)
             asked.tokens, asked.latest = asked.tokens + 1, self._now
         arrived = [asked for asked in self._streams if asked not in streams]
         self._streams = [asked for asked in streams if asked.tokens < self._answer] + arrived

@@ -15,6 +15,7 @@ from pdgate.scheduling.disaggregation.decision import (
     SHORT_PROMPT,
     SOONER,
 )
+from pdgate.scheduling.pace import Pace
 from pdgate.scheduling.policies.round_robin import RoundRobin
 from pdgate.scheduling.scheduler import Scheduler
 from pdgate.scheduling.speed import ENOUGH, Speed
@@ -34,6 +35,14 @@ def learnt(fixed: float, per_token: float) -> Speed:
         tokens = 100 * (turn % 20)
         speed.learn(tokens, fixed + per_token * tokens)
     return speed
+
+
+def paced(longer_per_token: float) -> Pace:
+    """What many stretches with and without reading have shown, of steps of 20 ms."""
+    pace = Pace()
+    for tokens in [0, 100, 200] * 100:
+        pace.learn(8, tokens, 8 * 0.02 + tokens * longer_per_token)
+    return pace
 
 
 class Engines:
@@ -86,17 +95,50 @@ def test_prompts_that_wait_at_decode_count_too() -> None:
     assert engines.decide(auto(), 50).taken is Taken.SPLIT
 
 
-def test_every_call_that_decode_would_hold_up_counts() -> None:
-    """Its own first token would come sooner at decode, and two streams would lose 160 ms each."""
+def test_every_answer_that_ends_later_counts() -> None:
+    """Its own first token would come sooner at decode, and two answers would lose 80 ms each."""
     engines = Engines()
+    engines.d.pace = paced(longer_per_token=0.001)
     assert engines.decide(auto(), 80).taken is Taken.LOCAL
 
-    engines.d.calls = 2
+    engines.d.answering = 2
 
     decided = engines.decide(auto(), 80)
     assert decided.taken is Taken.SPLIT
     assert decided.local_seconds == pytest.approx(0.16, rel=0.1)
-    assert decided.held_up_seconds == pytest.approx(0.32, rel=0.1)
+    assert decided.held_up_seconds == pytest.approx(0.16, rel=0.1)
+
+
+def test_a_prompt_that_rides_along_holds_nobody_up() -> None:
+    """It waits for a step and is read in the next one, which takes no longer for it."""
+    engines = Engines()
+    engines.d.pace = paced(longer_per_token=0.0)
+    engines.d.answering = engines.d.calls = 50
+
+    decided = engines.decide(auto(), 80)
+
+    assert decided.taken is Taken.LOCAL
+    assert decided.held_up_seconds == pytest.approx(0.0, abs=1e-6)
+
+
+def test_calls_whose_answer_has_not_begun_lose_nothing() -> None:
+    """They wait at decode for prefill, or for their own turn to be read."""
+    engines = Engines()
+    engines.d.pace = paced(longer_per_token=0.001)
+    engines.d.calls = 50
+
+    assert engines.decide(auto(), 80).held_up_seconds == 0.0
+
+
+@pytest.mark.parametrize("tokens", [20, 80, 120, 2000])
+@pytest.mark.parametrize("answering", [0, 2, 50])
+def test_an_answer_that_is_no_stream_is_decided_for_like_one(tokens: int, answering: int) -> None:
+    """Its client waits for the same first token, and for all that come after it."""
+    engines = Engines()
+    engines.d.pace = paced(longer_per_token=0.001)
+    engines.d.answering = answering
+
+    assert engines.decide(auto(), tokens, stream=False) == engines.decide(auto(), tokens)
 
 
 def test_a_slow_transfer_keeps_calls_local() -> None:
@@ -203,6 +245,28 @@ def test_the_scheduler_learns_from_what_reservations_say() -> None:
     assert decided.reason == SOONER
     assert decided.split_seconds == pytest.approx(0.6)
     assert decided.local_seconds == pytest.approx(1.0)
+
+
+def test_who_is_answered_is_seen_by_first_tokens_or_taken_to_be() -> None:
+    """Of an answer that is no stream nobody sees the first token."""
+    scheduler = Scheduler(
+        instances := fleet(P0, D0), RoundRobin(), RoundRobin(), RoundRobin(), auto()
+    )
+    decode = instances.get("d0")
+    assert decode is not None
+    with (
+        scheduler.reserve(Role.DECODE, call_of(500)) as loads,
+        scheduler.reserve(Role.DECODE, call_of(500), reads=True) as reads,
+        scheduler.reserve(Role.DECODE, call_of(500, stream=False)),
+    ):
+        assert decode.answering == 1
+        loads.has_loaded(0.1)
+        assert decode.answering == 2
+        reads.has_read(1.0)
+        assert decode.answering == 3
+        reads.end()
+        assert decode.answering == 2
+    assert decode.answering == 0
 
 
 def test_what_is_read_waits_for_nobody() -> None:

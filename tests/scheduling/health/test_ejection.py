@@ -14,7 +14,8 @@ from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.health.breaker import Limits, State
 from pdgate.scheduling.instances import Instances
 from pdgate.scheduling.policies.round_robin import RoundRobin
-from pdgate.scheduling.scheduler import Reservation, Scheduler
+from pdgate.scheduling.reservation import Reservation
+from pdgate.scheduling.scheduler import Scheduler
 from tests.support.scripted import D0, D1, P0, P1, chat
 
 LIMITS = Limits(failures=2, retry_seconds=0.5, slow_start_seconds=4)

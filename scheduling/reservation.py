@@ -1,0 +1,106 @@
+"""One leg's share of an engine's account, and what is learnt of the engine from it."""
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling.health.breaker import State
+from pdgate.scheduling.watch import MOST_WATCHED, Watch
+
+
+class Reservation:
+    """An instance that counts as busy until the block, or `end`, is over."""
+
+    __slots__ = (
+        "_answering", "_candidate", "_ended", "_freed", "_to_read", "_tokens", "_trial", "_unread",
+        "_watch", "_watches", "instance",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        candidate: Candidate,
+        tokens: int,
+        *,
+        reads: bool,
+        answering: bool = False,
+        watches: bool = False,
+        freed: Callable[[], None] | None = None,
+    ) -> None:
+        """
+        Args:
+            reads: It computes the prompt itself.
+            answering: Nobody will see its first token, so it counts as there.
+            watches: Somebody wants to know of the engine's pace.
+            freed: Told of the end.
+        """
+        self.instance = candidate.instance
+        self._candidate = candidate
+        self._tokens = tokens
+        self._unread = tokens if reads else 0
+        self._ended = False
+        self._freed = freed
+        self._trial = candidate.breaker.state is State.TRIAL
+        if self._trial:
+            candidate.trials += 1
+        candidate.calls += 1
+        candidate.tokens += tokens
+        candidate.unread_tokens += self._unread
+        candidate.whole_calls += reads
+        self._to_read = candidate.unread_tokens
+        self._answering = answering
+        candidate.answering += answering
+        self._watches = watches
+        self._watch: Watch | None = None
+
+    def has_read(self, seconds: float) -> Watch | None:
+        """It took so long to read the prompt, and what came before it.
+
+        Returns who is to be told of the pieces of a stream that begins with this, if anybody.
+        """
+        self._candidate.reading.learn(self._to_read, seconds)
+        self._read()
+        return self._begin()
+
+    def has_loaded(self, seconds: float) -> Watch | None:
+        """It took so long to take over the KV that prefill had computed; returns the same."""
+        self._candidate.loading.learn(self._tokens, seconds)
+        return self._begin()
+
+    def end(self) -> None:
+        if not self._ended:
+            self._ended = True
+            self._candidate.calls -= 1
+            self._candidate.tokens -= self._tokens
+            self._candidate.answering -= self._answering
+            if self._watch is not None:
+                self._watch.end()
+            if self._trial:
+                self._candidate.trials -= 1
+            self._read()
+            if self._freed is not None:
+                self._freed()
+
+    def _begin(self) -> Watch | None:
+        if not self._answering:
+            self._answering = True
+            self._candidate.answering += 1
+            if self._watches and self._candidate.watched < MOST_WATCHED:
+                self._watch = Watch(self._candidate)
+        return self._watch
+
+    def _read(self) -> None:
+        self._candidate.unread_tokens -= self._unread
+        self._candidate.read_tokens += self._unread
+        self._unread = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.end()
