@@ -110,7 +110,7 @@ async def _watch_prefill(attempt: Attempt, leg: Leg, reserved: Reserved) -> Json
     try:
         return await attempt.ask_prefill(leg, reserved)
     except GatewayError:
-        if attempt.record.committed is None:
+        if not attempt.record.is_answering:
             raise
         return {}
     finally:

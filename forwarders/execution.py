@@ -28,6 +28,7 @@ from pdgate.forwarders.record import (
     PREFILL_ONLY,
     Record,
 )
+from pdgate.forwarders.resuming.resume import Resuming
 from pdgate.forwarders.retrying import Retrying
 from pdgate.forwarders.splitting import decide
 from pdgate.forwarders.tried import Tried
@@ -89,6 +90,7 @@ class Execution:
         retrying: Retrying | None = None,
         ledger: KvLedger | None = None,
         lives: Lives | None = None,
+        max_resumes: int = 0,
     ) -> None:
         self._engines = engines
         self._way_of = way_of
@@ -96,10 +98,16 @@ class Execution:
         self._retrying = retrying or Retrying()
         self._ledger = ledger or KvLedger()
         self._lives = lives or Lives()
+        self._max_resumes = max_resumes
 
     async def serve(self, call: Call, record: Record, deliver: Deliver) -> None:
         """Raises the GatewayError that the client is to see."""
         tried = Tried()
+        resuming = None
+        if self._max_resumes:
+            resuming = Resuming.of(call, record, deliver, self._max_resumes)
+            if resuming is not None:
+                call, deliver = resuming.call, resuming.deliver
         while True:
             record.attempts += 1
             attempt = self._attempt(call, record, deliver, tried)
@@ -111,12 +119,19 @@ class Execution:
                 raise tried.first_cause or error from None
             except GatewayError as error:
                 self._learn(error, attempt)
-                try:
-                    self._retrying.next(error, attempt)
-                except CallBreaksEngines:
-                    self._engines.excuse(tried.broken)
-                    raise
+                if resuming is not None and resuming.is_for(error, record):
+                    call = resuming.next(error, attempt)
+                else:
+                    self._retry(error, attempt)
             call = record.call = call.retried(request_id.attempt(call.id))
+
+    def _retry(self, error: GatewayError, failed: Attempt) -> None:
+        """Raises what the client gets if there is no other attempt."""
+        try:
+            self._retrying.next(error, failed)
+        except CallBreaksEngines:
+            self._engines.excuse(failed.tried.broken)
+            raise
 
     def _attempt(self, call: Call, record: Record, deliver: Deliver, tried: Tried) -> Attempt:
         return Attempt(

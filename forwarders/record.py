@@ -75,6 +75,8 @@ class Record(msgspec.Struct):
         key: The name of the caller's API key; "" where none is asked for.
         expired: Attempts that ended because prefill might no longer hold the KV.
         committed: The first byte is on its way to the client: no retry any more.
+        resumed: How often another engine went on with an answer that had begun.
+        not_resumed: Why none could, or could have; "" if one may, or if nobody is to.
         outcome: "ok", "client_gone", or the code of the error that the client got.
     """
 
@@ -91,6 +93,8 @@ class Record(msgspec.Struct):
     queued_seconds: float | None = None
     key: str = ""
     committed: float | None = None
+    resumed: int = 0
+    not_resumed: str = ""
     status: int = 0
     outcome: str = "running"
     attempts: int = 0
@@ -109,6 +113,11 @@ class Record(msgspec.Struct):
         """The reason for LOCAL."""
         decision = self.decisions.get(self.attempts)
         return decision.reason if decision and decision.taken is Taken.LOCAL else ""
+
+    @property
+    def is_answering(self) -> bool:
+        """The answer of this attempt has begun, though not always at the client."""
+        return any(leg.first_byte is not None for leg in self.legs if leg.attempt == self.attempts)
 
     def since_prefill(self) -> float:
         """Seconds since prefill's leg of this attempt ended; 0 while it runs."""
@@ -130,6 +139,8 @@ class Record(msgspec.Struct):
             "path": self.path,
             "why_local": self.why_local,
             "kv": "handed_over" if self.handed_over else "none",
+            "resumed": self.resumed,
+            "not_resumed": self.not_resumed,
             "status": self.status,
             "outcome": self.outcome,
             "attempts": [self._attempt_json(number) for number in range(1, self.attempts + 1)],

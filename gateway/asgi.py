@@ -147,16 +147,21 @@ class AsgiClient:
         self._streams = streams(answer)
         # Another attempt may have come to nothing before its first byte.
         self._over, self._error, self._held = False, None, b""
+        self._paused = False
         head = answer_head(answer, self._streams, record.call.id, self._debug(record), self._wanted)
         answer.start(self)
         if not self._pieces and not self._over:
             await self._wait()
         if self._error is not None and not self._pieces:
             raise self._error
-        record.committed = record.clock()
-        # No await suspends between these two unless the client is slow, so head and first
-        # event leave in one write.
-        await self._send({"type": "http.response.start", "status": answer.status, "headers": head})
+        # An answer may go on with one that had begun.
+        if record.committed is None:
+            record.committed = record.clock()
+            # No await suspends between these two unless the client is slow, so head and first
+            # event leave in one write.
+            await self._send(
+                {"type": "http.response.start", "status": answer.status, "headers": head}
+            )
         while True:
             piece = self._take()
             finished = self._over

@@ -57,17 +57,20 @@ class Tally:
     Attributes:
         outcomes: (path, outcome) -> calls.
         handovers: Result -> disaggregated calls.
+        breaks: Result -> answers whose engine broke off after their first byte.
         queue: Seconds until there was room for a call, where calls wait for it.
         prefill, decode: Seconds of each leg of good calls.
     """
 
     __slots__ = (
-        "call_seconds", "decode", "first_byte_seconds", "handovers", "outcomes", "prefill", "queue",
+        "breaks", "call_seconds", "decode", "first_byte_seconds", "handovers", "outcomes", "prefill",
+        "queue",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.outcomes: defaultdict[tuple[str, str], int] = defaultdict(int)
         self.handovers: defaultdict[str, int] = defaultdict(int)
+        self.breaks: defaultdict[str, int] = defaultdict(int)
         self.call_seconds = Histogram()
         self.first_byte_seconds = Histogram()
         self.queue = Histogram()
@@ -143,6 +146,10 @@ class Books(Collector):
             tally.handovers["recomputed"] += 1
         if record.expired:
             tally.handovers["expired"] += record.expired
+        if record.resumed:
+            tally.breaks["resumed"] += record.resumed
+        if record.committed is not None and record.outcome not in ("ok", "client_gone"):
+            tally.breaks["lost"] += 1
         if self._logs_calls:
             calls_log.info(json.dumps(record.as_json()))
         if self._recent is not None:
@@ -182,6 +189,16 @@ class Books(Collector):
                 ((protocol, result), count)
                 for protocol, tally in self._tallies.items()
                 for result, count in tally.handovers.items()
+            ],
+        )
+        yield _counter(
+            "pdgate_broken_answers",
+            "Answers that broke off after their first byte, by whether another engine went on.",
+            ("protocol", "result"),
+            [
+                ((protocol, result), count)
+                for protocol, tally in self._tallies.items()
+                for result, count in tally.breaks.items()
             ],
         )
         yield _counter(

@@ -147,6 +147,9 @@ def serve(
     ] = None,
     max_body_bytes: Annotated[int | None, _option(LIMITS, "Of a request.", "268435456")] = None,
     max_attempts: Annotated[int | None, _option(LIMITS, "Before the first byte.", "3")] = None,
+    resume: Annotated[
+        bool | None, _option(LIMITS, "Go on with broken streams at another engine.", "no")
+    ] = None,
     on_prefill_failure: Annotated[
         Literal["retry_then_recompute", "retry", "recompute", "fail"] | None,
         _option(LIMITS, "recompute: decode reads the prompt.", "retry_then_recompute"),

@@ -328,11 +328,15 @@ class HotCycle:
         # Another attempt may have come to nothing before its first byte.
         self._over, self._error, self._held = False, None, b""
         self._streams = streams(answer)
-        front = self._protocol.front
-        more = front.debug(record)
-        headers = answer_head(answer, self._streams, record.call.id, more, front.wanted)
-        self._chunked = not any(name == b"content-length" for name, _ in headers)
-        self._head = self._head_of(answer.status, headers, _CHUNKED if self._chunked else b"")
+        if record.committed is None:
+            front = self._protocol.front
+            more = front.debug(record)
+            headers = answer_head(answer, self._streams, record.call.id, more, front.wanted)
+            self._chunked = not any(name == b"content-length" for name, _ in headers)
+            self._head = self._head_of(answer.status, headers, _CHUNKED if self._chunked else b"")
+        elif self._protocol.flow.write_paused:
+            # It goes on with an answer that had begun, and was told nothing of the client.
+            answer.pause()
         answer.start(self)
         if not self._over:
             self._waiter = self._protocol.loop.create_future()

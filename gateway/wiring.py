@@ -107,6 +107,7 @@ def build(
         retrying=_retrying(settings),
         ledger=ledger,
         lives=lives,
+        max_resumes=settings.max_attempts if settings.resume else 0,
     )
     intake = Intake(settings.max_body_bytes, settings.trust_client_kv_params, headers.to_engines)
     prober = Prober(

@@ -119,5 +119,4 @@ def _max_tokens(service: Service, body: Body, prompt_tokens: int) -> int:
     for name in ("max_completion_tokens", "max_tokens"):
         if (found := fields.integer(body, name)) is not None:
             return found
-    room = max(1, service.model.positions - prompt_tokens)
-    return min(room, service.default_max_tokens or room)
+    return service.room(prompt_tokens)

@@ -25,7 +25,7 @@ def read(service: Service, body: Body) -> Ask:
     prompts, texts = _prompts(service.model, body.get("prompt"))
     max_tokens = fields.integer(body, "max_tokens")
     if max_tokens is None:
-        max_tokens = DEFAULT_MAX_TOKENS
+        max_tokens = _unnamed(service, body, max(map(len, prompts)))
     asking.check_length(service.model, prompts, max_tokens)
     count = asking.alternatives(body, "logprobs")
     echo = fields.flag(body, "echo")
@@ -42,6 +42,11 @@ def read(service: Service, body: Body) -> Ask:
         logprobs=count,
         return_token_ids=fields.flag(body, "return_token_ids"),
     )
+
+
+def _unnamed(service: Service, body: Body, prompt_tokens: int) -> int:
+    """The limit of a call that names none; null, as in vLLM, asks for a chat's."""
+    return service.room(prompt_tokens) if "max_tokens" in body else DEFAULT_MAX_TOKENS
 
 
 class CompletionShape(Shape):

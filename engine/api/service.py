@@ -59,6 +59,11 @@ class Service:
             return str(asked)
         raise UnknownModel(f"The model `{asked}` does not exist.", param="model")
 
+    def room(self, prompt_tokens: int) -> int:
+        """Tokens that an answer may have whose call names no limit."""
+        room = max(1, self.model.positions - prompt_tokens)
+        return min(room, self.default_max_tokens or room)
+
     def submit(self, ask: Ask, wire_id: str) -> Mailbox:
         """Starts every choice of every prompt. Raises EngineDead."""
         if not self.core.alive:

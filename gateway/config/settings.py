@@ -198,6 +198,8 @@ class Settings(Section):
         trust_client_kv_params: Passes a client's own kv_transfer_params to the engines.
             They pick whom an engine dials and can kill it.
         max_attempts: Engines tried for one call before its first byte.
+        resume: An answer that has begun and breaks off goes on at another engine, as often as
+            max_attempts.
         on_prefill_failure: retry asks another prefill engine, recompute has a decode engine
             read the prompt, fail does neither. retry_then_recompute also serves calls while
             no prefill engine is up.
@@ -233,6 +235,7 @@ class Settings(Section):
     trust_client_kv_params: bool = False
     max_body_bytes: Count = 256 << 20
     max_attempts: Count = 3
+    resume: bool = False
     on_prefill_failure: OnPrefillFailure = OnPrefillFailure.RETRY_THEN_RECOMPUTE
     kv_lease_seconds: Seconds | None = None
     timeouts: Timeouts = Timeouts()

@@ -128,7 +128,7 @@ def _report() -> Report:
 
 
 def _busy_books() -> Books:
-    """Books in which every metric has a sample: a retried call that then went well."""
+    """Books in which every metric has a sample: a resumed call that then went well."""
     books = Books([Candidate(P), Candidate(D)])
     books.refused(BadRequest("no"))
     record = Record(Call("c", "c-1", COMPLETIONS, {}))
@@ -139,7 +139,7 @@ def _busy_books() -> Books:
             leg.ended, leg.outcome = record.clock(), outcome
     record.decisions[1] = Decision(Taken.SPLIT, ALWAYS)
     record.protocol, record.path, record.handed_over = "vllm-nixl", DISAGGREGATED, True
-    record.committed = record.clock()
+    record.committed, record.resumed = record.clock(), 1
     record.end("ok", 200)
     books.closed(record)
     return books

@@ -86,6 +86,8 @@ async def test_a_record_is_json_with_every_leg() -> None:
         "path": "disaggregated",
         "why_local": "",
         "kv": "handed_over",
+        "resumed": 0,
+        "not_resumed": "",
         "status": 200,
         "outcome": "ok",
         "attempts": [

@@ -259,6 +259,8 @@ class Told:
         return b"".join(self.chunks)
 
     async def take(self, answer: Answer, record: Record) -> None:
+        # An answer may go on with one that broke off.
+        self._ended = asyncio.Future()
         answer.start(self)
         error = await self._ended
         if error is not None:
@@ -291,6 +293,7 @@ class Crossing:
         mode: Mode = Mode.BATCH,
         clock: Callable[[], float] = monotonic,
         max_attempts: int = 3,
+        max_resumes: int = 0,
         rule: Rule | None = None,
         on_prefill_failure: OnPrefillFailure = OnPrefillFailure.RETRY_THEN_RECOMPUTE,
         retry_seconds: float = inf,
@@ -312,6 +315,7 @@ class Crossing:
             retrying=Retrying(max_attempts, on_prefill_failure, retry_seconds),
             ledger=self.ledger,
             lives=self.lives,
+            max_resumes=max_resumes,
         )
 
     async def ask(self, call: Call) -> Told:

@@ -211,6 +211,13 @@ async def test_every_role_and_kind_of_content_is_read(served: Served) -> None:
     )
 
 
+async def test_a_completion_may_leave_the_limit_to_the_engine(served: Served) -> None:
+    """As in vLLM, null is not the same as no limit at all, which means 16."""
+    answer = await complete(served, max_tokens=None, ignore_eos=True)
+
+    assert answer["usage"]["completion_tokens"] == 32
+
+
 async def test_a_limit_of_zero_says_nothing(served: Served) -> None:
     choice = (await chat(served, max_tokens=0))["choices"][0]
 

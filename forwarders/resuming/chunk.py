@@ -1,0 +1,72 @@
+"""What is read of an event of a stream, by either endpoint; all else passes unread."""
+
+import re
+from typing import Any
+
+import msgspec
+
+
+class Delta(msgspec.Struct):
+    """What an engine's parsers make of the text beside `content` cannot be made elsewhere."""
+
+    role: str | None = None
+    content: str | None = None
+    reasoning: Any = None
+    reasoning_content: Any = None
+    tool_calls: Any = None
+    function_call: Any = None
+    refusal: Any = None
+
+    @property
+    def parsed(self) -> bool:
+        return bool(
+            self.reasoning
+            or self.reasoning_content
+            or self.tool_calls
+            or self.function_call
+            or self.refusal
+        )
+
+
+class Choice(msgspec.Struct):
+    index: int = 0
+    delta: Delta | None = None
+    text: str | None = None
+    logprobs: Any = None
+    finish_reason: str | None = None
+    token_ids: list[int] | None = None
+    prompt_token_ids: list[int] | None = None
+
+    @property
+    def said(self) -> str:
+        return (self.delta.content if self.delta is not None else self.text) or ""
+
+
+class Chunk(msgspec.Struct):
+    """
+    Attributes:
+        error: An engine's last word, in place of all else.
+        prompt_token_ids: A chat's; completions have them in the choice.
+    """
+
+    id: str = ""
+    object: str = ""
+    created: int = 0
+    model: str = ""
+    choices: list[Choice] = []
+    prompt_token_ids: list[int] | None = None
+    usage: Any = None
+    error: Any = None
+
+
+read = msgspec.json.Decoder(Chunk).decode
+
+_IDS = re.compile(rb',\s*"(?:prompt_)?token_ids"\s*:\s*(?:null|\[[\d,\s]*\])')
+
+
+def without_ids(event: bytes) -> bytes:
+    """As the engine would have written it had nobody asked for ids.
+
+    Inside a text the quotes would stand behind backslashes, so this cannot be text.
+    """
+    return _IDS.sub(b"", event)

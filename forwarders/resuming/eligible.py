@@ -1,0 +1,103 @@
+"""Which calls can be taken up by another engine after their first byte.
+
+Only fields that are known here may be there: of any other nobody knows whether its
+meaning depends on what has been generated before.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pdgate.protocols.call import CHAT, Call
+
+WANTED: Final = "return_token_ids"
+
+CARRIED: Final = frozenset(
+    {
+        "allowed_token_ids",
+        "cache_salt",
+        "ignore_eos",
+        "logit_bias",
+        "min_p",
+        "model",
+        "priority",
+        "repetition_penalty",
+        "seed",
+        "skip_special_tokens",
+        "spaces_between_special_tokens",
+        "stop_token_ids",
+        "stream",
+        "stream_options",
+        "temperature",
+        "top_k",
+        "top_p",
+        "user",
+    }
+)
+"""Means the same for the rest of an answer, by chat and by completions.
+
+A repetition penalty counts the prompt as well as the answer (vLLM 0.32.0, SamplingParams).
+"""
+
+_TRANSLATED: Final = frozenset({"logprobs", "max_tokens", "min_tokens", WANTED})
+"""See continuation.py."""
+
+_READ: Final = {
+    CHAT: frozenset(
+        {
+            "add_generation_prompt",
+            "chat_template_kwargs",
+            "max_completion_tokens",
+            "messages",
+            "reasoning_effort",
+            "top_logprobs",
+        }
+    )
+}
+"""Has done its work when the prompt is tokens."""
+
+_UNLESS: Final[Mapping[str, tuple[tuple[Any, ...], str]]] = {
+    "best_of": ((1,), "several choices"),
+    "echo": ((False,), "the prompt is echoed"),
+    "frequency_penalty": ((0,), "a penalty counts the tokens of the answer"),
+    "functions": (([],), "tools"),
+    "metadata": ((), ""),
+    "n": ((1,), "several choices"),
+    "parallel_tool_calls": ((), ""),
+    "presence_penalty": ((0,), "a penalty counts the tokens of the answer"),
+    "response_format": (({"type": "text"},), "a grammar cannot be entered midway"),
+    "service_tier": ((), ""),
+    "stop": (([], ""), "a stop string may have begun"),
+    "store": ((), ""),
+    "suffix": (("",), "a suffix"),
+    "tool_choice": (("none", "auto"), "tools"),
+    "tools": (([],), "tools"),
+}
+"""Field -> values that say nothing (all, if there is no reason), and the reason for others."""
+
+
+def why_not(call: Call) -> str:
+    """Why this call must not be resumed; "" if it may. Raises BadRequest for broken JSON."""
+    if not call.streams:
+        return "no stream"
+    known = _READ.get(call.path, frozenset({"prompt"}))
+    for name in call.body.keys() - CARRIED - _TRANSLATED - known:
+        found = call.value(name)
+        if found is None:
+            continue
+        values, reason = _UNLESS.get(name, ((), f"the field {name}"))
+        if reason and found not in values:
+            return reason
+    if call.value("seed") is not None and call.value("temperature") != 0:
+        return "a seed's draws cannot be entered midway"
+    return ""
+
+
+def more_than_text(call: Call) -> bool:
+    """Images and the like stand for tokens of the prompt that mean nothing without them."""
+    messages = call.value("messages", [])
+    return any(
+        isinstance(part, Mapping) and part.get("type", "text") not in ("text", "refusal")
+        for message in messages
+        if isinstance(message, Mapping) and isinstance(message.get("content"), list)
+        for part in message["content"]
+    )

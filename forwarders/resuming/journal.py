@@ -1,0 +1,140 @@
+"""What a client has of a stream, as far as another engine must know to go on.
+
+Text may lag behind the tokens, by half a character for one. A client that has the token
+without the text would lose the text, so events that bring tokens and no text wait for one
+that does; if the stream breaks before it, they are forgotten and their tokens are
+generated again.
+"""
+
+from array import array
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from pdgate.forwarders.resuming.chunk import Choice, Chunk
+
+MOST_TOKENS = 1 << 20
+"""Of prompt and answer; four bytes each."""
+
+GAVE_UP = ("abort", "error")
+"""finish_reason of a request that the engine did not finish."""
+
+
+class Verdict(Enum):
+    PASS = auto()
+    HOLD = auto()
+    BROKEN = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What all chunks of a stream have in common."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+
+    def as_json(self) -> dict[str, str | int]:
+        return {"id": self.id, "object": self.object, "created": self.created, "model": self.model}
+
+
+class Journal:
+    """
+    Attributes:
+        lost: Why nobody else can go on; "" if somebody can.
+        head: None before the first chunk.
+        prompt, tokens: Ids of the prompt, and of what has been said.
+        role: The client was told who speaks.
+        finish: The client was told why the answer ended.
+        usage: And what it took in all.
+        characters: Of the tokens so far, as log-probabilities count them.
+    """
+
+    __slots__ = (
+        "_counted",
+        "_waiting",
+        "characters",
+        "finish",
+        "head",
+        "lost",
+        "prompt",
+        "role",
+        "tokens",
+        "usage",
+    )
+
+    def __init__(self) -> None:
+        self.lost = ""
+        self.head: Head | None = None
+        self.prompt: array[int] = array("I")
+        self.tokens: array[int] = array("I")
+        self.role = False
+        self.finish = False
+        self.usage = False
+        self.characters = 0
+        self._counted = 0
+        self._waiting: list[int] = []
+
+    def take(self, chunk: Chunk) -> Verdict:
+        """What is to become of this event. Raises OverflowError for ids that are none."""
+        if chunk.error:
+            return Verdict.BROKEN
+        if not chunk.choices:
+            self.usage = self.usage or chunk.usage is not None
+            return Verdict.PASS
+        choice = chunk.choices[0]
+        if choice.finish_reason in GAVE_UP:
+            return Verdict.BROKEN
+        if len(chunk.choices) > 1 or choice.index:
+            self.lost = "several choices"
+        elif choice.delta is not None and choice.delta.parsed:
+            self.lost = "reasoning or tools, which the engine parses"
+        else:
+            self._note(chunk, choice)
+        if self.lost:
+            return Verdict.PASS
+        if self._waiting and not choice.said and not choice.finish_reason:
+            return Verdict.HOLD
+        self.settle()
+        if choice.delta is not None and choice.delta.role:
+            self.role = True
+        self.finish = self.finish or choice.finish_reason is not None
+        return Verdict.PASS
+
+    def settle(self) -> None:
+        """The client gets what has been waiting."""
+        self.tokens.extend(self._waiting)
+        self._waiting.clear()
+        self.characters = self._counted
+        if len(self.prompt) + len(self.tokens) > MOST_TOKENS:
+            self.give_up("too many tokens")
+
+    def forget(self) -> None:
+        """The stream broke off before the text of what was waiting."""
+        self._waiting.clear()
+        self._counted = self.characters
+
+    def give_up(self, why: str) -> None:
+        self.lost = why
+        self.prompt, self.tokens = array("I"), array("I")
+
+    def _note(self, chunk: Chunk, choice: Choice) -> None:
+        if self.head is None:
+            self.head = Head(chunk.id, chunk.object, chunk.created, chunk.model)
+        prompt = chunk.prompt_token_ids or choice.prompt_token_ids
+        if prompt and not self.prompt:
+            self.prompt = array("I", prompt)
+        if choice.token_ids:
+            self._waiting.extend(choice.token_ids)
+        elif choice.said and not choice.finish_reason:
+            self.lost = "the engine returns no token ids"
+        if not self.prompt and self._waiting:
+            self.lost = "the engine returns no token ids of the prompt"
+        if choice.logprobs and choice.delta is None:
+            self._count(choice.logprobs)
+
+    def _count(self, logprobs: object) -> None:
+        """As vLLM: after the last token's own text."""
+        match logprobs:
+            case {"tokens": [*_, str(last)], "text_offset": [*_, int(offset)]}:
+                self._counted = offset + len(last)

@@ -1,0 +1,155 @@
+"""Passes an answer's events on, and keeps the journal by which another engine could go on."""
+
+from collections.abc import Callable
+
+import msgspec
+
+from pdgate.forwarders.base import Answer, Sink
+from pdgate.forwarders.resuming.chunk import read, without_ids
+from pdgate.forwarders.resuming.journal import Journal, Verdict
+from pdgate.forwarders.resuming.rewriting import usage
+from pdgate.protocols import sse
+from pdgate.protocols.call import Headers
+from pdgate.protocols.errors import EngineFailed, GatewayError
+
+MOST_HELD = 64
+"""Events without text; what is silent for longer is not half a character."""
+
+
+class Relay:
+    """An Answer; also the sink of the one behind it.
+
+    Args:
+        at: The engine that answers.
+        rewrite: Makes a continuation's events those of the stream; None for the first part.
+        shows_ids, counts: The client asked for token ids; for its usage.
+    """
+
+    def __init__(
+        self,
+        answer: Answer,
+        journal: Journal,
+        at: str,
+        *,
+        rewrite: Callable[[bytes], bytes] | None,
+        shows_ids: bool,
+        counts: bool,
+    ) -> None:
+        self.status = answer.status
+        # Ids are taken out, so it is shorter than it was announced.
+        self.headers: Headers = [h for h in answer.headers if h[0] != b"content-length"]
+        self._answer = answer
+        self._journal = journal
+        self._at = at
+        self._rewrite = rewrite
+        self._shows_ids = shows_ids
+        self._counts = counts
+        self._splitter = sse.Splitter()
+        self._held: list[bytes] = []
+        self._sink: Sink | None = None
+        self._broken = False
+        self._done = False
+
+    async def ready(self, beyond: int = 0) -> bytes:
+        return await self._answer.ready(beyond)
+
+    def start(self, sink: Sink) -> None:
+        self._sink = sink
+        self._answer.start(self)
+
+    def pause(self) -> None:
+        self._answer.pause()
+
+    def resume(self) -> None:
+        self._answer.resume()
+
+    def data(self, chunk: bytes) -> None:
+        if self._broken:
+            return
+        out = self._relayed(chunk)
+        if self._broken:
+            self._client().ended(_gave_up(self._at), out)
+        elif out:
+            self._client().data(out)
+
+    def ended(self, error: GatewayError | None, last: bytes = b"") -> None:
+        if self._broken:
+            return
+        out = self._relayed(last) if last else b""
+        journal = self._journal
+        if self._broken:
+            error = _gave_up(self._at)
+        elif self._done:
+            # All has been said, so however the connection ends is of no interest.
+            error = None
+        elif journal.finish and not journal.lost and error is not None:
+            error = None
+            out += self._closing()
+        elif error is None and not journal.lost and not journal.finish:
+            error = EngineFailed("the engine ended its answer too early", at=self._at)
+        if error is None:
+            out += self._released() + self._shown(self._splitter.rest)
+        self._client().ended(error, out)
+
+    def _relayed(self, chunk: bytes) -> bytes:
+        out = []
+        try:
+            for event in self._splitter.feed(chunk):
+                if self._rewrite is not None:
+                    event = self._rewrite(event)
+                match self._verdict(event):
+                    case Verdict.PASS if self._held:
+                        out += [self._released(), self._shown(event)]
+                    case Verdict.PASS:
+                        out.append(self._shown(event))
+                    case Verdict.HOLD:
+                        self._held.append(event)
+                    case Verdict.BROKEN:
+                        self._broken = True
+                        break
+        except (ValueError, LookupError, TypeError, AttributeError):
+            # Any way in which an event can be none, or none that can be rewritten.
+            self._broken = True
+        return b"".join(out)
+
+    def _verdict(self, event: bytes) -> Verdict:
+        journal = self._journal
+        data = sse.payload(event)
+        if not data or journal.lost:
+            return Verdict.PASS
+        if data == b"[DONE]":
+            self._done = True
+            return Verdict.PASS
+        try:
+            verdict = journal.take(read(data))
+        except (msgspec.DecodeError, OverflowError):
+            journal.give_up("an event that is no chunk")
+            return Verdict.PASS
+        if verdict is Verdict.HOLD and len(self._held) >= MOST_HELD:
+            journal.settle()
+            return Verdict.PASS
+        return verdict
+
+    def _released(self) -> bytes:
+        held, self._held = self._held, []
+        return b"".join(map(self._shown, held))
+
+    def _shown(self, event: bytes) -> bytes:
+        return event if self._shows_ids else without_ids(event)
+
+    def _closing(self) -> bytes:
+        """What the engine had still to say: the answer itself is complete."""
+        journal = self._journal
+        if not self._counts or journal.usage or journal.head is None:
+            return sse.DONE
+        counted = usage(len(journal.prompt), len(journal.tokens))
+        last: dict[str, object] = {**journal.head.as_json(), "choices": [], "usage": counted}
+        return sse.event(last) + sse.DONE
+
+    def _client(self) -> Sink:
+        assert self._sink is not None, "data comes after start"
+        return self._sink
+
+
+def _gave_up(at: str) -> GatewayError:
+    return EngineFailed("the engine gave the call up", at=at)

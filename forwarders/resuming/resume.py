@@ -1,0 +1,115 @@
+"""One call whose stream may be taken up by another engine, as execution sees it.
+
+resuming = Resuming.of(call, deliver, most=3)       None if the call cannot be resumed
+resuming.call, resuming.deliver                     in place of the call and its deliver
+resuming.next(error, record)                        the call that goes on, or the error
+"""
+
+from typing import Self
+
+from pdgate.forwarders.attempt import Attempt, Deliver
+from pdgate.forwarders.base import Answer
+from pdgate.forwarders.record import Record
+from pdgate.forwarders.resuming.continuation import asking_for_ids, continuation, limit
+from pdgate.forwarders.resuming.eligible import WANTED, more_than_text, why_not
+from pdgate.forwarders.resuming.journal import Journal
+from pdgate.forwarders.resuming.relay import Relay
+from pdgate.forwarders.resuming.rewriting import Rewriting
+from pdgate.protocols.call import Call
+from pdgate.protocols.errors import EngineFailed, EngineRejected, GatewayError
+
+
+class Resuming:
+    """
+    Attributes:
+        call: The client's, with token ids asked for.
+    """
+
+    def __init__(self, call: Call, deliver: Deliver, most: int) -> None:
+        self.call = asking_for_ids(call)
+        self._asked = call
+        self._deliver = deliver
+        self._left = most
+        self._journal = Journal()
+        self._cause: GatewayError | None = None
+        self._refused = ""
+        self._shows_ids = call.value(WANTED) is True
+        options = call.value("stream_options", {})
+        self._counts = isinstance(options, dict) and options.get("include_usage") is True
+
+    @classmethod
+    def of(cls, call: Call, record: Record, deliver: Deliver, most: int) -> Self | None:
+        record.not_resumed = why_not(call)
+        return None if record.not_resumed else cls(call, deliver, most)
+
+    async def deliver(self, answer: Answer, record: Record) -> None:
+        at = _engine(record)
+        rewrite = None
+        if record.committed is None:
+            # Whatever an earlier attempt began, the client has nothing of it.
+            self._journal = Journal()
+            self._journal.lost = self._refused
+        else:
+            rewrite = Rewriting(self.call, self._journal).event
+            record.resumed += 1
+        if not _is_stream(answer):
+            if rewrite is not None:
+                raise EngineFailed("the engine answered with no stream", at=at)
+            self._journal.lost = "no stream"
+            await self._deliver(answer, record)
+            return
+        relay = Relay(
+            answer,
+            self._journal,
+            at,
+            rewrite=rewrite,
+            shows_ids=self._shows_ids,
+            counts=self._counts,
+        )
+        await self._deliver(relay, record)
+
+    def is_for(self, error: GatewayError, record: Record) -> bool:
+        """Whether `next` is to be asked; else it is a failure like any other."""
+        return record.committed is not None or self._is_refused(error)
+
+    def next(self, error: GatewayError, failed: Attempt) -> Call:
+        """The call for the rest of the answer. Raises the error that the client is to see."""
+        if failed.record.committed is None:
+            self.call, self._refused = self._asked, "the engine refuses to return token ids"
+            return self.call
+        cause = self._cause = self._cause or error
+        failed.record.not_resumed = self._why_not(error)
+        if failed.record.not_resumed:
+            raise cause
+        self._left -= 1
+        failed.tried.note(error, failed.prefill)
+        return continuation(self.call, self._journal)
+
+    def _is_refused(self, error: GatewayError) -> bool:
+        """SGLang, for one, has no ids in the streams of chats, and says so (its #30917)."""
+        ours = not (self._shows_ids or self._refused)
+        return ours and isinstance(error, EngineRejected) and WANTED.encode() in error.body
+
+    def _why_not(self, error: GatewayError) -> str:
+        journal = self._journal
+        journal.forget()
+        if journal.lost:
+            return journal.lost
+        if not error.worth_retrying:
+            return "no engine could do better"
+        if not self._left:
+            return "too many breaks"
+        if more_than_text(self.call):
+            return "more than text in the prompt"
+        most = limit(self.call)
+        return "" if most is None or len(journal.tokens) < most else "nothing is left to say"
+
+
+def _engine(record: Record) -> str:
+    """Whose answer has just begun."""
+    return next(leg.instance.id for leg in reversed(record.legs) if leg.first_byte is not None)
+
+
+def _is_stream(answer: Answer) -> bool:
+    kinds = [found for name, found in answer.headers if name == b"content-type"]
+    return bool(kinds) and kinds[0].startswith(b"text/event-stream")
