@@ -22,6 +22,9 @@ from pdgate.forwarders.ownership import KvLedger
 from pdgate.forwarders.retrying import Retrying
 from pdgate.gateway.admin.board import Board, FileBoard
 from pdgate.gateway.admin.dial import Dial
+from pdgate.gateway.admin.drain import routes as drain_routes
+from pdgate.gateway.admin.instances import Drained
+from pdgate.gateway.admin.instances import routes as instance_routes
 from pdgate.gateway.admin.routes import routes
 from pdgate.gateway.admin.status import SharedStatus
 from pdgate.gateway.admission.books import AdmissionBooks
@@ -40,6 +43,7 @@ from pdgate.gateway.deadlines import Timeouts
 from pdgate.gateway.debug import RecentCalls, no_headers, path_headers
 from pdgate.gateway.discovery.adopt import adopter
 from pdgate.gateway.discovery.feed import Feed
+from pdgate.gateway.discovery.state import State
 from pdgate.gateway.discovery.status import Status
 from pdgate.gateway.engine_metrics.prefill_queue import PrefillQueue
 from pdgate.gateway.intake import Intake
@@ -63,7 +67,7 @@ from pdgate.scheduling.scheduler import Scheduler
 
 log = logging.getLogger(__name__)
 
-SHARED_KEY = "pdgate:disaggregation"
+SHARED_KEYS = "pdgate"
 """In Redis, for all gateways that use the same database."""
 
 DIRECTORY_SECONDS = 3.0
@@ -123,6 +127,12 @@ def build(
     feed = _feed(settings, directory, instances, prober)
     status = Status(feed) if feed else None
     dial = _dial(settings, scheduler, metrics_folder)
+    drained = Dial(
+        Drained(),
+        lambda said: instances.drain(said.instances),
+        _board(settings, metrics_folder, "drained"),
+        name="drained instances",
+    )
     redis = SharedStatus(dial) if settings.redis else None
     door = _door(settings)
     gate = _gate(settings, instances, scheduler)
@@ -151,6 +161,7 @@ def build(
                     await asyncio.wait_for(feed.listed.wait(), DIRECTORY_SECONDS)
             always.append(background.create_task(prober.run()))
             always.append(background.create_task(dial.follow()))
+            always.append(background.create_task(drained.follow()))
             always.append(background.create_task(drain.run()))
             if watch is not None:
                 always.append(background.create_task(watch.reader.run()))
@@ -176,9 +187,11 @@ def build(
         instances, prober, registry, running, recent, intake.call_id, told, door, drain
     )
     if settings.admin_token_file:
-        app.include_router(routes(dial, read_token(settings.admin_token_file)))
+        token = read_token(settings.admin_token_file)
+        app.include_router(routes(dial, token))
+        app.include_router(instance_routes(instances, drained, token))
+        app.include_router(drain_routes(drain, token))
         if watch is not None:
-            token = read_token(settings.admin_token_file)
             app.include_router(engine_routes(watch.report, token))
     debug = path_headers if settings.debug_headers else no_headers
     return Front(
@@ -193,7 +206,8 @@ def _feed(
         directory = etcd.opened(settings.etcd, settings.etcd_user_file)
     if directory is None:
         return None
-    return Feed(directory, instances, prober, adopter(settings), time.monotonic)
+    state = State(Path(settings.state_dir)) if settings.state_dir else None
+    return Feed(directory, instances, prober, adopter(settings), time.monotonic, state)
 
 
 def _gate(settings: Settings, instances: Instances, scheduler: Scheduler) -> Gate | None:
@@ -219,21 +233,23 @@ def _watch(settings: Settings, instances: Instances, access: EngineAccess) -> Wa
     return Watch(instances, given.interval_seconds, given.timeout_seconds, time.monotonic, access)
 
 
-def _dial(settings: Settings, scheduler: Scheduler, folder: Path | None) -> Dial:
-    """`folder` is shared by the workers of this gateway, where there are several."""
-
+def _dial(settings: Settings, scheduler: Scheduler, folder: Path | None) -> Dial[Disaggregation]:
     def apply(section: Disaggregation) -> None:
         scheduler.rule = rule_of(section)
 
-    board: Board | None = None
+    return Dial(settings.disaggregation, apply, _board(settings, folder, "disaggregation"))
+
+
+def _board(settings: Settings, folder: Path | None, name: str) -> Board | None:
+    """`folder` is shared by the workers of this gateway, where there are several."""
     if settings.redis:
         # Only who asks for Redis needs its package.
         from pdgate.gateway.admin.redis_board import RedisBoard
 
-        board = RedisBoard(settings.redis, SHARED_KEY)
-    elif folder is not None and settings.admin_token_file:
-        board = FileBoard(folder / "disaggregation.pinned")
-    return Dial(settings.disaggregation, apply, board)
+        return RedisBoard(settings.redis, f"{SHARED_KEYS}:{name}")
+    if folder is not None and settings.admin_token_file:
+        return FileBoard(folder / f"{name}.pinned")
+    return None
 
 
 def ways(settings: Settings) -> Callable[[Instance], Way]:

@@ -8,9 +8,17 @@ import asyncio
 from abc import ABC, abstractmethod
 from pathlib import Path
 
+from pdgate.protocols.errors import GatewayError
+
 
 class BoardAway(Exception):
     """The board cannot be reached; the message says why, for operators."""
+
+
+class BoardUnavailable(GatewayError):
+    """Nothing has changed, or not for sure: saying it again is safe."""
+
+    status, code = 503, "not_shared"
 
 
 class Board(ABC):

@@ -1,4 +1,4 @@
-"""The thresholds in force: those that were configured, until somebody says otherwise.
+"""What operators set while the gateway runs: as it was configured, until somebody says otherwise.
 
     PUT --> board --> in force here at once, elsewhere at the next look
                 '---> looked at every LOOK_SECONDS by every process that shares it
@@ -10,18 +10,23 @@ configuration was written. Without a board a process is on its own.
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
+from typing import Generic, TypeVar
 
 from pydantic import ValidationError
 
 from pdgate.gateway.admin.board import Board, BoardAway
-from pdgate.gateway.config.settings import Disaggregation
+from pdgate.gateway.config.settings import Section
 
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
 
 
-class Dial:
+S = TypeVar("S", bound=Section)
+
+
+class Dial(Generic[S]):
     """
     Attributes:
         section: What is in force.
@@ -31,16 +36,19 @@ class Dial:
 
     def __init__(
         self,
-        section: Disaggregation,
-        apply: Callable[[Disaggregation], None],
+        section: S,
+        apply: Callable[[S], None],
         board: Board | None = None,
         look_seconds: float = LOOK_SECONDS,
+        *,
+        name: str = "thresholds",
     ) -> None:
-        """`apply` has been done for `section` already."""
+        """`apply` has been done for `section` already; `name` is for the log."""
         self.section = section
         self._apply = apply
         self._board = board
         self._look_seconds = look_seconds
+        self._name = name
         self._complaint = ""
         self.reachable: bool | None = None
 
@@ -48,7 +56,19 @@ class Dial:
     def shared(self) -> bool:
         return self._board is not None
 
-    async def put(self, section: Disaggregation) -> None:
+    async def change(self, to: Callable[[S], S]) -> None:
+        """As `put`, but from what is pinned now, which another process may have said just before.
+
+        Of two changes in the same few milliseconds the later one can undo the other.
+        """
+        before = self.section
+        if self._board is not None and (found := await self._board.read()) is not None:
+            # Nonsense is no reason not to say something better.
+            with suppress(ValidationError):
+                before = self._parsed(found)
+        await self.put(to(before))
+
+    async def put(self, section: S) -> None:
         """Raises BoardAway, and then nothing has changed here."""
         if self._board is not None:
             await self._board.pin(section.model_dump_json().encode())
@@ -73,7 +93,7 @@ class Dial:
             found = await board.read()
             self.reachable = True
             if found is not None:
-                self._take(Disaggregation.model_validate_json(found, strict=True))
+                self._take(self._parsed(found))
         except BoardAway as error:
             # Not since the start is told apart from not any more.
             self.reachable = None if self.reachable is None else False
@@ -82,17 +102,21 @@ class Dial:
             self._complain(str(error))
         else:
             if self._complaint:
-                log.info("the thresholds that are shared can be read again")
+                log.info("the %s that are shared can be read again", self._name)
             self._complaint = ""
 
-    def _take(self, section: Disaggregation) -> None:
+    def _parsed(self, found: bytes) -> S:
+        """Raises ValidationError."""
+        return type(self.section).model_validate_json(found, strict=True)
+
+    def _take(self, section: S) -> None:
         if section != self.section:
-            log.info("calls are split by %s from now on", section)
+            log.info("the %s from now on: %s", self._name, section)
             self.section = section
             self._apply(section)
 
     def _complain(self, why: str) -> None:
         """Once per reason: an outage is many looks."""
         if why != self._complaint:
-            log.warning("the thresholds that are shared cannot be read: %s", why)
+            log.warning("the %s that are shared cannot be read: %s", self._name, why)
         self._complaint = why

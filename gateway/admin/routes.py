@@ -14,11 +14,11 @@ from fastapi import APIRouter, Depends, Request
 from pydantic import ValidationError
 
 from pdgate.gateway.admin.bearer import knows
-from pdgate.gateway.admin.board import BoardAway
+from pdgate.gateway.admin.board import BoardAway, BoardUnavailable
 from pdgate.gateway.admin.dial import Dial
 from pdgate.gateway.config.complaints import complaints
 from pdgate.gateway.config.settings import Disaggregation
-from pdgate.protocols.errors import BadRequest, GatewayError
+from pdgate.protocols.errors import BadRequest
 
 log = logging.getLogger(__name__)
 
@@ -26,13 +26,7 @@ PATH = "/admin/disaggregation"
 MAX_BODY_BYTES = 64 << 10
 
 
-class BoardUnavailable(GatewayError):
-    """Nothing has changed, or not for sure: saying it again is safe."""
-
-    status, code = 503, "not_shared"
-
-
-def routes(dial: Dial, token: str) -> APIRouter:
+def routes(dial: Dial[Disaggregation], token: str) -> APIRouter:
     """`token` is not empty."""
     router = APIRouter(dependencies=[Depends(knows(token))])
 

@@ -12,6 +12,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from pdgate.gateway.admin.dial import Dial
+from pdgate.gateway.config.settings import Disaggregation
 
 
 class State(StrEnum):
@@ -21,7 +22,7 @@ class State(StrEnum):
 
 
 class SharedStatus(Collector):
-    def __init__(self, dial: Dial) -> None:
+    def __init__(self, dial: Dial[Disaggregation]) -> None:
         self._dial = dial
 
     def as_json(self) -> dict[str, str]:

@@ -41,7 +41,9 @@ class Process:
 
     def __init__(self, board: Board | None) -> None:
         self.applied: asyncio.Queue[Disaggregation] = asyncio.Queue()
-        self.dial = Dial(CONFIGURED, self.applied.put_nowait, board, LOOK_SECONDS)
+        self.dial: Dial[Disaggregation] = Dial(
+            CONFIGURED, self.applied.put_nowait, board, LOOK_SECONDS
+        )
 
     async def hears(self) -> Disaggregation:
         async with asyncio.timeout(PATIENCE_SECONDS):
@@ -64,6 +66,29 @@ async def test_what_one_is_told_all_do(new_board: NewBoard) -> None:
         assert one.dial.section == TOLD
         assert await one.hears() == await other.hears() == TOLD
         assert other.dial.section == TOLD
+
+
+async def test_a_change_begins_with_what_another_process_has_just_said(new_board: NewBoard) -> None:
+    """Nobody has looked at the board in between."""
+    boards = new_board(), new_board()
+    one, other = map(Process, boards)
+    await one.dial.change(lambda before: before.model_copy(update={"rule": "never"}))
+    await other.dial.change(lambda before: before.model_copy(update={"uncached_tokens": 7}))
+
+    assert other.dial.section == Disaggregation(rule="never", uncached_tokens=7)
+    for board in boards:
+        await board.close()
+
+
+async def test_nonsense_can_be_changed_into_sense(new_board: NewBoard) -> None:
+    board = new_board()
+    await board.pin(b"{")
+    process = Process(board)
+
+    await process.dial.change(lambda _: TOLD)
+
+    assert process.dial.section == TOLD
+    await board.close()
 
 
 async def test_who_starts_later_does_it_too(new_board: NewBoard) -> None:

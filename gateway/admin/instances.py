@@ -1,0 +1,90 @@
+"""Which engines get calls, seen and changed while the gateway runs.
+
+    GET   /admin/instances                  all of them, as this process sees them
+    POST  /admin/instances/{id}/drain       no more calls; those that run there go on
+    POST  /admin/instances/{id}/undrain     calls again, as soon as it is well
+
+What is drained is shared as thresholds are (dial.py), so all processes follow, and one that
+starts later too. It stays said while an engine is away, and for whoever comes back as it.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from fastapi import APIRouter, Depends
+
+from pdgate.gateway.admin.bearer import knows
+from pdgate.gateway.admin.board import BoardAway, BoardUnavailable
+from pdgate.gateway.admin.dial import Dial
+from pdgate.gateway.config.settings import Section
+from pdgate.protocols.errors import NotFound
+from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling.instances import Instances
+
+PATH = "/admin/instances"
+
+
+class Drained(Section):
+    """Ids of instances that are to get no more calls."""
+
+    instances: tuple[str, ...] = ()
+
+    def without(self, instance_id: str) -> "Drained":
+        return Drained(instances=tuple(one for one in self.instances if one != instance_id))
+
+    def also(self, instance_id: str) -> "Drained":
+        return Drained(instances=(*self.without(instance_id).instances, instance_id))
+
+
+def routes(instances: Instances, drained: Dial[Drained], token: str) -> APIRouter:
+    """`token` is not empty."""
+    router = APIRouter(dependencies=[Depends(knows(token))])
+
+    @router.get(PATH)
+    async def all_of_them() -> list[dict[str, Any]]:
+        """What this process knows of each instance."""
+        return [_told(candidate) for candidate in instances]
+
+    @router.post(PATH + "/{instance_id:path}/drain")
+    async def drain(instance_id: str) -> dict[str, Any]:
+        """Sends it no more calls."""
+        _found(instances, instance_id)
+        await _change(drained, lambda before: before.also(instance_id))
+        return _told(_found(instances, instance_id))
+
+    @router.post(PATH + "/{instance_id:path}/undrain")
+    async def undrain(instance_id: str) -> dict[str, Any]:
+        """Sends it calls again."""
+        _found(instances, instance_id)
+        await _change(drained, lambda before: before.without(instance_id))
+        return _told(_found(instances, instance_id))
+
+    return router
+
+
+async def _change(drained: Dial[Drained], to: Callable[[Drained], Drained]) -> None:
+    try:
+        await drained.change(to)
+    except BoardAway as error:
+        raise BoardUnavailable("other processes cannot be told, so nothing was changed") from error
+
+
+def _found(instances: Instances, instance_id: str) -> Candidate:
+    candidate = instances.get(instance_id)
+    if candidate is None:
+        raise NotFound(f"there is no instance {instance_id!r}")
+    return candidate
+
+
+def _told(candidate: Candidate) -> dict[str, Any]:
+    instance = candidate.instance
+    return {
+        "id": instance.id,
+        "role": instance.role.value,
+        "protocol": instance.protocol,
+        "url": instance.url,
+        "state": candidate.state,
+        "models": sorted(candidate.models),
+        "calls": candidate.calls,
+        "ejections": dict(candidate.ejections),
+    }
