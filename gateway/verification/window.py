@@ -96,7 +96,10 @@ def judge(grew: Counters, before: Given, now: Given, *, doubted: bool = False) -
             # Prompts of one token each.
             return Verdict(Result.UNVERIFIABLE, unverifiable=counted)
         return Verdict(Result.VERIFIED, verified=counted)
-    only_ours = whole == 0 and not before.reads and requests <= possible
+    # Those in flight may have been counted, or another client's in their place; but no other
+    # client can be why nothing came for ours.
+    ours = requests <= handed_over or (requests <= possible and not arrived)
+    only_ours = whole == 0 and not before.reads and ours
     if only_ours:
         material = surplus > MATERIAL_SHARE * counted
         result = Result.RECOMPUTED if material else Result.VERIFIED

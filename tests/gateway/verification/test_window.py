@@ -75,6 +75,21 @@ def test_who_computes_for_others_too_cannot_be_verified(
     )
 
 
+def test_another_clients_call_is_not_held_against_decode_while_ours_go_on() -> None:
+    streaming = Given(calls=5)
+    now = Given(handed_over=1, calls=6)
+
+    assert judge(grew(5_001, 0, 99, 2), streaming, now) == Verdict(
+        Result.UNVERIFIABLE, verified=99, unverifiable=5_001
+    )
+
+
+def test_calls_in_flight_do_not_excuse_that_nothing_came() -> None:
+    verdict = judge(grew(300, 0, 0, 3), Given(calls=2), Given(handed_over=1, calls=2))
+
+    assert verdict == Verdict(Result.RECOMPUTED, verified=3, recomputed=297)
+
+
 def test_whoever_asks_if_nothing_is_computed_nothing_is_recomputed() -> None:
     """So several gateways over one healthy engine all say verified."""
     verdict = judge(grew(9, 600, 300, 9), NOBODY, Given(handed_over=1, whole=1))
