@@ -25,6 +25,8 @@ class Roster:
         losses: How often the store was lost.
         refused: Key -> why that entry cannot be used.
         listed: Whether the store has ever told what there is.
+        remembered_at: When what is in use was true, where the store has told nothing yet and we
+            go by an earlier life; else None.
     """
 
     def __init__(self, grace_seconds: float = GRACE_SECONDS) -> None:
@@ -32,6 +34,7 @@ class Roster:
         self.losses = 0
         self.refused: dict[str, str] = {}
         self.listed = False
+        self.remembered_at: float | None = None
         self._grace_seconds = grace_seconds
         self._members: dict[str, Member] = {}
         # host and port -> key
@@ -52,6 +55,13 @@ class Roster:
     def next_change(self) -> float | None:
         """When `expire` has something to do."""
         return min(self._doubted.values(), default=None)
+
+    def remember(self, members: Mapping[str, Member], at: float) -> None:
+        """From an earlier life, for as long as the store says nothing."""
+        if not self.listed:
+            self.remembered_at = at
+            for key, member in members.items():
+                self._put(key, member)
 
     def apply(self, event: Event, now: float) -> None:
         match event:
@@ -86,7 +96,7 @@ class Roster:
         # Otherwise a watch that began anew while all was well would start a time of doubt.
         if self.degraded is not None:
             self._answers_again(now)
-        self.listed = True
+        self.listed, self.remembered_at = True, None
         for key, member in members.items():
             self._put(key, member)
         for key in [key for key in self._members if key not in members]:

@@ -91,6 +91,10 @@ def serve(
     etcd_user_file: Annotated[
         str | None, _option(ENGINES, "File with name:password, where etcd asks for one.")
     ] = None,
+    state_dir: Annotated[
+        str | None,
+        _option(ENGINES, "Folder for what etcd told last, for a start while it is away."),
+    ] = None,
     redis: Annotated[
         str | None,
         _option(SCHEDULING, "URL of the Redis in which replicas share changed thresholds."),

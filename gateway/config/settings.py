@@ -188,6 +188,7 @@ class Settings(Section):
     Attributes:
         etcd: URLs of etcd's members, between commas; engines announce themselves there.
         etcd_user_file: File with name:password, where etcd asks for one.
+        state_dir: Folder for what etcd told last, for a start while it is away.
         redis: URL of the Redis in which replicas share what is changed while they run.
         pdd_protocol: For instances that name none.
         scheduling_mode: None takes what each protocol prefers: batch if it can.
@@ -222,6 +223,7 @@ class Settings(Section):
     instances: tuple[InstanceEntry, ...] = ()
     etcd: Annotated[str, AfterValidator(_etcd)] = ""
     etcd_user_file: Annotated[str, AfterValidator(_etcd_user)] = ""
+    state_dir: str = ""
     redis: Annotated[str, AfterValidator(_redis)] = ""
     pdd_protocol: str = "vllm-nixl"
     scheduling_mode: Mode | None = None

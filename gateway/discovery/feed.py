@@ -11,13 +11,15 @@ has become counts after another good probe.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from pdgate.cluster.directory import Directory, Event, Listed, Lost, Refused, Resumed
+from pdgate.cluster.member import Member
 from pdgate.cluster.roster import Roster
 from pdgate.gateway.discovery.adopt import Adopt, Unusable
+from pdgate.gateway.discovery.state import State
 from pdgate.gateway.probe import Prober
 from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.instances import Instances
@@ -44,7 +46,8 @@ class Feed:
     Attributes:
         roster: What the directory has told so far.
         unusable: Key -> why a member that is listed gets no calls.
-        listed: Set when the directory has told what there is, once.
+        listed: Set when the directory has told what there is, once; or when it does not answer,
+            and our last life has.
     """
 
     def __init__(
@@ -54,6 +57,7 @@ class Feed:
         prober: Prober,
         adopt: Adopt,
         clock: Callable[[], float],
+        state: State | None = None,
     ) -> None:
         self.roster = Roster()
         self.unusable: dict[str, str] = {}
@@ -63,6 +67,7 @@ class Feed:
         self._prober = prober
         self._adopt = adopt
         self._clock = clock
+        self._state = state
         self._held: dict[str, Held] = {}
         self._told = asyncio.Event()
 
@@ -70,14 +75,31 @@ class Feed:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._directory.follow(self.tell))
             group.create_task(self._expire())
+            if self._state is not None:
+                group.create_task(self._state.keep(self._current))
 
     def tell(self, event: Event) -> None:
         _log(event, self.roster)
         self.roster.apply(event, self._clock())
+        if isinstance(event, Lost) and not self.listed.is_set():
+            self._recall()
         self._put_into_use()
         self._told.set()
         if isinstance(event, Listed):
             self.listed.set()
+        if self._state is not None:
+            self._state.changed()
+
+    def _recall(self) -> None:
+        known = self._state.recall() if self._state is not None else None
+        if known is not None:
+            log.warning("engines that were known at the last start are in use until it answers")
+            self.roster.remember(known.members, known.at)
+            self.listed.set()
+
+    def _current(self) -> Mapping[str, Member] | None:
+        roster = self.roster
+        return roster.in_use if roster.listed and roster.degraded is None else None
 
     async def _expire(self) -> None:
         """Drops the doubted when their time has come."""

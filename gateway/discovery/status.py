@@ -1,11 +1,13 @@
 """What operators see of the directory: a word on /ready, numbers on /metrics.
 
 waiting    it has not answered since the gateway started
+remembered the same, and engines known to an earlier life are in use
 degraded   it does not answer: the engines last known are in use
 current    it answers, and what it tells is in use
 """
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
@@ -14,18 +16,23 @@ from pdgate.gateway.discovery.feed import Feed
 
 
 class Status(Collector):
-    def __init__(self, feed: Feed) -> None:
+    def __init__(self, feed: Feed, wall_clock: Callable[[], float] = time.time) -> None:
         self._feed = feed
+        self._wall_clock = wall_clock
 
     def as_json(self) -> dict[str, str | int]:
         """Without a reason: /ready is for everybody, and reasons name addresses."""
-        return {"state": self.state, "instances": self._instances}
+        said: dict[str, str | int] = {"state": self.state, "instances": self._instances}
+        at = self._feed.roster.remembered_at
+        if at is not None:
+            said["age_seconds"] = round(self._wall_clock() - at)
+        return said
 
     @property
     def state(self) -> str:
         roster = self._feed.roster
         if not roster.listed:
-            return "waiting"
+            return "waiting" if roster.remembered_at is None else "remembered"
         return "current" if roster.degraded is None else "degraded"
 
     @property
