@@ -65,6 +65,10 @@ class Prompt(tuple[int, ...]):
     """Of a request that is to go to the queue."""
 
 
+class Borrowed(Source):
+    """What a decode engine lends; it calls it in by itself, so it needs no farewell."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queued(Source):
     """A source whose address is known when a worker has claimed it."""
@@ -123,7 +127,7 @@ class DecodeFirst(Kvt):
             return None
         if not 0 < lent.tokens < tokens:
             raise ValueError(f"{lent.tokens} of {tokens} tokens are lent")
-        source = Source(lent.host, lent.port, lent.key, wait_seconds=0, engine_id=lent.engine_id)
+        source = Borrowed(lent.host, lent.port, lent.key, wait_seconds=0, engine_id=lent.engine_id)
         return Load(lent.tokens, source)
 
     def plan(self, arrival: Arrival) -> Load | Keep | None:
@@ -134,11 +138,11 @@ class DecodeFirst(Kvt):
         return Load(tokens, Prompt(arrival.prompt)) if tokens else None
 
     def start(self, request_id: str, load: Load, pages: Pages, skip_tokens: int) -> None:
+        if skip_tokens >= load.tokens and isinstance(load.ticket, Prompt | Borrowed):
+            self.core.loaded(request_id)
+            return
         if not isinstance(load.ticket, Prompt):
             super().start(request_id, load, pages, skip_tokens)
-            return
-        if skip_tokens >= load.tokens:
-            self.core.loaded(request_id)
             return
         lease = self.settings.lease_seconds
         item = Item(

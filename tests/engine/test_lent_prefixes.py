@@ -119,6 +119,7 @@ def test_what_prefill_has_itself_is_not_read(
     stats = scene.prefill.core.stats
     assert (stats.prompts_from_peer, stats.prompts_from_cache) == (0, had)
     assert stats.prompts_computed - before == NEEDED - had
+    assert scene.decode.connector.counters.sent == 0
 
 
 def another_life(lending: Lending, key: str, block_ids: object, tokens: int) -> Lent:
