@@ -10,7 +10,6 @@ them, or is outside the tested range, gets the ASGI front end alone, and the log
 """
 
 import asyncio
-from http import HTTPStatus
 from typing import Any
 
 import uvicorn
@@ -21,6 +20,8 @@ from pdgate.forwarders.record import Record
 from pdgate.gateway import errors
 from pdgate.gateway.answer_head import answer_head, streams
 from pdgate.gateway.asgi import LINGER_SECONDS, Front
+from pdgate.gateway.bounded_http import BoundedHttp
+from pdgate.gateway.head_lines import CLOSE, head_lines
 from pdgate.gateway.intake import HOT_PATHS
 from pdgate.gateway.security.door import Holder
 from pdgate.protocols import sse
@@ -45,11 +46,7 @@ NEEDED = (
 )
 
 _HOT_URLS = frozenset(path.encode() for path in HOT_PATHS)
-_STATUS_LINES = {
-    status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
-}
 _CHUNKED = b"transfer-encoding: chunked\r\n"
-_CLOSE = b"connection: close\r\n"
 _LAST_CHUNK = b"0\r\n\r\n"
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -63,7 +60,7 @@ def why_not() -> str | None:
     return f"uvicorn's protocol has no {', '.join(missing)}" if missing else None
 
 
-class HotProtocol(HttpToolsProtocol):
+class HotProtocol(BoundedHttp):
     """One client connection."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -80,6 +77,7 @@ class HotProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         # uvicorn makes an ASGI scope here; a hot call needs none.
+        self.head_begins()
         self._idle_since = None
         self.url = b""
         self.expect_100_continue = False
@@ -87,10 +85,12 @@ class HotProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         if self._is_hot():
+            self.head_ends()
             self._hot = HotCycle(self)
             # The names that uvicorn reads of a cycle are there.
             self.cycle = self._hot  # type: ignore[assignment]
             self._hot.begin()
+            self.leave_trailers()
             return
         url, headers, expect = self.url, self.headers, self.expect_100_continue
         super().on_message_begin()
@@ -101,6 +101,7 @@ class HotProtocol(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         cycle = self.cycle
         if isinstance(cycle, HotCycle):
+            self.body_goes_on()
             cycle.more_body(body)
         else:
             super().on_body(body)
@@ -108,6 +109,7 @@ class HotProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         cycle = self.cycle
         if isinstance(cycle, HotCycle):
+            self.body_goes_on()
             cycle.whole_body()
         else:
             super().on_message_complete()
@@ -161,8 +163,8 @@ class HotProtocol(HttpToolsProtocol):
             # It has its answer.
             self.transport.close()
             return
-        status, headers, body = errors.as_response(BadRequest(msg))
-        self.transport.write(_head(status, headers, _CLOSE) + body)
+        status, headers, body = errors.as_response(self.refusal or BadRequest(msg))
+        self.transport.write(head_lines(status, headers, CLOSE) + body)
         self.transport.close()
 
     def _is_hot(self) -> bool:
@@ -217,6 +219,7 @@ class HotCycle:
         self.keep_alive: bool = protocol.parser.should_keep_alive()
         self._protocol = protocol
         self._transport = protocol.transport
+        self._headers = protocol.headers
         self._pieces: list[bytes] = []
 
     # The request, as uvicorn's parser tells of it.
@@ -224,11 +227,14 @@ class HotCycle:
     def begin(self) -> None:
         protocol = self._protocol
         service = protocol.front.service
+        length = next(
+            (int(found) for name, found in self._headers if name == b"content-length"), -1
+        )
+        if length < 0:
+            protocol.check_framing(self._headers)
         try:
-            for name, found in protocol.headers:
-                if name == b"content-length":
-                    service.intake.check_length(int(found))
-            self._holder = service.screen(protocol.headers)
+            service.intake.check_length(length)
+            self._holder = service.screen(self._headers)
         except (TooLarge, Draining) as error:
             self._turn_away(error)
             return
@@ -260,13 +266,13 @@ class HotCycle:
         if self._refusal is not None:
             service = self._protocol.front.service
             service.count_refused(self._refusal)
-            self._say(self._refusal, service.intake.call_id(self._protocol.headers))
+            self._say(self._refusal, service.intake.call_id(self._headers))
             return
         pieces, self._pieces = self._pieces, []
         body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         protocol = self._protocol
         path = protocol.url.decode("ascii")
-        self._task = task = protocol.loop.create_task(self._serve(path, protocol.headers, body))
+        self._task = task = protocol.loop.create_task(self._serve(path, self._headers, body))
         # The server waits for these when it is asked to stop.
         protocol.tasks.add(task)
 
@@ -389,19 +395,19 @@ class HotCycle:
         protocol = self._protocol
         service = protocol.front.service
         service.count_refused(error)
-        status, headers, body = errors.as_response(error, service.intake.call_id(protocol.headers))
+        status, headers, body = errors.as_response(error, service.intake.call_id(self._headers))
         self.keep_alive = False
         self._pieces = []
         # Some say so themselves.
-        more = b"" if error.closes else _CLOSE
-        self._write(_head(status, headers, more) + body)
+        more = b"" if error.closes else CLOSE
+        self._write(head_lines(status, headers, more) + body)
         self.response_complete = True
         self._lingering = protocol.loop.call_later(LINGER_SECONDS, self._transport.close)
 
     def _head_of(self, status: int, headers: Headers, more: bytes) -> bytes:
         default = self._protocol.server_state.default_headers
-        closing = b"" if self.keep_alive else _CLOSE
-        return _head(status, [*default, *headers], more + closing)
+        closing = b"" if self.keep_alive else CLOSE
+        return head_lines(status, [*default, *headers], more + closing)
 
     def _framed(self, chunk: bytes) -> bytes:
         return b"%x\r\n%b\r\n" % (len(chunk), chunk) if self._chunked else chunk
@@ -419,11 +425,3 @@ class HotCycle:
         if not self.keep_alive:
             self._transport.close()
         self._protocol.on_hot_complete()
-
-
-def _head(status: int, headers: Headers, more: bytes) -> bytes:
-    lines = [_STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status]
-    for name, found in headers:
-        lines += (name, b": ", found, b"\r\n")
-    lines += (more, b"\r\n")
-    return b"".join(lines)

@@ -12,6 +12,7 @@ from uvicorn.supervisors import Multiprocess
 
 from pdgate.gateway import hot_protocol
 from pdgate.gateway.asgi import Front
+from pdgate.gateway.bounded_http import BoundedHttp
 from pdgate.gateway.config import Settings
 from pdgate.gateway.lifecycle.signals import take_over
 from pdgate.gateway.security.tls import server_options
@@ -78,12 +79,12 @@ class _Workers(Multiprocess):
             socket.close()
 
 
-def _protocol() -> type[asyncio.Protocol] | str:
+def _protocol() -> type[asyncio.Protocol]:
     why_not = hot_protocol.why_not()
     if why_not is None:
         return hot_protocol.HotProtocol
     log.warning("the fast front end is off: %s", why_not)
-    return "httptools"
+    return BoundedHttp
 
 
 def from_environment() -> Front:

@@ -75,6 +75,10 @@ class TooLarge(BadRequest):
     status, code, closes = 413, "request_too_large", True
 
 
+class HeadTooLarge(BadRequest):
+    status, code = 431, "headers_too_large"
+
+
 class UnsupportedMediaType(BadRequest):
     status, code = 415, "unsupported_media_type"
 

@@ -22,6 +22,7 @@ import uvicorn
 from prometheus_client.parser import text_string_to_metric_families
 
 from pdgate.cluster.directory import Directory
+from pdgate.gateway.bounded_http import BoundedHttp
 from pdgate.gateway.config import Settings
 from pdgate.gateway.config.instances import InstanceEntry
 from pdgate.gateway.config.settings import Health
@@ -41,7 +42,7 @@ PROBE_SECONDS = 0.05
 PATIENCE_SECONDS = 20.0
 """After which a test gives up; all of them take a fraction."""
 
-HTTP: type[asyncio.Protocol] | str = "httptools"
+HTTP: type[asyncio.Protocol] = BoundedHttp
 """Which of the two front ends serves; a fixture sets it."""
 
 BLOCKS = {
