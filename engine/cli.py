@@ -69,6 +69,9 @@ def engine(
     no_prefix_cache: bool = False,
     min_prefill_ms: Annotated[float, typer.Option(help="Least time to read a prompt.")] = 0.0,
     min_itl_ms: Annotated[float, typer.Option(help="Least time between tokens.")] = 0.0,
+    min_read_ms: Annotated[
+        float, typer.Option(help="Least time of a step for each prompt token in it.")
+    ] = 0.0,
     fail_rate: Annotated[float, typer.Option(help="Share of requests to fail, 0..1.")] = 0.0,
     die_after: Annotated[
         int | None, typer.Option(help="Take in so many requests, then die at the next.")
@@ -125,6 +128,7 @@ def engine(
             reuse_prefixes=not no_prefix_cache,
             min_prefill_ms=min_prefill_ms,
             min_token_ms=min_itl_ms,
+            min_read_ms=min_read_ms,
             fail_rate=fail_rate,
             die_after=die_after,
             etcd=etcd,

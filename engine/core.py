@@ -166,7 +166,7 @@ class EngineCore:
         self._work.end_leases()
         begun = time.monotonic()
         done = self._work.step()
-        if least := self._pace.least_seconds(done.prompts, done.decodes):
+        if least := self._pace.least_seconds(done.prompts, done.decodes, done.read):
             self._linger(begun + least)
         if outputs := self._work.take_outputs():
             self._deliver(outputs)

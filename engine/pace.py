@@ -1,4 +1,8 @@
-"""Slows the engine down and makes it fail, on purpose, so that others can be tested."""
+"""Slows the engine down and makes it fail, on purpose, so that others can be tested.
+
+With a pace for decoding and for reading, steps take as long as on a GPU, which loads its
+weights in each of them: a few prompt tokens ride along for nothing, many make a step longer.
+"""
 
 import os
 import random
@@ -12,15 +16,19 @@ class Pace:
     Attributes:
         prefill_seconds: A step that finishes prompts.
         token_seconds: A step that decodes.
+        read_seconds: A step, for each prompt token that it reads.
     """
 
     prefill_seconds: float = 0.0
     token_seconds: float = 0.0
+    read_seconds: float = 0.0
 
-    def least_seconds(self, prompts: int, decodes: int) -> float:
+    def least_seconds(self, prompts: int, decodes: int, read: int = 0) -> float:
+        """`prompts`: finished; `read`: their tokens in this step, and those of others."""
         return max(
             self.prefill_seconds if prompts else 0.0,
             self.token_seconds if decodes else 0.0,
+            self.read_seconds * read,
         )
 
 

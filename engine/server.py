@@ -155,7 +155,11 @@ def _core(
                 settings.reuse_prefixes,
                 settings.on_failed_load,
             ),
-            Pace(settings.min_prefill_ms / 1000, settings.min_token_ms / 1000),
+            Pace(
+                settings.min_prefill_ms / 1000,
+                settings.min_token_ms / 1000,
+                settings.min_read_ms / 1000,
+            ),
             Faults(settings.fail_rate, settings.die_after),
         )
         connector = None

@@ -39,6 +39,7 @@ class Settings:
         lease_seconds: How long a finished prefill waits for its reader.
         min_prefill_ms, min_token_ms: Least duration of a step that finishes prompts, or
             decodes: for tests that need a slower engine.
+        min_read_ms: Least duration of a step for each prompt token that it reads.
         fail_rate: Share of requests refused with a 500.
         die_after: Requests to take in before the process dies at the next one.
         etcd: URLs of the etcd to be listed in, between commas; empty for none.
@@ -75,6 +76,7 @@ class Settings:
     reuse_prefixes: bool = True
     min_prefill_ms: float = 0.0
     min_token_ms: float = 0.0
+    min_read_ms: float = 0.0
     fail_rate: float = 0.0
     die_after: int | None = None
     etcd: str = ""

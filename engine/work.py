@@ -50,10 +50,17 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What a step did: prompts it finished, tokens it decoded; `idle` if nothing at all."""
+    """What a step did; `idle` if nothing at all.
+
+    Attributes:
+        prompts: It finished.
+        decodes: Tokens that it decoded.
+        read: Tokens of prompts that it computed.
+    """
 
     prompts: int = 0
     decodes: int = 0
+    read: int = 0
     idle: bool = True
 
 
@@ -202,8 +209,13 @@ class Work:
         if not step.chunks:
             return Done(idle=not step.loads)
         begun = self._now()
-        prompts = sum(1 for chunk in step.chunks if chunk.completes and not chunk.job.decodes)
-        decodes = sum(1 for chunk in step.chunks if chunk.job.decodes)
+        reads = [chunk for chunk in step.chunks if not chunk.job.decodes]
+        done = Done(
+            prompts=sum(1 for chunk in reads if chunk.completes),
+            decodes=len(step.chunks) - len(reads),
+            read=sum(chunk.count for chunk in reads),
+            idle=False,
+        )
         spans = [span(chunk) for chunk in step.chunks]
         kept = [chunk for chunk in step.chunks if self._live[chunk.job.id].keep is not None]
         computed = self._model.decoder.forward(spans, self._memory, self.hooks.watch(kept))
@@ -212,7 +224,7 @@ class Work:
             self._computed(chunk, logits)
         self.stats.steps += 1
         self.stats.stepping_seconds += self._now() - begun
-        return Done(prompts, decodes, idle=False)
+        return done
 
     def shut_down(self, why: str, *, failed: bool) -> None:
         """Ends everything. Afterwards no hook is called and no page is touched."""
