@@ -4,6 +4,7 @@
     disturbed ---+-- proxy -- ... of vllm-kvt                 model "vllm-kvt"
                  +-- proxy -- ... of vllm-mooncake d          model "vllm-mooncake"
                  '-- proxy -- two plain engines               model "plain"
+    resuming  ------ as disturbed, but goes on with streams that break off
     direct    ------ the same engines, without the proxies
 
 A model is named like the protocol that its engines speak, so one gateway serves them all, and
@@ -79,16 +80,20 @@ class Gateway:
         here = await self._samples("pdgate_calls_in_flight")
         return not any(here + await self._samples("pdgate_instance_calls"))
 
-    async def up(self, engine: Engine) -> bool:
-        return bool(sum(await self._samples("pdgate_instance_up", engine.id)))
+    async def resumed(self) -> float:
+        """How often an answer went on at another engine."""
+        return sum(await self._samples("pdgate_broken_answers_total", result="resumed"))
 
-    async def _samples(self, name: str, instance: str = "") -> list[float]:
+    async def up(self, engine: Engine) -> bool:
+        return bool(sum(await self._samples("pdgate_instance_up", instance=engine.id)))
+
+    async def _samples(self, name: str, **labels: str) -> list[float]:
         text = (await self._http.get(f"{self.url}/metrics")).text
         return [
             sample.value
             for family in text_string_to_metric_families(text)
             for sample in family.samples
-            if sample.name == name and instance in ("", sample.labels.get("instance"))
+            if sample.name == name and labels.items() <= sample.labels.items()
         ]
 
 
@@ -102,6 +107,7 @@ class Topology:
     engines: Sequence[Engine]
     alone: str
     disturbed: Gateway
+    resuming: Gateway
     direct: Gateway
     http: httpx2.AsyncClient
 
@@ -142,9 +148,13 @@ async def topology() -> AsyncIterator[Topology]:
         async with asyncio.TaskGroup() as group:
             over_proxies = [engine.flag(engine.proxy.url) for engine in engines]
             disturbed = group.create_task(_gateway(stack, http, over_proxies, *_impatient()))
+            resuming = group.create_task(
+                _gateway(stack, http, over_proxies, *_impatient(), "--resume")
+            )
             straight = [engine.flag(engine.url) for engine in engines]
             direct = group.create_task(_gateway(stack, http, straight))
-        yield Topology(engines, alone.result().url, disturbed.result(), direct.result(), http)
+        gateways = (task.result() for task in (disturbed, resuming, direct))
+        yield Topology(engines, alone.result().url, *gateways, http)
         # All at once; the stack, one after the other, finds them ended.
         async with asyncio.TaskGroup() as group:
             for engine in [*engines, alone.result()]:

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from pdgate.protocols.call import CHAT, COMPLETIONS, Call, encode
 from pdgate.protocols.errors import EngineFailed, EngineRejected, EngineTooSlow
 from pdgate.protocols.instance import Instance, Role
-from tests.forwarders.resuming.heard import Heard, heard
 from tests.forwarders.resuming.speaking import PROMPT, SAID, TEXT, Speaking
 from tests.support.answers import piece
+from tests.support.heard import Heard, heard
 from tests.support.scripted import D0, D1, P0, Crossing, Step, Told, call_of, chat
 
 D2 = Instance("d2", "http://10.0.1.3:8200", Role.DECODE, "vllm-nixl")
