@@ -153,8 +153,14 @@ async def topology() -> AsyncIterator[Topology]:
             )
             straight = [engine.flag(engine.url) for engine in engines]
             direct = group.create_task(_gateway(stack, http, straight))
-        gateways = (task.result() for task in (disturbed, resuming, direct))
-        yield Topology(engines, alone.result().url, *gateways, http)
+        yield Topology(
+            engines,
+            alone.result().url,
+            disturbed.result(),
+            resuming.result(),
+            direct.result(),
+            http,
+        )
         # All at once; the stack, one after the other, finds them ended.
         async with asyncio.TaskGroup() as group:
             for engine in [*engines, alone.result()]:
