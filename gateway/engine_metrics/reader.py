@@ -89,8 +89,10 @@ class Reader:
     async def round(self, client: httpx2.AsyncClient, seconds: float = 0.0) -> None:
         """Asks each engine once, spread over these seconds."""
         candidates = list(self._instances)
-        for gone in self.readings.keys() - {c.instance.id for c in candidates}:
-            del self.readings[gone]
+        known = {c.instance.id for c in candidates}
+        for kept in (self.readings, self._complaints):
+            for gone in kept.keys() - known:
+                del kept[gone]
         async with asyncio.TaskGroup() as asking:
             for candidate in candidates:
                 asking.create_task(self._ask(client, candidate))

@@ -2,7 +2,8 @@
 
     page --> window (since the last verdict) --> Verdict --> Tally, complaint, log
 
-An engine that starts anew begins a new window: nothing of its former life can be compared.
+An engine that starts anew, or is taken out and put back, begins a new window: nothing of its
+former life can be compared.
 """
 
 import logging
@@ -73,7 +74,7 @@ class Verifier:
         instance_id, url = candidate.instance.id, candidate.instance.url
         given, counters = Given.to(candidate), page.counters
         window = self._windows.get(instance_id)
-        if window is not None and window.url != url:
+        if window is not None and (window.url != url or window.given.is_after(given)):
             window = None
         new = None if window is None else counters.since(window.latest.counters)
         if window is None or new is None:

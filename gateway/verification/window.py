@@ -48,6 +48,10 @@ class Given:
     calls: int = 0
     reads: bool = False
 
+    def is_after(self, other: "Given") -> bool:
+        """The other is of a candidate that took this one's place: accounts only grow."""
+        return self.handed_over > other.handed_over or self.whole > other.whole
+
     @classmethod
     def to(cls, candidate: Candidate) -> "Given":
         return cls(

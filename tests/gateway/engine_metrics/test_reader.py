@@ -198,3 +198,19 @@ async def test_nothing_is_kept_of_engines_that_are_gone() -> None:
     await scene.round()
 
     assert scene.reader.readings == {}
+
+
+async def test_who_comes_back_and_does_not_tell_is_named_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO", logger=reader.__name__)
+    scene = Scene()
+    scene.says(P_HOST, "")
+
+    await scene.round()
+    scene.instances.remove("d0")
+    await scene.round()
+    scene.instances.put(D0)
+    await scene.round()
+
+    assert len(caplog.records) == 2

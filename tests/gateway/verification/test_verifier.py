@@ -167,6 +167,18 @@ def test_another_engine_by_the_same_name_begins_anew() -> None:
     assert tally.tokens == {Result.VERIFIED: 100, Result.RECOMPUTED: 0, Result.UNVERIFIABLE: 0}
 
 
+def test_an_engine_that_was_taken_out_and_put_back_begins_anew() -> None:
+    scene = Scene(loads=0)
+    for _ in range(2):
+        scene.call(computed=1, transferred=99)
+    scene.instances.remove("d0")
+    scene.instances.put(D0)
+
+    tally = scene.call(computed=50, transferred=50)
+    assert tally.tokens[Result.VERIFIED] == 200
+    assert scene.call(computed=1, transferred=99).tokens[Result.VERIFIED] == 300
+
+
 def test_leases_are_counted_at_prefill() -> None:
     tally = Scene().see("p0", expired=2, first_tokens=2)
 
