@@ -136,6 +136,7 @@ def build(
     redis = SharedStatus(dial) if settings.redis else None
     door = _door(settings)
     gate = _gate(settings, instances, scheduler)
+    watch = _watch(settings, instances, access)
     parts = [
         books,
         KvMetrics(ledger, lives),
@@ -143,11 +144,9 @@ def build(
         redis,
         KeyBooks(door) if door else None,
         AdmissionBooks(gate) if gate else None,
+        watch.report if watch else None,
     ]
     counted = Together(*(part for part in parts if part is not None))
-    watch = _watch(settings, instances, access)
-    if watch is not None:
-        counted = Together(counted, watch.report)
     shared = WorkerMetrics(counted, metrics_folder) if metrics_folder else None
 
     @asynccontextmanager
