@@ -6,7 +6,7 @@ answer arrive by callback and wait here; when too many do, the engine is read no
 """
 
 import asyncio
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -16,6 +16,8 @@ from pdgate.gateway import errors
 from pdgate.gateway.answer_head import answer_head, streams
 from pdgate.gateway.debug import DebugHeaders
 from pdgate.gateway.intake import HOT_PATHS
+from pdgate.gateway.lifecycle.reload import Reload
+from pdgate.gateway.pings import PING, Pings
 from pdgate.gateway.service import Service
 from pdgate.protocols import sse
 from pdgate.protocols.call import Headers
@@ -30,6 +32,8 @@ class Front:
     """
     Attributes:
         wanted: Names of the engines' headers that clients get, beside those of the body.
+        pings: Keeps streams alive that have nothing to say; None lets them be silent.
+        reload: Changes all of this while it runs; for who owns the process.
     """
 
     def __init__(
@@ -38,8 +42,12 @@ class Front:
         others: ASGIApp,
         debug: DebugHeaders,
         wanted: frozenset[bytes] = frozenset(),
+        pings: Pings | None = None,
+        reload: Reload | None = None,
     ) -> None:
         self.service = service
+        self.pings = pings
+        self.reload = reload
         self.debug = debug
         self.wanted = wanted
         self._others = others
@@ -48,7 +56,7 @@ class Front:
         if scope["type"] != "http" or scope["path"] not in HOT_PATHS or scope["method"] != "POST":
             await self._others(scope, receive, send)
             return
-        client = AsgiClient(send, self.debug, self.wanted)
+        client = AsgiClient(send, self.debug, self.wanted, self.pings)
         headers = scope["headers"]
         try:
             client.unread = receive
@@ -78,6 +86,7 @@ class AsgiClient:
     Attributes:
         finished: The response is complete.
         unread: Where the rest of a request comes from that was refused half read.
+        seen: For `pings`.
     """
 
     __slots__ = (
@@ -89,17 +98,23 @@ class AsgiClient:
         "_over",
         "_paused",
         "_pieces",
+        "_pings",
         "_send",
         "_streams",
         "_waiter",
         "_waiting_bytes",
         "_wanted",
         "finished",
+        "seen",
         "unread",
     )
 
-    def __init__(self, send: Send, debug: DebugHeaders, wanted: frozenset[bytes]) -> None:
+    def __init__(
+        self, send: Send, debug: DebugHeaders, wanted: frozenset[bytes], pings: Pings | None
+    ) -> None:
         self._send = send
+        self._pings = pings
+        self.seen = False
         self._wanted = wanted
         self._debug = debug
         self._pieces: list[bytes] = []
@@ -122,6 +137,7 @@ class AsgiClient:
             chunk, self._held = sse.whole(self._held, chunk)
             if not chunk:
                 return
+        self.seen = True
         self._pieces.append(chunk)
         self._waiting_bytes += len(chunk)
         if self._waiting_bytes > MAX_WAITING_BYTES and not self._paused:
@@ -139,6 +155,12 @@ class AsgiClient:
             self._pieces.append(last)
         self._over, self._error = True, error
         self._wake()
+
+    def expired(self) -> None:
+        """Nothing came for a while."""
+        if not self._paused and self._last.endswith(b"\n\n"):
+            self._pieces.append(PING)
+            self._wake()
 
     # The client.
 
@@ -162,6 +184,13 @@ class AsgiClient:
             await self._send(
                 {"type": "http.response.start", "status": answer.status, "headers": head}
             )
+        with (
+            nullcontext() if self._pings is None or not self._streams else self._pings.during(self)
+        ):
+            await self._pump(answer)
+
+    async def _pump(self, answer: Answer) -> None:
+        """Sends on what comes, to its end. Raises what it ended with."""
         while True:
             piece = self._take()
             finished = self._over

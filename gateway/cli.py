@@ -27,6 +27,7 @@ KEYS = {
     "prefill_timeout": "timeouts.prefill_seconds",
     "first_byte_timeout": "timeouts.first_byte_seconds",
     "idle_timeout": "timeouts.idle_seconds",
+    "ping": "timeouts.ping_seconds",
     "retry_timeout": "timeouts.retry_seconds",
     "health_interval": "health.interval_seconds",
     "health_timeout": "health.timeout_seconds",
@@ -172,6 +173,9 @@ def serve(
     idle_timeout: Annotated[
         float | None, _option(LIMITS, "Seconds: between pieces of an answer.", "300")
     ] = None,
+    ping: Annotated[
+        float | None, _option(LIMITS, "Seconds of silence before a comment; 0: none.", "15")
+    ] = None,
     retry_timeout: Annotated[
         float | None, _option(LIMITS, "Seconds: until no more attempts begin.", "600")
     ] = None,
@@ -258,10 +262,12 @@ def serve(
 
     Engines may still be down: they are used as soon as they are well.
     """
-    from pdgate.gateway.config import ConfigError, load
+    from pdgate.gateway.config import ConfigError
+    from pdgate.gateway.lifecycle.source import Source
 
     try:
-        settings = load(config, overrides(context.params))
+        source = Source(config and config.absolute(), overrides(context.params))
+        settings = source.read()
     except ConfigError as error:
         typer.echo(f"pdgate serve: {error}", err=True)
         raise typer.Exit(2) from None
@@ -272,7 +278,7 @@ def serve(
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _stop)
     try:
-        server.serve(settings)
+        server.serve(settings, source)
     except SystemExit as end:
         # It has said why; its own codes are not ours.
         raise typer.Exit(1 if end.code else 0) from None

@@ -23,6 +23,7 @@ from pdgate.gateway.asgi import LINGER_SECONDS, Front
 from pdgate.gateway.bounded_http import BoundedHttp
 from pdgate.gateway.head_lines import CLOSE, head_lines
 from pdgate.gateway.intake import HOT_PATHS
+from pdgate.gateway.pings import PING
 from pdgate.gateway.security.door import Holder
 from pdgate.protocols import sse
 from pdgate.protocols.call import Headers
@@ -194,7 +195,10 @@ class HotCycle:
 
     Attributes:
         response_complete, disconnected, keep_alive, message_event: Read by uvicorn.
+        seen: For `pings`.
     """
+
+    seen = False
 
     response_complete = False
     disconnected = False
@@ -308,6 +312,7 @@ class HotCycle:
             chunk, self._held = sse.whole(self._held, chunk)
             if not chunk:
                 return
+        self.seen = True
         self._last = chunk
         self._write(self._framed(chunk))
 
@@ -326,6 +331,11 @@ class HotCycle:
             self._write(rest)
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+
+    def expired(self) -> None:
+        """Nothing came for a while."""
+        if self._last.endswith(b"\n\n") and not self._protocol.flow.write_paused:
+            self._write(self._framed(PING))
 
     # The client.
 
@@ -346,7 +356,12 @@ class HotCycle:
         answer.start(self)
         if not self._over:
             self._waiter = self._protocol.loop.create_future()
-            await self._waiter
+            pings = self._protocol.front.pings
+            if pings is None or not self._streams:
+                await self._waiter
+            else:
+                with pings.during(self):
+                    await self._waiter
         if self._error is not None:
             raise self._error
 

@@ -68,6 +68,8 @@ class Timeouts(Section):
         prefill_seconds: Until prefill has answered in full.
         first_byte_seconds: Until decode's status line.
         idle_seconds: Between two pieces of decode's answer.
+        ping_seconds: Of silence in a stream, after which a comment keeps the client's connection
+            alive; 0 sends none.
         retry_seconds: From a call's arrival; no further attempt begins later.
     """
 
@@ -75,6 +77,7 @@ class Timeouts(Section):
     prefill_seconds: Seconds = 600.0
     first_byte_seconds: Seconds = 600.0
     idle_seconds: Seconds = 300.0
+    ping_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 15.0
     retry_seconds: Seconds = 600.0
 
 

@@ -1,0 +1,94 @@
+"""A stream that has nothing to say sends comments, where a client can take them."""
+
+import asyncio
+from contextlib import suppress
+
+import pytest
+
+from pdgate.gateway.config.settings import Timeouts
+from pdgate.gateway.pings import PING
+from pdgate.protocols.instance import Role
+from tests.support.fleet import (
+    JSON_TYPE,
+    LAST_CHUNK,
+    PATIENCE_SECONDS,
+    STREAM_HEAD,
+    Engine,
+    Held,
+    ask,
+    gateway_of,
+)
+from tests.support.raw_server import chunk
+
+pytestmark = pytest.mark.usefixtures("front_end")
+
+EVENT = b'data: {"choices": [{"delta": {"content": "a"}}]}\n\n'
+OFTEN = Timeouts(ping_seconds=0.01)
+
+
+async def test_a_silent_stream_is_kept_alive_and_goes_on() -> None:
+    decode = Held()
+    engines = Engine(Role.PREFILL), Engine(Role.DECODE, decode)
+    async with gateway_of(*engines, timeouts=OFTEN) as gateway, asyncio.timeout(PATIENCE_SECONDS):
+        reader, writer = await gateway.wire()
+        writer.write(ask(stream=True))
+        call = await decode.next()
+        await call.peer.send(STREAM_HEAD + chunk(EVENT))
+        await reader.readuntil(chunk(EVENT))
+
+        assert await reader.readexactly(len(chunk(PING)) * 2) == chunk(PING) * 2
+
+        await call.peer.send(chunk(EVENT) + chunk(b"data: [DONE]\n\n") + LAST_CHUNK)
+        rest = await reader.readuntil(LAST_CHUNK)
+        assert rest.replace(chunk(PING), b"").count(EVENT) == 1
+
+
+async def test_no_comment_gets_into_the_middle_of_an_event() -> None:
+    # Longer than what is held back of an event that has only begun.
+    long = b'data: {"choices": [{"text": "' + b"a" * (300 << 10)
+    decode = Held()
+    engines = Engine(Role.PREFILL), Engine(Role.DECODE, decode)
+    async with gateway_of(*engines, timeouts=OFTEN) as gateway, asyncio.timeout(PATIENCE_SECONDS):
+        reader, writer = await gateway.wire()
+        writer.write(ask(stream=True))
+        call = await decode.next()
+        await call.peer.send(STREAM_HEAD + chunk(EVENT) + chunk(long))
+        got = b""
+        while b"aaaa" not in got:
+            got += await reader.read(1 << 20)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0.5):
+                while True:
+                    got += await reader.read(1 << 20)
+        assert len(got) > len(long)
+        assert PING not in got
+
+
+async def test_an_answer_that_is_no_stream_gets_no_comments() -> None:
+    decode = Held()
+    body = b'{"choices": []}'
+    head = b"HTTP/1.1 200 OK\r\n%b\r\ncontent-length: %d\r\n\r\n" % (JSON_TYPE, len(body))
+    engines = Engine(Role.PREFILL), Engine(Role.DECODE, decode)
+    async with gateway_of(*engines, timeouts=OFTEN) as gateway:
+        asking = asyncio.create_task(gateway.chat())
+        call = await decode.next()
+        await call.peer.send(head + body[:5])
+        await asyncio.wait({asking}, timeout=0.4)
+        await call.peer.send(body[5:])
+
+        assert (await asking).content == body
+
+
+async def test_a_client_that_leaves_is_watched_no_more() -> None:
+    decode = Held()
+    engines = Engine(Role.PREFILL), Engine(Role.DECODE, decode)
+    async with gateway_of(*engines, timeouts=OFTEN) as gateway, asyncio.timeout(PATIENCE_SECONDS):
+        reader, writer = await gateway.wire()
+        writer.write(ask(stream=True))
+        call = await decode.next()
+        await call.peer.send(STREAM_HEAD + chunk(EVENT))
+        await reader.readuntil(chunk(PING))
+
+        writer.close()
+
+        await call.left
