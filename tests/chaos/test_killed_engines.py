@@ -1,10 +1,12 @@
 """Two prefill and two decode engines under 40 calls at once, and one of them is killed.
 
 The moment is a count of answers, drawn with a seed. No call may fail before its first byte,
-no answer may be wrong, and the engine is used again when it is back.
+no answer may be wrong, and the engine is used again when it is back. One round of it is run;
+PDGATE_KILL_ROUNDS=20 runs as many, each at other moments.
 """
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 from random import Random
 
@@ -18,6 +20,7 @@ from tests.chaos.topology import SPLIT, Engine, Topology
 CALLS = 40
 DEADLINE_SECONDS = 120.0
 SEED = 5
+ROUNDS = int(os.environ.get("PDGATE_KILL_ROUNDS", "1"))
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="package")]
 
@@ -52,10 +55,11 @@ async def ask_and_kill(fleet: Topology, victim: Engine, moment: int) -> list[Ask
 
 @pytest.mark.parametrize("role", ["prefill", "decode"])
 @pytest.mark.parametrize("protocol", SPLIT)
+@pytest.mark.parametrize("number", range(ROUNDS))
 async def test_no_call_is_lost_when_an_engine_is_killed(
-    fleet: Topology, right: dict[str, str], protocol: str, role: str
+    fleet: Topology, right: dict[str, str], protocol: str, role: str, number: int
 ) -> None:
-    random = Random(f"{SEED}/{protocol}/{role}")
+    random = Random(f"{SEED + number}/{protocol}/{role}")
     victim = fleet.of(role, protocol)[random.randrange(2)]
 
     answers = await ask_and_kill(fleet, victim, moment=random.randrange(1, CALLS // 2))
