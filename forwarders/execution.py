@@ -93,19 +93,19 @@ class Execution:
         max_resumes: int = 0,
     ) -> None:
         self._engines = engines
-        self._way_of = way_of
+        self.way_of = way_of
         self._upstream = upstream
-        self._retrying = retrying or Retrying()
+        self.retrying = retrying or Retrying()
         self._ledger = ledger or KvLedger()
         self._lives = lives or Lives()
-        self._max_resumes = max_resumes
+        self.max_resumes = max_resumes
 
     async def serve(self, call: Call, record: Record, deliver: Deliver) -> None:
         """Raises the GatewayError that the client is to see."""
         tried = Tried()
         resuming = None
-        if self._max_resumes:
-            resuming = Resuming.of(call, record, deliver, self._max_resumes)
+        if self.max_resumes:
+            resuming = Resuming.of(call, record, deliver, self.max_resumes)
             if resuming is not None:
                 call, deliver = resuming.call, resuming.deliver
         while True:
@@ -128,7 +128,7 @@ class Execution:
     def _retry(self, error: GatewayError, failed: Attempt) -> None:
         """Raises what the client gets if there is no other attempt."""
         try:
-            self._retrying.next(error, failed)
+            self.retrying.next(error, failed)
         except CallBreaksEngines:
             self._engines.excuse(failed.tried.broken)
             raise
@@ -162,7 +162,7 @@ class Execution:
         if not self._engines.disaggregates(call):
             with attempt.reserve(Role.PLAIN) as plain:
                 _note_path(record, PLAIN, plain.instance, "")
-                leg = self._way_of(plain.instance).forwarder.local(call, plain.instance)
+                leg = self.way_of(plain.instance).forwarder.local(call, plain.instance)
                 await attempt.answer(leg, Role.PLAIN, plain.has_read)
             return
         if attempt.tried.without_prefill:
@@ -176,13 +176,13 @@ class Execution:
             # No engine is missing that would come back: decode would read all prompts for ever.
             raise
         except NoInstance:
-            decode = self._stand_in(attempt) if self._retrying.decode_stands_in else None
+            decode = self._stand_in(attempt) if self.retrying.decode_stands_in else None
             if decode is None:
                 raise
             await self._without_prefill(attempt, decode)
             return
         with reserved as prefill:
-            way = self._way_of(prefill.instance)
+            way = self.way_of(prefill.instance)
             decision = decide(self._engines, way.forwarder, call, prefill.instance)
             record.decisions[record.attempts] = decision
             _note_path(record, _PATHS[decision.taken], prefill.instance, way.mode)
@@ -210,7 +210,7 @@ class Execution:
     async def _without_prefill(self, attempt: Attempt, reserved: Reserved) -> None:
         record = attempt.record
         with reserved as decode:
-            way = self._way_of(decode.instance)
+            way = self.way_of(decode.instance)
             record.decisions[record.attempts] = _NO_PREFILL
             _note_path(record, DECODE_ONLY, decode.instance, way.mode)
             leg = way.forwarder.local(attempt.call, decode.instance)
@@ -224,7 +224,7 @@ class Execution:
                 decode = attempt.reserve_alone(cannot)
             except NoInstance:
                 return None
-            if self._way_of(decode.instance).forwarder.decode_can_prefill:
+            if self.way_of(decode.instance).forwarder.decode_can_prefill:
                 return decode
             decode.end()
             cannot.add(decode.instance.id)

@@ -100,7 +100,7 @@ class Books(Collector):
     ) -> None:
         self._candidates = candidates
         self._recent = recent
-        self._logs_calls = logs_calls
+        self.logs_calls = logs_calls
         self._in_flight = 0
         self._tallies: defaultdict[str, Tally] = defaultdict(Tally)
         self._refused: Counter[str] = Counter()
@@ -150,7 +150,7 @@ class Books(Collector):
             tally.breaks["resumed"] += record.resumed
         if record.committed is not None and record.outcome not in ("ok", "client_gone"):
             tally.breaks["lost"] += 1
-        if self._logs_calls:
+        if self.logs_calls:
             calls_log.info(json.dumps(record.as_json()))
         if self._recent is not None:
             self._recent.ended(record)

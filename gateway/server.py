@@ -4,7 +4,10 @@ import asyncio
 import gc
 import logging
 import os
+import signal
+from functools import partial
 from pathlib import Path
+from socket import socket as Socket
 from tempfile import TemporaryDirectory
 
 import uvicorn
@@ -13,8 +16,11 @@ from uvicorn.supervisors import Multiprocess
 from pdgate.gateway import hot_protocol
 from pdgate.gateway.asgi import Front
 from pdgate.gateway.bounded_http import BoundedHttp
-from pdgate.gateway.config import Settings
+from pdgate.gateway.config import ConfigError, Settings
+from pdgate.gateway.lifecycle.live import CHANGEABLE
+from pdgate.gateway.lifecycle.reload import changed_keys, refuse_fixed
 from pdgate.gateway.lifecycle.signals import take_over
+from pdgate.gateway.lifecycle.source import Source
 from pdgate.gateway.security.tls import server_options
 from pdgate.gateway.wiring import build
 
@@ -22,6 +28,12 @@ log = logging.getLogger(__name__)
 
 SETTINGS_VARIABLE = "PDGATE_SETTINGS"
 """Brings the settings to the workers, which start as new processes."""
+
+SOURCE_VARIABLE = "PDGATE_SOURCE"
+"""Where they came from, to be read again."""
+
+PARENT_VARIABLE = "PDGATE_PARENT"
+"""The process that started the workers; set only where there are several."""
 
 METRICS_VARIABLE = "PDGATE_METRICS_FOLDER"
 """Where workers add up what they count; set only where there are several."""
@@ -31,10 +43,13 @@ LAST_SECONDS = 2
 """For what is still open when the drain is over (gateway/lifecycle/drain.py)."""
 
 
-def serve(settings: Settings) -> None:
-    """Blocks until SIGINT or SIGTERM."""
+def serve(settings: Settings, source: Source) -> None:
+    """Blocks until SIGINT or SIGTERM. `source` is where the settings came from."""
     _log_to_stderr(settings)
     os.environ[SETTINGS_VARIABLE] = settings.model_dump_json()
+    os.environ[SOURCE_VARIABLE] = source.as_json()
+    # Who starts has read it just now; workers inherit this until they listen to it.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     tls = settings.tls
     config = uvicorn.Config(
         "pdgate.gateway.server:from_environment",
@@ -64,13 +79,36 @@ def serve(settings: Settings) -> None:
     if settings.listen.workers > 1:
         with TemporaryDirectory(prefix="pdgate-metrics-") as folder:
             os.environ[METRICS_VARIABLE] = folder
-            _Workers(config, sockets=[socket]).run()
+            os.environ[PARENT_VARIABLE] = str(os.getpid())
+            _Workers(config, [socket], settings, source).run()
     else:
         os.environ.pop(METRICS_VARIABLE, None)
+        os.environ.pop(PARENT_VARIABLE, None)
         uvicorn.Server(config).run(sockets=[socket])
 
 
 class _Workers(Multiprocess):
+    def __init__(
+        self, config: uvicorn.Config, sockets: list[Socket], settings: Settings, source: Source
+    ) -> None:
+        super().__init__(config, sockets)
+        self._settings = settings
+        self._source = source
+
+    def handle_hup(self) -> None:
+        """Workers take what can be taken; those that start later begin with it."""
+        try:
+            wanted = self._source.read()
+            refuse_fixed(changed_keys(self._settings, wanted), CHANGEABLE)
+        except ConfigError as error:
+            log.error("the configuration stays as it was: %s", error)
+            return
+        self._settings = wanted
+        os.environ[SETTINGS_VARIABLE] = wanted.model_dump_json()
+        for process in self.processes:
+            if process.pid is not None and process.process.is_alive():
+                os.kill(process.pid, signal.SIGHUP)
+
     def terminate_all(self) -> None:
         super().terminate_all()
         # While we held it, clients could still connect, and would wait in vain for the
@@ -97,8 +135,26 @@ def from_environment() -> Front:
     # would only make streams pause for as long as that takes.
     gc.collect()
     gc.freeze()
-    take_over(front.service.drain)
+    _take_part(front)
     return front
+
+
+def _take_part(front: Front) -> None:
+    """What this process is told, the others of this gateway are told as well."""
+    drain, reload = front.service.drain, front.reload
+    assert reload is not None
+    reload.source = Source.from_json(os.environ[SOURCE_VARIABLE]).read
+    take_over(drain, reload)
+    parent = os.getppid()
+    # Only while it lives: an orphan's new parent must not be told anything.
+    if os.environ.get(PARENT_VARIABLE) == str(parent):
+        drain.pass_on = partial(_tell, parent, signal.SIGTERM)
+        reload.pass_on = partial(_tell, parent, signal.SIGHUP)
+
+
+def _tell(parent: int, number: signal.Signals) -> None:
+    if os.getppid() == parent:
+        os.kill(parent, number)
 
 
 def _log_to_stderr(settings: Settings) -> None:

@@ -9,22 +9,21 @@ settings --> instances, policies --> scheduler --.
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from pdgate.cluster import etcd
 from pdgate.cluster.directory import Directory
-from pdgate.forwarders import registry as forwarders
-from pdgate.forwarders.execution import Execution, Way
+from pdgate.forwarders.execution import Execution
 from pdgate.forwarders.lives import Lives
 from pdgate.forwarders.ownership import KvLedger
-from pdgate.forwarders.retrying import Retrying
 from pdgate.gateway.admin.board import Board, FileBoard
 from pdgate.gateway.admin.dial import Dial
 from pdgate.gateway.admin.drain import routes as drain_routes
 from pdgate.gateway.admin.instances import Drained
 from pdgate.gateway.admin.instances import routes as instance_routes
+from pdgate.gateway.admin.reload import routes as reload_routes
 from pdgate.gateway.admin.routes import routes
 from pdgate.gateway.admin.status import SharedStatus
 from pdgate.gateway.admission.books import AdmissionBooks
@@ -34,12 +33,10 @@ from pdgate.gateway.asgi import Front
 from pdgate.gateway.books import Books, Together, registry_of
 from pdgate.gateway.config import Settings
 from pdgate.gateway.config.api_keys import api_keys
-from pdgate.gateway.config.checks import mode_for
-from pdgate.gateway.config.rules import breaker_limits, rule_of
+from pdgate.gateway.config.rules import breaker_limits, retrying_of, rule_of, timeouts_of
 from pdgate.gateway.config.security import engine_access, header_policy
 from pdgate.gateway.config.settings import Disaggregation
 from pdgate.gateway.config.token import read_token
-from pdgate.gateway.deadlines import Timeouts
 from pdgate.gateway.debug import RecentCalls, no_headers, path_headers
 from pdgate.gateway.discovery.adopt import adopter
 from pdgate.gateway.discovery.feed import Feed
@@ -49,6 +46,9 @@ from pdgate.gateway.engine_metrics.prefill_queue import PrefillQueue
 from pdgate.gateway.intake import Intake
 from pdgate.gateway.kv_metrics import KvMetrics
 from pdgate.gateway.lifecycle.drain import Drain
+from pdgate.gateway.lifecycle.live import Live
+from pdgate.gateway.lifecycle.reload import Reload
+from pdgate.gateway.pings import Pings
 from pdgate.gateway.probe import Prober
 from pdgate.gateway.security.books import KeyBooks
 from pdgate.gateway.security.door import Door
@@ -58,8 +58,8 @@ from pdgate.gateway.upstream.client import HttpUpstream
 from pdgate.gateway.upstream.settings import UpstreamSettings
 from pdgate.gateway.verification.routes import routes as engine_routes
 from pdgate.gateway.verification.watch import Watch
+from pdgate.gateway.ways import ways
 from pdgate.gateway.worker_metrics import WorkerMetrics
-from pdgate.protocols.instance import Instance
 from pdgate.scheduling import policy
 from pdgate.scheduling.admission import Limits
 from pdgate.scheduling.instances import Instances
@@ -94,7 +94,7 @@ def build(
     access = engine_access(settings)
     upstream = HttpUpstream(
         UpstreamSettings(
-            timeouts=_timeouts(settings),
+            timeouts=timeouts_of(settings.timeouts),
             forwarded=headers.to_engines,
             tls=access.tls,
             server_name=access.server_name,
@@ -108,7 +108,7 @@ def build(
         scheduler,
         ways(settings),
         upstream,
-        retrying=_retrying(settings),
+        retrying=retrying_of(settings),
         ledger=ledger,
         lives=lives,
         max_resumes=settings.max_attempts if settings.resume else 0,
@@ -121,6 +121,7 @@ def build(
         settings.health.retry_seconds,
         access,
     )
+    reload = Reload(settings)
     drain = Drain(
         lambda: books.in_flight, settings.drain.grace_seconds, settings.drain.notice_seconds
     )
@@ -190,12 +191,23 @@ def build(
         app.include_router(routes(dial, token))
         app.include_router(instance_routes(instances, drained, token))
         app.include_router(drain_routes(drain, token))
+        app.include_router(reload_routes(reload, token))
         if watch is not None:
             app.include_router(engine_routes(watch.report, token))
     debug = path_headers if settings.debug_headers else no_headers
-    return Front(
-        Service(intake, execution, books, door, gate, drain), app, debug, headers.to_clients
+    ping_seconds = settings.timeouts.ping_seconds
+    front = Front(
+        Service(intake, execution, books, door, gate, drain),
+        app,
+        debug,
+        headers.to_clients,
+        Pings(ping_seconds) if ping_seconds else None,
+        reload,
     )
+    Live(front, instances, scheduler, execution, upstream, prober, books, dial, feed).register(
+        reload
+    )
+    return front
 
 
 def _feed(
@@ -249,38 +261,3 @@ def _board(settings: Settings, folder: Path | None, name: str) -> Board | None:
     if folder is not None and settings.admin_token_file:
         return FileBoard(folder / f"{name}.pinned")
     return None
-
-
-def ways(settings: Settings) -> Callable[[Instance], Way]:
-    """Instance -> the forwarder of its protocol and generation, made when first needed."""
-    made: dict[tuple[str, str], Way] = {}
-
-    def way_of(instance: Instance) -> Way:
-        key = (instance.protocol, instance.generation)
-        way = made.get(key)
-        if way is None:
-            mode = mode_for(settings, instance.protocol)
-            way = made[key] = Way(
-                forwarders.load(instance.protocol, mode, instance.generation),
-                mode,
-                settings.kv_lease_seconds,
-            )
-        return way
-
-    return way_of
-
-
-def _retrying(settings: Settings) -> Retrying:
-    return Retrying(
-        settings.max_attempts, settings.on_prefill_failure, settings.timeouts.retry_seconds
-    )
-
-
-def _timeouts(settings: Settings) -> Timeouts:
-    given = settings.timeouts
-    return Timeouts(
-        connect_seconds=given.connect_seconds,
-        prefill_seconds=given.prefill_seconds,
-        first_byte_seconds=given.first_byte_seconds,
-        idle_seconds=given.idle_seconds,
-    )

@@ -46,6 +46,10 @@ class Scheduler:
         self.rule = rule or Always()
         self._policies = {Role.PREFILL: prefill, Role.DECODE: decode, Role.PLAIN: plain}
 
+    def use(self, role: Role, policy: Policy) -> None:
+        """From the next call on."""
+        self._policies[role] = policy
+
     def disaggregates(self, call: Call) -> bool:
         """Whether the call's model has a pair; otherwise plain instances serve it, if any."""
         lineup = self._instances.lineup(call.model)

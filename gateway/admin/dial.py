@@ -49,12 +49,18 @@ class Dial(Generic[S]):
         self._board = board
         self._look_seconds = look_seconds
         self._name = name
+        self._said = False
         self._complaint = ""
         self.reachable: bool | None = None
 
     @property
     def shared(self) -> bool:
         return self._board is not None
+
+    def configure(self, section: S) -> None:
+        """The configuration says this now; what an operator has said while we ran goes before."""
+        if not self._said:
+            self._take(section)
 
     async def change(self, to: Callable[[S], S]) -> None:
         """As `put`, but from what is pinned now, which another process may have said just before.
@@ -72,6 +78,7 @@ class Dial(Generic[S]):
         """Raises BoardAway, and then nothing has changed here."""
         if self._board is not None:
             await self._board.pin(section.model_dump_json().encode())
+        self._said = True
         self._take(section)
 
     async def follow(self) -> None:
@@ -94,6 +101,7 @@ class Dial(Generic[S]):
             self.reachable = True
             if found is not None:
                 self._take(self._parsed(found))
+                self._said = True
         except BoardAway as error:
             # Not since the start is told apart from not any more.
             self.reachable = None if self.reachable is None else False

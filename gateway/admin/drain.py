@@ -21,6 +21,7 @@ def routes(drain: Drain, token: str) -> APIRouter:
     async def begin() -> dict[str, Any]:
         """Takes no more calls, and ends when those that run are over."""
         drain.begin()
+        drain.pass_on()
         return {"draining": True}
 
     return router

@@ -71,6 +71,11 @@ class Feed:
         self._held: dict[str, Held] = {}
         self._told = asyncio.Event()
 
+    def adopt_by(self, adopt: Adopt) -> None:
+        """The configuration has changed, and with it who can be used."""
+        self._adopt = adopt
+        self._put_into_use()
+
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._directory.follow(self.tell))

@@ -1,5 +1,8 @@
 """How a gateway that runs is changed as a whole, and how it ends.
 
 drain       no new calls, and the end when those that run are over
-signals     SIGTERM and SIGINT, in each process
+reload      another configuration, all of it or nothing
+live        what can be changed while it runs, and how
+source      where the configuration came from
+signals     SIGTERM, SIGINT and SIGHUP, in each process
 """

@@ -28,7 +28,7 @@ class Drain:
         grace_seconds, notice_seconds: See above; they may be changed until it begins.
         began: Monotonic seconds; None while calls are taken.
         finish: Called once, at the end of `run`.
-        pass_on: Called when it begins; for the other processes of this gateway.
+        pass_on: Begins it in the other processes of this gateway.
     """
 
     def __init__(
@@ -55,7 +55,6 @@ class Drain:
         log.info("no new calls from now on; %d run", self._calls())
         self.began = self._clock()
         self._told.set()
-        self.pass_on()
 
     def refusal(self) -> Draining:
         return Draining(

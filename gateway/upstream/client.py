@@ -8,11 +8,12 @@ async with HttpUpstream(UpstreamSettings()) as upstream:
 
 import asyncio
 import ssl
+from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
 from pdgate.forwarders.base import Answer, Leg
-from pdgate.gateway.deadlines import Deadlines
+from pdgate.gateway.deadlines import Deadlines, Timeouts
 from pdgate.gateway.upstream.connection import Connection, StaleConnection
 from pdgate.gateway.upstream.exchange import Exchange
 from pdgate.gateway.upstream.failures import failure, naming
@@ -49,6 +50,10 @@ class HttpUpstream:
     def connections(self) -> int:
         """Open ones, free or not."""
         return sum(len(pool.live) for pool in self._pools.values())
+
+    def use(self, timeouts: Timeouts) -> None:
+        """From the next leg on."""
+        self._settings = replace(self._settings, timeouts=timeouts)
 
     async def ask(self, leg: Leg, call: Call) -> dict[str, Raw]:
         """The whole JSON answer of a leg, its values still raw."""

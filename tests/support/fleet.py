@@ -27,6 +27,7 @@ from pdgate.gateway.config import Settings
 from pdgate.gateway.config.instances import InstanceEntry
 from pdgate.gateway.config.settings import Health
 from pdgate.gateway.lifecycle.drain import Drain
+from pdgate.gateway.lifecycle.reload import Reload
 from pdgate.gateway.server import KEEP_ALIVE_SECONDS
 from pdgate.gateway.wiring import build
 from pdgate.protocols.call import CHAT
@@ -187,12 +188,14 @@ class Gateway:
     Attributes:
         http: A client whose base URL is the gateway.
         drain: What ends it; `finish` is the test's.
+        reload: What changes it.
     """
 
     port: int
     http: httpx2.AsyncClient
     engines: Sequence[Engine]
     drain: Drain
+    reload: Reload
     writers: list[asyncio.StreamWriter] = field(default_factory=list)
 
     async def chat(self, headers: dict[str, str] | None = None, **fields: Any) -> httpx2.Response:
@@ -265,7 +268,8 @@ async def gateway_of(*engines: Engine, **settings: Any) -> AsyncIterator[Gateway
         client = httpx2.AsyncClient(
             base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=PATIENCE_SECONDS
         )
-        gateway = Gateway(port, client, engines, front.service.drain)
+        assert front.reload is not None
+        gateway = Gateway(port, client, engines, front.service.drain, front.reload)
         try:
             yield gateway
         finally:

@@ -61,15 +61,6 @@ def test_whoever_routes_traffic_has_time_to_notice() -> None:
     assert it.over_after(0.2)
 
 
-def test_others_are_told_once() -> None:
-    it, told = Clocked(grace_seconds=30), []
-    it.drain.pass_on = lambda: told.append(1)
-    it.drain.begin()
-    it.drain.begin()
-
-    assert told == [1]
-
-
 async def test_it_finishes_once_when_nothing_runs() -> None:
     finished = asyncio.Event()
     drain = Drain(lambda: 0, grace_seconds=30)

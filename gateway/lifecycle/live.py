@@ -1,0 +1,166 @@
+"""What of a gateway can be changed while it runs, and how: from the next call on, in all cases.
+
+Calls that run end as they began: with their engines, timeouts and policies.
+"""
+
+import logging
+from dataclasses import dataclass, replace
+from functools import partial
+
+from pdgate.forwarders.execution import Execution
+from pdgate.gateway.admin.dial import Dial
+from pdgate.gateway.asgi import Front
+from pdgate.gateway.books import Books
+from pdgate.gateway.config.complaints import ConfigError
+from pdgate.gateway.config.rules import breaker_limits, retrying_of, timeouts_of
+from pdgate.gateway.config.settings import Disaggregation, Settings
+from pdgate.gateway.debug import no_headers, path_headers
+from pdgate.gateway.discovery.adopt import adopter
+from pdgate.gateway.discovery.feed import Feed
+from pdgate.gateway.lifecycle.reload import Change, Reload
+from pdgate.gateway.pings import Pings
+from pdgate.gateway.probe import Prober
+from pdgate.gateway.upstream.client import HttpUpstream
+from pdgate.gateway.ways import ways
+from pdgate.protocols.instance import Instance, Role
+from pdgate.scheduling import policy
+from pdgate.scheduling.instances import Instances
+from pdgate.scheduling.scheduler import Scheduler
+
+FLEET = (
+    "instances", "pdd_protocol", "scheduling_mode", "mooncake_generation", "neuron_generation",
+    "kv_lease_seconds",
+)  # fmt: skip
+
+TIMES = (
+    "timeouts.connect_seconds", "timeouts.prefill_seconds", "timeouts.first_byte_seconds",
+    "timeouts.idle_seconds", "timeouts.retry_seconds", "timeouts.ping_seconds",
+    "max_attempts", "on_prefill_failure", "resume",
+)  # fmt: skip
+HEALTH = (
+    "health.interval_seconds", "health.timeout_seconds", "health.retry_seconds",
+    "health.max_failures", "health.slow_start_seconds",
+)  # fmt: skip
+
+POLICIES = {
+    Role.PREFILL: "prefill_policy",
+    Role.DECODE: "decode_policy",
+    Role.PLAIN: "plain_policy",
+}
+DRAIN = ("drain",)
+RULE = ("disaggregation",)
+INTAKE = ("max_body_bytes", "trust_client_kv_params")
+INSIGHT = ("debug_headers", "call_log", "log_level")
+
+CHANGEABLE = frozenset(
+    (*FLEET, *TIMES, *HEALTH, *POLICIES.values(), *DRAIN, *RULE, *INTAKE, *INSIGHT)
+)
+"""All keys, and sections, that this can change."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Live:
+    """The parts that can be changed; `register` says which keys change them."""
+
+    front: Front
+    instances: Instances
+    scheduler: Scheduler
+    execution: Execution
+    upstream: HttpUpstream
+    prober: Prober
+    books: Books
+    dial: Dial[Disaggregation]
+    feed: Feed | None
+
+    def register(self, reload: Reload) -> None:
+        reload.part(FLEET, lambda wanted: self._fleet(reload.settings, wanted))
+        for role, key in POLICIES.items():
+            reload.part((key,), partial(self._policy, role, key))
+        reload.part(TIMES, self._times)
+        reload.part(HEALTH, self._health)
+        reload.part(DRAIN, self._drain)
+        reload.part(RULE, lambda s: lambda: self.dial.configure(s.disaggregation))
+        reload.part(INTAKE, self._intake)
+        reload.part(INSIGHT, self._insight)
+
+    def _fleet(self, before: Settings, wanted: Settings) -> Change:
+        old = {instance.id: instance for instance in before.fleet}
+        new = {instance.id: instance for instance in wanted.fleet}
+        way_of, adopt = ways(wanted), adopter(wanted)
+
+        def change() -> None:
+            self.execution.way_of = way_of
+            # Those that go by another name now are as well as they were.
+            known = {_place(c.instance): c for c in self.instances if c.instance.id in old}
+            differing = [one for one in new.values() if old.get(one.id) != one]
+            for instance_id in [*(old.keys() - new.keys()), *(one.id for one in differing)]:
+                self.instances.remove(instance_id)
+                self.prober.forget(instance_id)
+            # Between the two: what is configured now is not announced, and the other way round.
+            if self.feed is not None:
+                self.feed.adopt_by(adopt)
+            for one in differing:
+                self.instances.put(one)
+                before_ = known.get(_place(one))
+                if before_ is not None and before_.up and before_.instance.model == one.model:
+                    self.instances.mark_up(one.id, before_.models)
+                self.prober.add(one)
+
+        return change
+
+    def _policy(self, role: Role, key: str, wanted: Settings) -> Change:
+        try:
+            chosen = policy.load(getattr(wanted, key))
+        except (LookupError, TypeError) as error:
+            raise ConfigError(f"{key!r}: {error.args[0]}") from None
+        return lambda: self.scheduler.use(role, chosen)
+
+    def _times(self, wanted: Settings) -> Change:
+        def change() -> None:
+            self.upstream.use(timeouts_of(wanted.timeouts))
+            ping_seconds = wanted.timeouts.ping_seconds
+            self.front.pings = Pings(ping_seconds) if ping_seconds else None
+            self.execution.retrying = retrying_of(wanted)
+            self.execution.max_resumes = wanted.max_attempts if wanted.resume else 0
+
+        return change
+
+    def _health(self, wanted: Settings) -> Change:
+        def change() -> None:
+            self.instances.limits = breaker_limits(wanted.health)
+            self.prober.interval_seconds = wanted.health.interval_seconds
+            self.prober.timeout_seconds = wanted.health.timeout_seconds
+            self.prober.retry_seconds = wanted.health.retry_seconds
+
+        return change
+
+    def _drain(self, wanted: Settings) -> Change:
+        def change() -> None:
+            drain = self.front.service.drain
+            drain.grace_seconds = wanted.drain.grace_seconds
+            drain.notice_seconds = wanted.drain.notice_seconds
+
+        return change
+
+    def _intake(self, wanted: Settings) -> Change:
+        def change() -> None:
+            service = self.front.service
+            service.intake = replace(
+                service.intake,
+                max_body_bytes=wanted.max_body_bytes,
+                trust_client_kv_params=wanted.trust_client_kv_params,
+            )
+
+        return change
+
+    def _insight(self, wanted: Settings) -> Change:
+        def change() -> None:
+            self.front.debug = path_headers if wanted.debug_headers else no_headers
+            self.books.logs_calls = wanted.call_log
+            logging.getLogger().setLevel(wanted.log_level.upper())
+
+        return change
+
+
+def _place(instance: Instance) -> tuple[str, str, int | None]:
+    return instance.role, instance.url, instance.dp_rank

@@ -1,0 +1,28 @@
+"""Instance -> how calls cross from and to it: the forwarder of its protocol, and the mode."""
+
+from collections.abc import Callable
+
+from pdgate.forwarders import registry
+from pdgate.forwarders.execution import Way
+from pdgate.gateway.config import Settings
+from pdgate.gateway.config.checks import mode_for
+from pdgate.protocols.instance import Instance
+
+
+def ways(settings: Settings) -> Callable[[Instance], Way]:
+    """Each is made when it is first needed."""
+    made: dict[tuple[str, str], Way] = {}
+
+    def way_of(instance: Instance) -> Way:
+        key = (instance.protocol, instance.generation)
+        way = made.get(key)
+        if way is None:
+            mode = mode_for(settings, instance.protocol)
+            way = made[key] = Way(
+                registry.load(instance.protocol, mode, instance.generation),
+                mode,
+                settings.kv_lease_seconds,
+            )
+        return way
+
+    return way_of

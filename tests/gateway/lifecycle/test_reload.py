@@ -1,0 +1,224 @@
+"""A gateway takes another configuration while it serves: all of it, or nothing."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pdgate.gateway.config import ConfigError, Settings
+from pdgate.gateway.config.instances import InstanceEntry
+from pdgate.gateway.config.settings import Disaggregation, Health, Listen, Timeouts
+from pdgate.gateway.lifecycle.live import CHANGEABLE
+from pdgate.gateway.lifecycle.reload import Reload, changed_keys
+from pdgate.gateway.lifecycle.source import Source
+from pdgate.protocols.instance import Role
+from tests.support.fleet import (
+    PATIENCE_SECONDS,
+    Engine,
+    Gateway,
+    Held,
+    as_json,
+    gateway_of,
+)
+from tests.support.raw_server import RawServer, raw_server
+
+TOKEN = "correct-horse-battery-staple"
+KNOWN = {"authorization": f"Bearer {TOKEN}"}
+
+
+def test_what_differs_is_named_by_its_key() -> None:
+    before, after = Settings(), Settings(listen=Listen(port=1), max_attempts=7)
+
+    assert list(changed_keys(before, before)) == []
+    assert list(changed_keys(before, after)) == ["listen.port", "max_attempts"]
+
+
+def parts(reload: Reload, *keys: str) -> list[str]:
+    """Told when they change."""
+    told: list[str] = []
+    for key in keys:
+
+        def prepare(wanted: Settings, key: str = key) -> Callable[[], None]:
+            return lambda: told.append(key)
+
+        reload.part((key,), prepare)
+    return told
+
+
+def test_only_the_parts_that_differ_change() -> None:
+    reload = Reload(Settings())
+    told = parts(reload, "timeouts", "max_attempts", "call_log")
+    wanted = Settings(timeouts=Timeouts(connect_seconds=1, idle_seconds=1), call_log=True)
+
+    assert reload.take(wanted) == ["timeouts.connect_seconds", "timeouts.idle_seconds", "call_log"]
+
+    assert told == ["timeouts", "call_log"]
+    assert reload.settings == wanted
+    assert reload.take(wanted) == []
+
+
+def test_what_needs_a_restart_is_named_and_nothing_changes() -> None:
+    reload = Reload(Settings())
+    told = parts(reload, "call_log")
+    wanted = Settings(listen=Listen(port=1, workers=2), call_log=True)
+
+    with pytest.raises(ConfigError, match=r"'listen\.port', 'listen\.workers'.*restart"):
+        reload.take(wanted)
+
+    assert told == []
+    assert reload.settings == Settings()
+
+
+def test_a_part_that_says_no_leaves_all_as_it_was() -> None:
+    reload = Reload(Settings())
+    told = parts(reload, "max_attempts", "call_log")
+
+    def no(wanted: Settings) -> Callable[[], None]:
+        raise ConfigError("no")
+
+    reload.part(("debug_headers",), no)
+
+    with pytest.raises(ConfigError, match="no"):
+        reload.take(Settings(max_attempts=7, debug_headers=True, call_log=True))
+    assert told == []
+
+
+def test_a_source_survives_the_way_to_another_process(tmp_path: Path) -> None:
+    path = tmp_path / "pdgate.toml"
+    path.write_text("max_attempts = 2\n")
+    source = Source(path, {"listen.port": 0})
+
+    found = Source.from_json(source.as_json())
+
+    assert found == source
+    assert (found.read().max_attempts, found.read().listen.port) == (2, 0)
+    assert Source.from_json(Source().as_json()).read() == Settings()
+
+
+class Site:
+    """A gateway whose configuration the test writes."""
+
+    def __init__(self, gateway: Gateway, settings: Settings) -> None:
+        self.gateway = gateway
+        self.wanted = settings
+        gateway.reload.source = lambda: self.wanted
+
+    async def becomes(self, **settings: Any) -> list[str]:
+        self.wanted = self.wanted.model_copy(update=settings)
+        answer = await self.gateway.http.post("/admin/reload", headers=KNOWN)
+        assert answer.status_code == 200, answer.text
+        found: list[str] = answer.json()["changed"]
+        return found
+
+
+@pytest.fixture
+async def other() -> AsyncIterator[tuple[Engine, RawServer]]:
+    """An engine that is not configured yet."""
+    engine = Engine(Role.PLAIN)
+    async with raw_server(engine.serve) as server:
+        engine.url = server.url
+        yield engine, server
+
+
+@pytest.fixture
+async def site(tmp_path: Path) -> AsyncIterator[Site]:
+    token = tmp_path / "token"
+    token.write_text(TOKEN)
+    async with gateway_of(Engine(Role.PLAIN), admin_token_file=str(token)) as gateway:
+        yield Site(gateway, gateway.reload.settings)
+
+
+async def test_all_that_is_said_to_be_changeable_has_somebody_to_change_it(site: Site) -> None:
+    assert site.gateway.reload.keys == CHANGEABLE
+
+
+def entry(engine: Engine) -> InstanceEntry:
+    return InstanceEntry(role=engine.role, url=engine.url)
+
+
+async def test_an_engine_is_added_and_the_one_that_was_there_serves_on(
+    site: Site, other: tuple[Engine, RawServer]
+) -> None:
+    """The new one comes first in the file, so the old one goes by another name now."""
+    old, (new, _) = site.gateway.engines[0], other
+
+    assert await site.becomes(instances=(entry(new), entry(old))) == ["instances"]
+
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not new.calls:
+            assert (await site.gateway.chat()).status_code == 200
+    assert old.calls
+
+
+async def test_a_call_to_an_engine_that_is_taken_out_ends_well(
+    site: Site, other: tuple[Engine, RawServer]
+) -> None:
+    held, (new, _) = Held(), other
+    site.gateway.engines[0].script = held
+    asking = asyncio.create_task(site.gateway.chat())
+    call = await held.next()
+
+    await site.becomes(instances=(entry(new),))
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while (await site.gateway.chat()).status_code != 200:
+            pass
+    await call.peer.send(as_json({"choices": []}))
+
+    assert (await asking).status_code == 200
+    assert len(site.gateway.engines[0].calls) == 1
+    shown = (await site.gateway.http.get("/admin/instances", headers=KNOWN)).json()
+    assert [one["url"] for one in shown] == [new.url]
+
+
+async def test_what_counts_per_call_counts_from_the_next_one(site: Site) -> None:
+    held = Held()
+    site.gateway.engines[0].script = held
+    changed = await site.becomes(
+        timeouts=Timeouts(first_byte_seconds=0.1),
+        max_attempts=1,
+        max_body_bytes=500,
+        plain_policy="round_robin",
+        disaggregation=Disaggregation(rule="never"),
+        health=Health(interval_seconds=0.01),
+        debug_headers=True,
+    )
+
+    assert changed[0] == "disaggregation.rule"
+    assert (await site.gateway.chat()).status_code == 504
+    assert (await site.gateway.chat(user="x" * 500)).status_code == 413
+    answer = await site.gateway.http.get("/admin/disaggregation", headers=KNOWN)
+    assert answer.json()["rule"] == "never"
+
+
+async def test_what_an_operator_has_said_goes_before_the_file(site: Site) -> None:
+    path = "/admin/disaggregation"
+    await site.gateway.http.put(path, json={"rule": "auto"}, headers=KNOWN)
+    await site.becomes(disaggregation=Disaggregation(rule="never"))
+
+    assert (await site.gateway.http.get(path, headers=KNOWN)).json()["rule"] == "auto"
+
+
+async def test_a_bad_configuration_changes_nothing_and_says_why(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = site.gateway.reload.settings
+    site.wanted = site.wanted.model_copy(
+        update={"listen": Listen(port=1), "instances": (), "max_attempts": 1}
+    )
+
+    answer = await site.gateway.http.post("/admin/reload", headers=KNOWN)
+
+    assert answer.status_code == 400
+    assert "'listen.port'" in answer.json()["error"]["message"]
+    assert "'listen.port'" in caplog.text
+    assert site.gateway.reload.settings == before
+    assert (await site.gateway.chat()).status_code == 200
+
+
+async def test_only_who_knows_the_token_may(site: Site) -> None:
+    site.wanted = site.wanted.model_copy(update={"instances": ()})
+
+    assert (await site.gateway.http.post("/admin/reload")).status_code == 401
+    assert (await site.gateway.chat()).status_code == 200
