@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -83,16 +84,26 @@ async def test_a_store_that_starts_anew_is_read_anew(etcd: EtcdServer) -> None:
         assert await told.next() == Joined(D.key, D)
 
 
-async def test_a_store_that_starts_anew_and_has_caught_up_is_read_anew(etcd: EtcdServer) -> None:
+async def test_a_store_that_starts_anew_and_has_caught_up_is_read_anew(
+    etcd: EtcdServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By its name and numbers it is the same one; only its contents tell."""
+    read, has_caught_up = EtcdHttp.entries, asyncio.Event()
+
+    async def read_later(http: EtcdHttp, *what: Any) -> etcd_wire.Contents:
+        await has_caught_up.wait()
+        return await read(http, *what)
+
     etcd.put(P.key, P.value())
     async with following(directory(etcd)) as told:
         await told.next()
+        monkeypatch.setattr(EtcdHttp, "entries", read_later)
         await stop(etcd)
         await told.first(Lost)
         etcd.forget()
         await start(etcd)
         etcd.put(D.key, D.value())
+        has_caught_up.set()
 
         assert await told.next() == Listed({D.key: D})
 
