@@ -10,6 +10,7 @@ import pytest
 
 from pdgate.engine.hand_over.decode_first import DecodeFirst
 from pdgate.engine.hand_over.lending import Lending
+from pdgate.engine.layout import Layout
 from pdgate.engine.request import Finish, Request, Sampling
 from pdgate.engine.scheduler import Limits
 from pdgate.engine.work import Options
@@ -21,7 +22,8 @@ from pdgate.transfer.messenger.offers import Offer, Offers
 from tests.support.core_pairs import Side, side, until
 from tests.support.engine_cores import GREEDY, ask, engine, layout, tokens_of
 
-FIRST = "Whoever has the beginning of a prompt need not have it computed once more. "
+FIRST = "Whoever has the beginning of some prompt need not have it computed once more. Never. "
+"""Its full blocks end in the middle of a block of 32 tokens."""
 TEXT = FIRST + "The quick brown fox jumps over the lazy dog, and then over another one."
 SEEDED = replace(GREEDY, temperature=0.9, top_p=0.9, seed=7)
 BLOCK = 16
@@ -32,19 +34,18 @@ NEEDED = len(ask("", TEXT).prompt) - 1
 class Scene:
     """One prefill and one decode engine at a queue of their own."""
 
-    def __init__(self, stack: ExitStack, backend: str, prefill_block_tokens: int = BLOCK) -> None:
+    def __init__(self, stack: ExitStack, backend: str, **prefill_layout: int) -> None:
         self._stack = stack
         self._backend = backend
         self._queue = f"memory://{uuid.uuid4().hex}"
         # Chunks of 20 tokens end inside a block.
         chunked = Options(Limits(max_seqs=8, max_tokens=20))
-        self.prefill = self._side("prefill", chunked, prefill_block_tokens)
-        self.decode = self._side("decode", Options(), BLOCK)
+        self.prefill = self._side("prefill", chunked, layout(**prefill_layout))
+        self.decode = self._side("decode", Options(), layout())
 
-    def _side(self, role: str, options: Options, block_tokens: int) -> Side:
+    def _side(self, role: str, options: Options, where: Layout) -> Side:
         backend = registry.load(self._backend)
         self._stack.callback(backend.close)
-        where = layout(block_tokens=block_tokens)
         return side(
             self._stack,
             role,
@@ -95,12 +96,14 @@ def test_prefill_reads_what_decode_has_and_computes_the_rest(
     assert scene.decode.core.stats.prompts_from_peer == NEEDED - had
 
 
-@pytest.mark.parametrize("block_tokens", [8, 32])
-def test_they_need_not_have_blocks_of_one_size(
-    block_tokens: int, expected: dict[Sampling, list[int]]
+@pytest.mark.parametrize(
+    "prefill_layout", [{"block_tokens": 8}, {"block_tokens": 32}, {"tp": 2}], ids=str
+)
+def test_they_need_not_keep_their_kv_in_one_way(
+    prefill_layout: dict[str, int], expected: dict[Sampling, list[int]]
 ) -> None:
     with ExitStack() as stack:
-        scene = Scene(stack, "shm", block_tokens)
+        scene = Scene(stack, "shm", **prefill_layout)
         had = scene.first_turn()
 
         assert tokens_of(scene.decode.engine.answer(scene.queued())) == expected[GREEDY]
