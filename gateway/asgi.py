@@ -31,6 +31,7 @@ LINGER_SECONDS = 5.0
 class Front:
     """
     Attributes:
+        admin_port: Where no calls are taken; None if admins come to the same port as clients.
         wanted: Names of the engines' headers that clients get, beside those of the body.
         pings: Keeps streams alive that have nothing to say; None lets them be silent.
         reload: Changes all of this while it runs; for who owns the process.
@@ -50,10 +51,16 @@ class Front:
         self.reload = reload
         self.debug = debug
         self.wanted = wanted
+        self.admin_port: int | None = None
         self._others = others
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] not in HOT_PATHS or scope["method"] != "POST":
+        if (
+            scope["type"] != "http"
+            or scope["path"] not in HOT_PATHS
+            or scope["method"] != "POST"
+            or scope["server"][1] == self.admin_port
+        ):
             await self._others(scope, receive, send)
             return
         client = AsgiClient(send, self.debug, self.wanted, self.pings)

@@ -246,6 +246,13 @@ def serve(
         str | None,
         _option(LIMITS, "Serve /admin/... for who knows the token in this file."),
     ] = None,
+    admin_listen: Annotated[
+        str | None,
+        _option(SECURITY, "host:port of a listener for /admin/... and /debug/... alone."),
+    ] = None,
+    metrics_on: Annotated[
+        Literal["both", "admin"] | None, _option(SECURITY, "Listeners with /metrics.", "both")
+    ] = None,
     debug_routes: Annotated[
         bool | None, _option(INSIGHT, "Serve GET /debug/calls/{id}.", "no")
     ] = None,

@@ -75,6 +75,13 @@ class HotProtocol(BoundedHttp):
         # None while a request is on its way in or is served.
         self._idle_since: float | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
+        self._hot_urls = _HOT_URLS
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        assert self.server is not None
+        if self.server[1] == self.front.admin_port:
+            self._hot_urls = frozenset()
 
     def on_message_begin(self) -> None:
         # uvicorn makes an ASGI scope here; a hot call needs none.
@@ -171,7 +178,7 @@ class HotProtocol(BoundedHttp):
     def _is_hot(self) -> bool:
         """Pipelined and HTTP/1.0 requests are rare, so uvicorn may have them."""
         return (
-            self.url in _HOT_URLS
+            self.url in self._hot_urls
             and self.parser.get_method() == b"POST"
             and self.parser.get_http_version() == "1.1"
             and (self.cycle is None or self.cycle.response_complete)

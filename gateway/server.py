@@ -17,6 +17,7 @@ from pdgate.gateway import hot_protocol
 from pdgate.gateway.asgi import Front
 from pdgate.gateway.bounded_http import BoundedHttp
 from pdgate.gateway.config import ConfigError, Settings
+from pdgate.gateway.config.instances import host_and_port
 from pdgate.gateway.lifecycle.live import CHANGEABLE
 from pdgate.gateway.lifecycle.reload import changed_keys, refuse_fixed
 from pdgate.gateway.lifecycle.signals import take_over
@@ -38,6 +39,9 @@ PARENT_VARIABLE = "PDGATE_PARENT"
 METRICS_VARIABLE = "PDGATE_METRICS_FOLDER"
 """Where workers add up what they count; set only where there are several."""
 
+ADMIN_PORT_VARIABLE = "PDGATE_ADMIN_PORT"
+"""Of the admin listener, where there is one."""
+
 KEEP_ALIVE_SECONDS = 75
 LAST_SECONDS = 2
 """For what is still open when the drain is over (gateway/lifecycle/drain.py)."""
@@ -46,7 +50,6 @@ LAST_SECONDS = 2
 def serve(settings: Settings, source: Source) -> None:
     """Blocks until SIGINT or SIGTERM. `source` is where the settings came from."""
     _log_to_stderr(settings)
-    os.environ[SETTINGS_VARIABLE] = settings.model_dump_json()
     os.environ[SOURCE_VARIABLE] = source.as_json()
     # Who starts has read it just now; workers inherit this until they listen to it.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -69,22 +72,35 @@ def serve(settings: Settings, source: Source) -> None:
         timeout_graceful_shutdown=LAST_SECONDS,
         **server_options(tls.cert_file, tls.key_file, tls.client_ca_file),
     )
-    socket = config.bind_socket()
-    # From the moment at which we say so: clients that come before we serve are kept waiting.
-    socket.listen(config.backlog)
-    host, port = socket.getsockname()[:2]
-    shown = f"[{host}]" if ":" in host else host
+    sockets = [config.bind_socket()]
+    os.environ.pop(ADMIN_PORT_VARIABLE, None)
+    if settings.admin_listen:
+        host, port = host_and_port(settings.admin_listen)
+        sockets.append(uvicorn.Config("", host=host, port=port, log_config=None).bind_socket())
+        # Workers tell the two apart by it, and in the settings it may be 0.
+        os.environ[ADMIN_PORT_VARIABLE] = str(sockets[1].getsockname()[1])
+    os.environ[SETTINGS_VARIABLE] = settings.model_dump_json()
+    for socket in sockets:
+        # From the moment at which we say so: clients that come before we serve are kept waiting.
+        socket.listen(config.backlog)
     scheme = "https" if tls.cert_file else "http"
-    print(f"pdgate listens on {scheme}://{shown}:{port}", flush=True)
+    if settings.admin_listen:
+        print(f"pdgate listens for admins on {scheme}://{_address(sockets[1])}", flush=True)
+    print(f"pdgate listens on {scheme}://{_address(sockets[0])}", flush=True)
     if settings.listen.workers > 1:
         with TemporaryDirectory(prefix="pdgate-metrics-") as folder:
             os.environ[METRICS_VARIABLE] = folder
             os.environ[PARENT_VARIABLE] = str(os.getpid())
-            _Workers(config, [socket], settings, source).run()
+            _Workers(config, sockets, settings, source).run()
     else:
         os.environ.pop(METRICS_VARIABLE, None)
         os.environ.pop(PARENT_VARIABLE, None)
-        uvicorn.Server(config).run(sockets=[socket])
+        uvicorn.Server(config).run(sockets=sockets)
+
+
+def _address(socket: Socket) -> str:
+    host, port = socket.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 class _Workers(Multiprocess):
@@ -130,7 +146,10 @@ def from_environment() -> Front:
     settings = Settings.model_validate_json(os.environ[SETTINGS_VARIABLE])
     _log_to_stderr(settings)
     folder = os.environ.get(METRICS_VARIABLE)
-    front = build(settings, Path(folder) if folder else None)
+    port = os.environ.get(ADMIN_PORT_VARIABLE)
+    front = build(
+        settings, Path(folder) if folder else None, admin_port=int(port) if port else None
+    )
     # What has been imported and built stays; looking through it for garbage, again and again,
     # would only make streams pause for as long as that takes.
     gc.collect()

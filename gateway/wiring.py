@@ -13,16 +13,20 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
+from starlette.types import ASGIApp
+
 from pdgate.cluster import etcd
 from pdgate.cluster.directory import Directory
 from pdgate.forwarders.execution import Execution
 from pdgate.forwarders.lives import Lives
 from pdgate.forwarders.ownership import KvLedger
+from pdgate.gateway.admin.bearer import knows
 from pdgate.gateway.admin.board import Board, FileBoard
 from pdgate.gateway.admin.dial import Dial
 from pdgate.gateway.admin.drain import routes as drain_routes
 from pdgate.gateway.admin.instances import Drained
 from pdgate.gateway.admin.instances import routes as instance_routes
+from pdgate.gateway.admin.listener import Listeners
 from pdgate.gateway.admin.reload import routes as reload_routes
 from pdgate.gateway.admin.routes import routes
 from pdgate.gateway.admin.status import SharedStatus
@@ -75,12 +79,15 @@ DIRECTORY_SECONDS = 3.0
 
 
 def build(
-    settings: Settings, metrics_folder: Path | None = None, directory: Directory | None = None
+    settings: Settings,
+    metrics_folder: Path | None = None,
+    directory: Directory | None = None,
+    admin_port: int | None = None,
 ) -> Front:
     """The gateway as an ASGI application; it makes no connection before its lifespan begins.
 
     `metrics_folder` is shared by all workers, where there are several. `directory` is what
-    the settings name unless one is given.
+    the settings name unless one is given. `admin_port` is that of the admin listener, if any.
     """
     instances = Instances(settings.fleet, breaker_limits(settings.health))
     scheduler = Scheduler(
@@ -198,12 +205,13 @@ def build(
     ping_seconds = settings.timeouts.ping_seconds
     front = Front(
         Service(intake, execution, books, door, gate, drain),
-        app,
+        app if admin_port is None else _listeners(settings, app, intake, admin_port),
         debug,
         headers.to_clients,
         Pings(ping_seconds) if ping_seconds else None,
         reload,
     )
+    front.admin_port = admin_port
     Live(front, instances, scheduler, execution, upstream, prober, books, dial, feed).register(
         reload
     )
@@ -229,6 +237,12 @@ def _gate(settings: Settings, instances: Instances, scheduler: Scheduler) -> Gat
     gate = Gate(limits, instances)
     scheduler.freed = gate.look
     return gate
+
+
+def _listeners(settings: Settings, app: ASGIApp, intake: Intake, admin_port: int) -> ASGIApp:
+    check = knows(read_token(settings.admin_token_file))
+    both = settings.metrics_on == "both"
+    return Listeners(app, admin_port, check, intake.call_id, metrics_on_main=both)
 
 
 def _door(settings: Settings) -> Door | None:

@@ -42,6 +42,18 @@ def kv_address(text: str) -> str:
     return text
 
 
+def host_and_port(text: str) -> tuple[str, int]:
+    """Of a listener; port 0 takes a free one, and the host has no brackets. Raises ValueError."""
+    parts = urlsplit(f"//{text}")
+    try:
+        port = parts.port
+    except ValueError:
+        port = None
+    if not parts.hostname or port is None or text != parts.netloc:
+        raise ValueError(f"{text!r} is not an address like host:port")
+    return parts.hostname, port
+
+
 def _check_port(netloc: str, shown: str) -> int | None:
     try:
         port = urlsplit(f"//{netloc}").port

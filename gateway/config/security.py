@@ -2,6 +2,7 @@
 
 from pdgate.gateway.config.api_keys import api_keys
 from pdgate.gateway.config.complaints import ConfigError
+from pdgate.gateway.config.instances import host_and_port
 from pdgate.gateway.config.settings import Settings
 from pdgate.gateway.config.token import read_token
 from pdgate.gateway.security import headers, tls
@@ -26,6 +27,20 @@ def check_security(settings: Settings) -> None:
     if settings.engine_key_file and _authorization(settings) == "pass":
         raise ConfigError("engines can have the client's key or 'engine_key_file', not both")
     engine_access(settings)
+    _check_listeners(settings)
+
+
+def _check_listeners(settings: Settings) -> None:
+    if not settings.admin_listen:
+        if settings.metrics_on == "admin":
+            raise ConfigError("'metrics_on' admin needs 'admin_listen'")
+        return
+    if not settings.admin_token_file:
+        raise ConfigError("'admin_listen' needs 'admin_token_file'")
+    _, port = host_and_port(settings.admin_listen)
+    if port and port == settings.listen.port:
+        # The port tells the two apart, whatever the hosts are.
+        raise ConfigError("'admin_listen' must have another port than 'listen.port'")
 
 
 def engine_access(settings: Settings) -> EngineAccess:

@@ -13,7 +13,7 @@ from pdgate.cluster import address, etcd_login
 from pdgate.forwarders.base import Mode
 from pdgate.forwarders.retrying import OnPrefillFailure
 from pdgate.gateway.config.api_keys import ApiKeyEntry
-from pdgate.gateway.config.instances import HIGHEST_PORT, InstanceEntry, records
+from pdgate.gateway.config.instances import HIGHEST_PORT, InstanceEntry, host_and_port, records
 from pdgate.gateway.security.headers import names
 from pdgate.protocols.instance import Instance
 from pdgate.scheduling.health.breaker import WINDOW
@@ -45,6 +45,13 @@ def _redis(text: str) -> str:
 def _header_names(text: str) -> str:
     """Raises ValueError."""
     names(text)
+    return text
+
+
+def _listener(text: str) -> str:
+    """Raises ValueError."""
+    if text:
+        host_and_port(text)
     return text
 
 
@@ -217,6 +224,9 @@ class Settings(Section):
         forward_headers: More headers of clients that engines get; names between commas.
         return_headers: More headers of engines that clients get; names between commas.
         admin_token_file: Serves /admin/... for who knows the token in this file.
+        admin_listen: host:port of a listener of their own for /admin/... and /debug/...; empty
+            for the one that clients use.
+        metrics_on: both, or only the admin listener.
         debug_routes: Serves GET /debug/calls/{request id}.
         debug_headers: Tells clients which instances answered.
         call_log: One line for each call.
@@ -256,6 +266,8 @@ class Settings(Section):
     forward_headers: Annotated[str, AfterValidator(_header_names)] = ""
     return_headers: Annotated[str, AfterValidator(_header_names)] = ""
     admin_token_file: str = ""
+    admin_listen: Annotated[str, AfterValidator(_listener)] = ""
+    metrics_on: Literal["both", "admin"] = "both"
     debug_routes: bool = False
     debug_headers: bool = False
     log_level: Literal["debug", "info", "warning", "error"] = "info"

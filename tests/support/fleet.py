@@ -11,6 +11,7 @@ Probes are answered by `Engine` itself; what a call meets is the engine's script
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -187,6 +188,7 @@ class Gateway:
     """
     Attributes:
         http: A client whose base URL is the gateway.
+        admin_url: Of its admin listener, where `admin_listen` asks for one.
         drain: What ends it; `finish` is the test's.
         reload: What changes it.
     """
@@ -197,6 +199,7 @@ class Gateway:
     drain: Drain
     reload: Reload
     writers: list[asyncio.StreamWriter] = field(default_factory=list)
+    admin_url: str = ""
 
     async def chat(self, headers: dict[str, str] | None = None, **fields: Any) -> httpx2.Response:
         return await self.http.post(CHAT, json=question(**fields), headers=headers)
@@ -245,7 +248,15 @@ async def gateway_of(*engines: Engine, **settings: Any) -> AsyncIterator[Gateway
             entry = {"url": server.url, "kv": kv, **engine.entry}
             entries.append(InstanceEntry(role=engine.role, **entry))
         settings.setdefault("health", Health(interval_seconds=PROBE_SECONDS, timeout_seconds=2))
-        front = build(Settings(instances=tuple(entries), **settings), directory=directory)
+        sockets, admin_port = None, None
+        if "admin_listen" in settings:
+            sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in "ab"]
+            admin_port = sockets[1].getsockname()[1]
+        front = build(
+            Settings(instances=tuple(entries), **settings),
+            directory=directory,
+            admin_port=admin_port,
+        )
         config = uvicorn.Config(
             front,
             port=0,
@@ -258,7 +269,7 @@ async def gateway_of(*engines: Engine, **settings: Any) -> AsyncIterator[Gateway
             timeout_graceful_shutdown=5,
         )
         server_ = _Server(config)
-        serving = asyncio.create_task(server_._serve())
+        serving = asyncio.create_task(server_._serve(sockets))
         starting = asyncio.create_task(server_.serving.wait())
         await asyncio.wait({serving, starting}, return_when=asyncio.FIRST_COMPLETED)
         if serving.done():
@@ -270,6 +281,7 @@ async def gateway_of(*engines: Engine, **settings: Any) -> AsyncIterator[Gateway
         )
         assert front.reload is not None
         gateway = Gateway(port, client, engines, front.service.drain, front.reload)
+        gateway.admin_url = f"http://127.0.0.1:{admin_port}"
         try:
             yield gateway
         finally:

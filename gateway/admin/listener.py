@@ -1,0 +1,68 @@
+"""Which routes are where, when the admin routes have a listener of their own.
+
+    admin listener    /admin/*, /debug/*     for who knows the token
+                      /health, /ready, /metrics
+    main listener     all but /admin/* and /debug/*, and /metrics only if it is wanted there
+
+Every worker serves both sockets, which the parent opened; any of them takes a change, and tells
+the others of it as it does without this (board.py). The two have different ports, and the port
+at which a connection arrived is the operating system's word, not the client's.
+"""
+
+from collections.abc import Callable
+
+from starlette.requests import Request
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from pdgate.gateway import errors
+from pdgate.protocols.call import Headers
+from pdgate.protocols.errors import GatewayError, NotFound
+
+FOR_ADMINS = ("/admin/", "/debug/")
+ON_BOTH = frozenset({"/health", "/ready"})
+METRICS = "/metrics"
+
+
+class Listeners:
+    """Stands before the application that has all of these routes."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        admin_port: int,
+        check: Callable[[Request], None],
+        call_id: Callable[[Headers], str],
+        *,
+        metrics_on_main: bool = True,
+    ) -> None:
+        """`check` raises Unauthorized; `call_id` names what is refused."""
+        self._app = app
+        self._admin_port = admin_port
+        self._check = check
+        self._call_id = call_id
+        self._metrics_on_main = metrics_on_main
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            try:
+                self._judge(scope)
+            except GatewayError as error:
+                status, headers, body = errors.as_response(error, self._call_id(scope["headers"]))
+                await send({"type": "http.response.start", "status": status, "headers": headers})
+                await send({"type": "http.response.body", "body": body})
+                return
+        await self._app(scope, receive, send)
+
+    def _judge(self, scope: Scope) -> None:
+        """Raises NotFound, Unauthorized."""
+        path = scope["path"]
+        if path in ON_BOTH:
+            return
+        if scope["server"][1] != self._admin_port:
+            hidden = path.startswith(FOR_ADMINS) or (path == METRICS and not self._metrics_on_main)
+        else:
+            hidden = path != METRICS and not path.startswith(FOR_ADMINS)
+        if hidden:
+            raise NotFound(f"{scope['method']} {path}: Not Found")
+        if path.startswith(FOR_ADMINS):
+            self._check(Request(scope))
