@@ -101,15 +101,15 @@ class Attempt:
     def reserve_alone(self, avoid: Collection[str]) -> Reserved:
         """A decode engine that reads the prompt itself, whether or not there is a prefill engine.
 
-        One that has not failed this call yet; else one that may be tried again.
+        One that has not failed this call yet; else one that may have failed over the KV.
         """
         reserve, tried = self._engines.reserve, self.tried
         try:
             failed = {*avoid, *tried.failed}
             return reserve(Role.DECODE, self.call, avoid=failed, reads=True, alone=True)
         except NoInstance:
-            given_up = {*avoid, *tried.given_up}
-            return reserve(Role.DECODE, self.call, avoid=given_up, reads=True, alone=True)
+            unfit = {*avoid, *tried.unfit}
+            return reserve(Role.DECODE, self.call, avoid=unfit, reads=True, alone=True)
 
     async def ask_prefill(self, leg: Leg, prefill: Reserved) -> Json:
         """Prefill's answer, when it is whole."""

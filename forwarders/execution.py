@@ -187,6 +187,7 @@ class Execution:
             record.decisions[record.attempts] = decision
             _note_path(record, _PATHS[decision.taken], prefill.instance, way.mode)
             if decision.taken is Taken.PREFILL_ONLY:
+                attempt.prefill = prefill.instance.id
                 leg = Leg(prefill.instance, call.path, call.body)
                 await attempt.answer(leg, Role.PREFILL, prefill.has_read)
             elif decision.taken is Taken.LOCAL:

@@ -3,7 +3,8 @@
 What an operator chooses for calls whose prefill engine fails, or that find none (`OnPrefillFailure`):
 
     retry_then_recompute   other prefill engines; when there is none, or for the last attempt, a
-                           decode engine reads the prompt itself
+                           decode engine reads the prompt itself. Also when decode fails, which
+                           does not say whether it was over prefill's KV
     retry                  other prefill engines only: decode engines are spared the prompts, and
                            calls get an error when no prefill engine is up
     recompute              a decode engine, at once
@@ -70,14 +71,14 @@ class Retrying:
             raise CallBreaksEngines(
                 f"two engines failed on this call in the same way ({error}), so no other is tried"
             )
-        if is_prefills:
-            last = record.attempts + 1 == self.max_attempts
-            now = self.on_prefill_failure is OnPrefillFailure.RECOMPUTE
-            tried.without_prefill = now or (last and self.decode_stands_in)
-        elif failed.prefill and _may_be_prefills(error):
+        over_kv = bool(failed.prefill) and not is_prefills and _may_be_over_kv(error)
+        if over_kv:
             tried.suspect(failed.prefill)
+        now = is_prefills and self.on_prefill_failure is OnPrefillFailure.RECOMPUTE
+        last = record.attempts + 1 == self.max_attempts and self.decode_stands_in
+        tried.without_prefill = now or (last and (is_prefills or over_kv))
 
 
-def _may_be_prefills(error: GatewayError) -> bool:
+def _may_be_over_kv(error: GatewayError) -> bool:
     """Decode's own load aside: it may have failed, or waited, over the KV that it was to fetch."""
     return isinstance(error, EngineFailed) and not isinstance(error, EngineBusy | KvExpired)

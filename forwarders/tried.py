@@ -1,7 +1,8 @@
 """Which engines have failed a call, and which may be tried again.
 
 An engine that refused, or was too slow, is given up for this call. One that failed may
-have stumbled over its peer, so where there is no other it gets a second chance.
+have stumbled over its peer, so where there is no other it gets a second chance, and one more
+without a peer (`unfit` are those for whom that would be the same again).
 
 A call on which two engines fail in the same way would fail on a third one as well, or end
 it: it is the call, not they (`broken`).
@@ -16,6 +17,7 @@ class Tried:
     """
     Attributes:
         without_prefill: A decode engine is to read the prompt itself, if there is one that can.
+        unfit: Engines that failed with nobody else involved, refused, or were too slow.
         broken: The two engines that failed on it in the same way, and not over the same peer.
     """
 
@@ -23,6 +25,7 @@ class Tried:
         self.first_cause: GatewayError | None = None
         self.without_prefill = False
         self.broken: tuple[str, ...] = ()
+        self.unfit: set[str] = set()
         self._failures: dict[str, int] = {}
         self._ways: dict[str, tuple[str, str]] = {}
 
@@ -36,6 +39,8 @@ class Tried:
             return
         final = isinstance(error, EngineRefused | EngineTooSlow)
         self._add(error.at, CHANCES if final else 1)
+        if final or not prefill:
+            self.unfit.add(error.at)
         # Its subclasses are about the engine's own state: busy, slow, shutting down.
         if type(error) is EngineFailed:
             self._note_way(str(error), error.at, prefill)

@@ -139,7 +139,9 @@ async def test_the_only_engine_gets_a_second_chance() -> None:
 async def test_an_engine_gets_two_chances_at_most() -> None:
     engines = Scripted(p0=prefilled(), d0=EngineFailed("always"))
 
-    told = await Crossing(engines, P0, D0, max_attempts=9).ask(chat())
+    only_retry = OnPrefillFailure.RETRY
+    crossing = Crossing(engines, P0, D0, max_attempts=9, on_prefill_failure=only_retry)
+    told = await crossing.ask(chat())
 
     assert str(told.error) == "always"
     assert engines.visits.count("d0") == 2

@@ -19,8 +19,8 @@ from pdgate.protocols.errors import (
 )
 from pdgate.protocols.instance import Role
 from pdgate.scheduling.disaggregation.decision import NO_PREFILL
-from tests.support.answers import prefilled, whole
-from tests.support.scripted import D0, D1, P0, P1, After, Crossing, Script, Scripted, chat
+from tests.support.answers import piece, prefilled, whole
+from tests.support.scripted import D0, D1, P0, P1, After, Crossing, Script, Scripted, Turns, chat
 
 RETRY_THEN_RECOMPUTE, RETRY, RECOMPUTE, FAIL = OnPrefillFailure
 
@@ -168,6 +168,28 @@ async def test_a_decode_that_fails_alone_is_replaced_too() -> None:
 
     assert told.body == OK[0]
     assert engines.visits == ["p0", "d0", "d1"]
+
+
+@pytest.mark.parametrize("protocol", ["vllm-nixl", "vllm-kvt"])
+async def test_the_last_chance_of_a_decode_is_to_need_nobody(protocol: str) -> None:
+    """Its transfers may fail for ever, and all that it says is 500, or that it gave the call up."""
+    p0, d0 = (replace(one, protocol=protocol) for one in (P0, D0))
+    fails = EngineFailed("500") if protocol == "vllm-nixl" else [piece("", "abort")]
+    engines = Scripted(p0=prefilled(), d0=Turns(fails, fails, OK))
+
+    told = await Crossing(engines, p0, d0).ask(chat())
+
+    assert told.body == OK[0]
+    assert told.record.path == DECODE_ONLY
+
+
+async def test_which_it_gets_once() -> None:
+    engines = Scripted(p0=prefilled(), d0=EngineFailed("always"))
+
+    told = await Crossing(engines, P0, D0, max_attempts=9).ask(chat())
+
+    assert str(told.error) == "always"
+    assert engines.visits == ["p0", "d0", "p0", "d0", "d0"]
 
 
 async def test_a_failed_decode_is_not_sent_to_the_same_prefill_again() -> None:
