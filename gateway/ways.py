@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from pdgate.forwarders import registry
+from pdgate.forwarders.base import Forwarder, Mode
 from pdgate.forwarders.execution import Way
 from pdgate.gateway.config import Settings
 from pdgate.gateway.config.checks import mode_for
@@ -19,10 +20,22 @@ def ways(settings: Settings) -> Callable[[Instance], Way]:
         if way is None:
             mode = mode_for(settings, instance.protocol)
             way = made[key] = Way(
-                registry.load(instance.protocol, mode, instance.generation),
+                _forwarder(instance.protocol, mode, instance.generation),
                 mode,
                 settings.kv_lease_seconds,
             )
         return way
 
     return way_of
+
+
+def _forwarder(protocol: str, mode: Mode, generation: str) -> Forwarder:
+    """Without a generation, that of a decode engine that is asked alone, as all of them are."""
+    known = registry.generations(protocol)
+    try:
+        return registry.load(protocol, mode, generation)
+    except LookupError:
+        # A call that is split goes by its prefill engine's generation, which is always known.
+        if generation or not known:
+            raise
+        return registry.load(protocol, mode, known[0])
