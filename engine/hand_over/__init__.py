@@ -3,8 +3,9 @@
     registry.py    connect("vllm-nixl", ...) -> Connector
     two_sided.py   what most protocols share: the engine's end of pdgate.transfer.messenger
     nixl, mooncake, kvt, sglang, decode_first: who is asked, by which key, and when
+    tickets, claim_desk, lending: decode_first's, who serves which request, and what it may read
     neuron         the same, but with a messenger of its own: pdgate.engine.neuron
 
-The protocols keep the fields and rules that a gateway sees. With vllm-kvt, vllm-mooncake
-and neuron prefill writes into decode's pages, with the others decode reads prefill's.
+The protocols keep the fields and rules that a gateway sees. With vllm-kvt,
+decode-first, vllm-mooncake and neuron prefill writes into decode's pages, with the others decode reads prefill's.
 """
