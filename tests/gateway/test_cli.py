@@ -133,7 +133,7 @@ def test_flags_become_keys() -> None:
         (["--instance", "role"], "--instance 'role': 'role' is not of the form key=value"),
         (["--port", "70000"], "'listen.port' should be less than or equal to 65535"),
         (["--port", "x"], "Invalid value for '--port'"),
-        (["--config", "gone.toml"], "cannot read gone.toml: No such file"),
+        (["--config", "gone.toml"], "gone.toml: No such file"),
         (["--scheduling-mode", "both"], "Invalid value for '--scheduling-mode'"),
         (
             ["--pdd-protocol", "neuron", "--scheduling-mode", "staged"],
