@@ -24,7 +24,7 @@ from pdgate.gateway.admin.bearer import knows
 from pdgate.gateway.admin.board import Board, FileBoard
 from pdgate.gateway.admin.dial import Dial
 from pdgate.gateway.admin.drain import routes as drain_routes
-from pdgate.gateway.admin.instances import Drained
+from pdgate.gateway.admin.instances import Drained, nothing_more
 from pdgate.gateway.admin.instances import routes as instance_routes
 from pdgate.gateway.admin.listener import Listeners
 from pdgate.gateway.admin.reload import routes as reload_routes
@@ -60,7 +60,6 @@ from pdgate.gateway.security.engine_access import EngineAccess
 from pdgate.gateway.service import Service
 from pdgate.gateway.upstream.client import HttpUpstream
 from pdgate.gateway.upstream.settings import UpstreamSettings
-from pdgate.gateway.verification.routes import routes as engine_routes
 from pdgate.gateway.verification.watch import Watch
 from pdgate.gateway.ways import ways
 from pdgate.gateway.worker_metrics import WorkerMetrics
@@ -196,11 +195,10 @@ def build(
     if settings.admin_token_file:
         token = read_token(settings.admin_token_file)
         app.include_router(routes(dial, token))
-        app.include_router(instance_routes(instances, drained, token))
+        more = watch.report.of if watch else nothing_more
+        app.include_router(instance_routes(instances, drained, token, more))
         app.include_router(drain_routes(drain, token))
         app.include_router(reload_routes(reload, token))
-        if watch is not None:
-            app.include_router(engine_routes(watch.report, token))
     debug = path_headers if settings.debug_headers else no_headers
     ping_seconds = settings.timeouts.ping_seconds
     front = Front(

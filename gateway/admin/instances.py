@@ -8,7 +8,7 @@ What is drained is shared as thresholds are (dial.py), so all processes follow, 
 starts later too. It stays said while an engine is away, and for whoever comes back as it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from fastapi import APIRouter, Depends
@@ -36,14 +36,23 @@ class Drained(Section):
         return Drained(instances=(*self.without(instance_id).instances, instance_id))
 
 
-def routes(instances: Instances, drained: Dial[Drained], token: str) -> APIRouter:
-    """`token` is not empty."""
+def nothing_more(_: Candidate) -> Mapping[str, Any]:
+    return {}
+
+
+def routes(
+    instances: Instances,
+    drained: Dial[Drained],
+    token: str,
+    more: Callable[[Candidate], Mapping[str, Any]] = nothing_more,
+) -> APIRouter:
+    """`token` is not empty; `more` adds what else is known of an instance."""
     router = APIRouter(dependencies=[Depends(knows(token))])
 
     @router.get(PATH)
     async def all_of_them() -> list[dict[str, Any]]:
         """What this process knows of each instance."""
-        return [_told(candidate) for candidate in instances]
+        return [{**_told(candidate), **more(candidate)} for candidate in instances]
 
     @router.post(PATH + "/{instance_id:path}/drain")
     async def drain(instance_id: str) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""What operators see of the hand-over: numbers on /metrics, and each engine's state as JSON."""
+"""What operators see of the hand-over: numbers on /metrics, a part of /admin/instances."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -65,19 +65,12 @@ class Report(Collector):
                 wrong.add_metric((instance_id, tally.complaint.value), 1.0)
         yield from (tokens, expired, late, wrong, age)
 
-    def as_json(self) -> list[dict[str, Any]]:
-        """Each engine: its load, how old that is, and whether KV arrives."""
-        return [self._one(candidate) for candidate in self._instances]
-
-    def _one(self, candidate: Candidate) -> dict[str, Any]:
-        instance = candidate.instance
-        tally = self._verifier.tallies.get(instance.id, Tally())
+    def of(self, candidate: Candidate) -> Mapping[str, Any]:
+        """What it tells of its load, how old that is, and whether KV arrives there."""
+        instance_id = candidate.instance.id
+        tally = self._verifier.tallies.get(instance_id, Tally())
         return {
-            "id": instance.id,
-            "role": instance.role.value,
-            "protocol": instance.protocol,
-            "up": candidate.up,
-            "age_seconds": self._reader.age_seconds(instance.id),
+            "told_seconds_ago": self._reader.age_seconds(instance_id),
             "load": None if candidate.status is None else _load(candidate.status),
             "kv": {
                 "result": tally.last and tally.last.value,
