@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
+from pdgate.protocols.instance import Role
 from pdgate.transfer.messenger import core as messenger
 from pdgate.transfer.messenger import counters
 
@@ -173,6 +174,10 @@ class Connector(ABC):
         `release`. Also called when a request that was planned as Keep ends before `kept`.
         Comes before the pages are used again; not after a `release`.
         """
+
+    def role_is(self, role: Role) -> None:
+        """What gateways are told of us, now and after each change. Calls are served as before."""
+        return
 
     def trouble(self) -> str:
         """Why calls would fail here until a restart; empty if all is well. No waiting."""

@@ -14,6 +14,7 @@ What stands against a change is said by name:
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
@@ -25,7 +26,6 @@ from pdgate.protocols.instance import Role
 
 ROLE_DECIDES: Final = ("neuron", "sglang")
 """Protocols whose connector is built for one role."""
-TAKES_BY_ITSELF: Final = "decode-first"
 
 TOLD_SECONDS = 2.0
 """How long a change waits for the directory, which may be away."""
@@ -48,8 +48,6 @@ def why_fixed(protocol: str) -> str:
         return "an engine that hands nothing over is neither prefill nor decode"
     if protocol in ROLE_DECIDES:
         return f"with {protocol} an engine is prefill or decode from its start to its end"
-    if protocol == TAKES_BY_ITSELF:
-        return f"with {protocol} prefill takes from the queue by itself, from start to end"
     return ""
 
 
@@ -64,10 +62,14 @@ class Roles:
         role: The one of now, also while the directory is yet to be told.
     """
 
-    def __init__(self, role: Role, why_fixed: str = "") -> None:
-        """`why_fixed`: what stands against any other role."""
+    def __init__(
+        self, role: Role, why_fixed: str = "", tell: Callable[[Role], None] = lambda _: None
+    ) -> None:
+        """`why_fixed`: what stands against any other role. `tell`: who else must know ours."""
         self.role = role
         self._why_fixed = why_fixed
+        self._tell = tell
+        tell(role)
         self._listing: Listing | None = None
         self._member: Member | None = None
         self._one_at_a_time = asyncio.Lock()
@@ -88,6 +90,7 @@ class Roles:
                 raise RoleNotAnnounced("no directory lists this engine: nobody would learn of it")
             log.info("the role was %s and is %s", self.role, role)
             self.role = role
+            self._tell(role)
             self._member = replace(self._member, role=role)
             try:
                 async with asyncio.timeout(TOLD_SECONDS):

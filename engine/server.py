@@ -66,7 +66,11 @@ async def _serve(settings: Settings, model: LoadedModel, listening: socket.socke
         names = settings.served_names or (model.root,)
         metrics = EngineMetrics(core, connector, names[0])
         service = Service(core, mailroom, metrics, names, settings.default_max_tokens)
-        roles = Roles(Role(settings.role), why_fixed(settings.protocol))
+        roles = Roles(
+            Role(settings.role),
+            why_fixed(settings.protocol),
+            *([connector.role_is] if connector else []),
+        )
         admin = []
         if settings.admin_token_file:
             admin.append(role_routes.routes(roles, secret.token(settings.admin_token_file)))

@@ -107,13 +107,20 @@ class DecodeFirst(Kvt):
             raise
         self._watch = Watch(self._queue)
         self._worker: Worker | None = None
+        self._takes = prefills
         if prefills and self.has_worker:
             serving = Serving(uuid.uuid4().hex, *self.service_address, chosen.hold_seconds)
-            self._worker = Worker(self._queue, serving)
+            self._worker = Worker(self._queue, serving, self._takes_now)
             self._worker.start()
         if not prefills:
             self.kv_address = (settings.advertised_host, self._desk.port)
         self._lending = Lending(self._offers, self.engine_id, self.kv_address)
+
+    def role_is(self, role: Role) -> None:
+        self._takes = role.serves(Role.PREFILL)
+
+    def _takes_now(self) -> bool:
+        return self._takes
 
     def hearer(self, core: Core) -> messenger.Core:
         return SecondTries(core, self._ended, self._tickets.cancel)

@@ -35,7 +35,7 @@ async def test_a_change_is_in_the_directory_when_it_is_answered() -> None:
         assert await told.next() == Left(P.key)
 
 
-@pytest.mark.parametrize("protocol", ["neuron", "sglang", "decode-first", "plain"])
+@pytest.mark.parametrize("protocol", ["neuron", "sglang", "plain"])
 async def test_what_a_protocol_cannot_do_is_said_and_nothing_changes(protocol: str) -> None:
     directory, roles = Memory(), Roles(Role.PREFILL, why_fixed(protocol))
     async with listed(directory, roles):

@@ -13,7 +13,10 @@ from pdgate.cluster.queue.contract import Item, Queue
 from pdgate.cluster.queue.opening import open_queue
 from pdgate.engine.connector import Arrival, Keep, Pages
 from pdgate.engine.hand_over import registry
+from pdgate.engine.hand_over.decode_first import DecodeFirst
+from pdgate.engine.prefill_worker import worker
 from pdgate.protocols.dialects import decode_first
+from pdgate.protocols.instance import Role
 from tests.support.engine_pair import D_BLOCKS, P_BLOCKS, PROMPT, arrival
 from tests.support.fake_core import SECONDS, FakeCore
 
@@ -135,6 +138,35 @@ def test_what_the_prefix_cache_has_is_not_put_on_the_queue(start: Start, queue: 
 def test_a_prefill_engine_is_sent_no_calls(start: Start) -> None:
     with pytest.raises(ValueError, match="role is prefill"):
         start("prefill").connector.plan(queued("d1"))
+
+
+def test_an_engine_takes_from_the_queue_while_its_role_is_to_prefill(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = threading.Semaphore(0)
+    monkeypatch.setattr(worker, "RETRY_SECONDS", 0.01)
+    turning, d = start("both"), start("decode")
+    assert isinstance(turning.connector, DecodeFirst)
+    its_worker = turning.connector._worker
+    assert its_worker is not None
+    watched = its_worker._ready
+
+    def takes_now() -> bool:
+        takes = watched()
+        if not takes:
+            asked.release()
+        return takes
+
+    monkeypatch.setattr(its_worker, "_ready", takes_now)
+    turning.connector.role_is(Role.DECODE)
+    # From here on its worker is not waiting for an item any more.
+    assert asked.acquire(timeout=SECONDS)
+    d.load(queued("d1"), D_BLOCKS)
+    assert asked.acquire(timeout=SECONDS)
+    assert turning.prefills.empty()
+
+    turning.connector.role_is(Role.BOTH)
+    assert d.result() is None
 
 
 def test_one_engine_may_be_both(start: Start) -> None:
