@@ -32,6 +32,7 @@ class Speeds:
         prefill, decode: Seconds a prompt token takes there.
         step_seconds: Of decode, without any prompt.
         hand_over_seconds, per_token: What moving KV takes, fixed and by its length.
+        room_tokens: Of prompts, that a step of decode takes in without becoming longer.
     """
 
     prefill: float = 0.0002
@@ -40,6 +41,7 @@ class Speeds:
     hand_over_seconds: float = 0.03
     per_token: float = 0.00001
     chunk_tokens: int = 512
+    room_tokens: int = 0
 
 
 @dataclass
@@ -146,7 +148,8 @@ class Simulation:
             if self._reading[0].unread == 0:
                 streams.append(self._reading.popleft())
         read = self._speeds.chunk_tokens - room
-        end = self._now + self._speeds.step_seconds + read * self._speeds.decode
+        longer = max(0, read - self._speeds.room_tokens) * self._speeds.decode
+        end = self._now + self._speeds.step_seconds + longer
         self._at(end, lambda: self._stepped(streams))
 
     def _stepped(self, streams: Sequence[Asked]) -> None:
