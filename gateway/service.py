@@ -8,6 +8,7 @@ front end (ASGI, ...)            service
 """
 
 import asyncio
+from collections.abc import Iterable
 from typing import Protocol
 
 from pdgate.forwarders.base import Answer
@@ -19,10 +20,12 @@ from pdgate.gateway.admission.urgency import urgency
 from pdgate.gateway.books import Books
 from pdgate.gateway.intake import Intake
 from pdgate.gateway.lifecycle.drain import Drain
+from pdgate.gateway.security.addresses import without_addresses
 from pdgate.gateway.security.door import Door, Holder
 from pdgate.protocols.call import Call, Headers
 from pdgate.protocols.errors import BadRequest, EngineRejected, GatewayError
 from pdgate.scheduling.admission import ORDINARY, Place
+from pdgate.scheduling.candidate import Candidate
 
 CLIENT_GONE = 499
 """As nginx writes it; nobody gets to see it but the log."""
@@ -57,12 +60,14 @@ class Service:
         door: Door | None = None,
         gate: Gate | None = None,
         drain: Drain | None = None,
+        fleet: Iterable[Candidate] = (),
     ) -> None:
         self.intake = intake
         self.door = door
         self.gate = gate
         self.drain = drain or Drain(lambda: books.in_flight, grace_seconds=0)
         self._execution = execution
+        self._fleet = fleet
         self._books = books
 
     def screen(self, headers: Headers) -> Holder | None:
@@ -132,6 +137,8 @@ class Service:
 
     async def _fail(self, error: GatewayError, record: Record, client: Client) -> None:
         record.end(_outcome(error), _status(error))
+        if isinstance(error, EngineRejected):
+            error = without_addresses(error, (found.instance for found in self._fleet))
         if record.committed is None:
             await client.refuse(error, record.call.id)
         else:

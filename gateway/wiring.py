@@ -202,7 +202,7 @@ def build(
     debug = path_headers if settings.debug_headers else no_headers
     ping_seconds = settings.timeouts.ping_seconds
     front = Front(
-        Service(intake, execution, books, door, gate, drain),
+        Service(intake, execution, books, door, gate, drain, instances),
         app if admin_port is None else _listeners(settings, app, intake, admin_port),
         debug,
         headers.to_clients,
