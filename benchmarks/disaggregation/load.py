@@ -12,7 +12,7 @@ from time import perf_counter
 import httpx2
 
 CLIENTS = 4
-SHORT_BYTES, LONG_BYTES = 100, 1600
+SHORT_BYTES, LONG_BYTES = 50, 800
 """The built-in model takes a byte for a token."""
 
 ANSWER_TOKENS = 16
