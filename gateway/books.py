@@ -239,7 +239,7 @@ class Books(Collector):
         )
         for candidate in self._candidates:
             key = (candidate.instance.id, candidate.instance.role.value)
-            up.add_metric(key, float(candidate.up))
+            up.add_metric(key, float(candidate.fit))
             calls.add_metric(key, float(candidate.calls))
         yield up
         yield calls

@@ -47,6 +47,7 @@ from pdgate.gateway.discovery.feed import Feed
 from pdgate.gateway.discovery.state import State
 from pdgate.gateway.discovery.status import Status
 from pdgate.gateway.engine_metrics.prefill_queue import PrefillQueue
+from pdgate.gateway.health_metrics import HealthMetrics
 from pdgate.gateway.intake import Intake
 from pdgate.gateway.kv_metrics import KvMetrics
 from pdgate.gateway.lifecycle.drain import Drain
@@ -146,6 +147,7 @@ def build(
     watch = _watch(settings, instances, access)
     parts = [
         books,
+        HealthMetrics(instances, drain, reload),
         KvMetrics(ledger, lives),
         status,
         redis,
@@ -220,7 +222,7 @@ def _feed(
     settings: Settings, directory: Directory | None, instances: Instances, prober: Prober
 ) -> Feed | None:
     if directory is None and settings.etcd:
-        directory = etcd.opened(settings.etcd, settings.etcd_user_file)
+        directory = etcd.opened(settings.etcd, settings.etcd_user_file, settings.etcd_ca_file)
     if directory is None:
         return None
     state = State(Path(settings.state_dir)) if settings.state_dir else None

@@ -30,6 +30,8 @@ WRITE_SECONDS = 0.5
 NO_AMOUNTS = frozenset(
     {
         "pdgate_pinned_engine_id",
+        "pdgate_draining",
+        "pdgate_instance_state",
         "pdgate_instance_up",
         "pdgate_directory_degraded",
         "pdgate_redis_degraded",

@@ -7,6 +7,7 @@ A key that no part takes cannot be changed while the gateway runs, and is named.
 """
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator
 
 from pydantic import BaseModel
@@ -35,6 +36,7 @@ class Reload:
     """
     Attributes:
         settings: What is in force.
+        results: "taken" or "refused" -> how often.
         pass_on: Called when this process has changed on request; for the gateway's others.
     """
 
@@ -42,6 +44,7 @@ class Reload:
         self.settings = settings
         self.source: Callable[[], Settings] = lambda: settings
         self.pass_on: Callable[[], None] = _nothing
+        self.results: Counter[str] = Counter()
         self._parts: dict[str, Prepare] = {}
 
     def part(self, keys: tuple[str, ...], prepare: Prepare) -> None:
@@ -70,10 +73,13 @@ class Reload:
     def again(self) -> list[str]:
         """Reads where the configuration came from, and takes it. Raises ConfigError."""
         try:
-            return self.take(self.source())
+            keys = self.take(self.source())
         except ConfigError as error:
+            self.results["refused"] += 1
             log.error("the configuration stays as it was: %s", error)
             raise
+        self.results["taken"] += 1
+        return keys
 
 
 def part_of(key: str, changeable: Container[str]) -> str | None:

@@ -25,7 +25,10 @@ from pdgate.gateway.discovery.status import Status
 from pdgate.gateway.engine_metrics.counters import Counters
 from pdgate.gateway.engine_metrics.page import Page
 from pdgate.gateway.engine_metrics.reader import Reading
+from pdgate.gateway.health_metrics import HealthMetrics
 from pdgate.gateway.kv_metrics import KvMetrics
+from pdgate.gateway.lifecycle.drain import Drain
+from pdgate.gateway.lifecycle.reload import Reload
 from pdgate.gateway.probe import Prober
 from pdgate.gateway.security.books import KeyBooks
 from pdgate.gateway.security.door import Door
@@ -54,7 +57,9 @@ Shown = dict[str, tuple[str, frozenset[str]]]
 
 
 def test_the_page_has_every_metric_of_the_gateway() -> None:
-    counted = Together(_busy_books(), _kv(), _status(), _report(), _redis(), _keys(), _admission())
+    counted = Together(
+        _busy_books(), _health(), _kv(), _status(), _report(), _redis(), _keys(), _admission()
+    )
 
     assert _on_page("`pdgate_", but_not="`pdgate_engine_") == _exposed(registry_of(counted))
 
@@ -77,6 +82,15 @@ def _kv() -> KvMetrics:
     ledger.strand("p0", inf)
     lives.pinned.add("p0")
     return KvMetrics(ledger, lives)
+
+
+def _health() -> HealthMetrics:
+    instances = Instances([D])
+    instances.mark_up(D.id, ["m"])
+    instances.mark_down(D.id)
+    reload = Reload(Settings())
+    reload.again()
+    return HealthMetrics(instances, Drain(lambda: 0, grace_seconds=0), reload)
 
 
 def _redis() -> SharedStatus:
