@@ -18,6 +18,7 @@ from pdgate.gateway.debug import DebugHeaders
 from pdgate.gateway.intake import HOT_PATHS
 from pdgate.gateway.lifecycle.reload import Reload
 from pdgate.gateway.pings import PING, Pings
+from pdgate.gateway.security.cors import Cors
 from pdgate.gateway.service import Service
 from pdgate.protocols import sse
 from pdgate.protocols.call import Headers
@@ -31,6 +32,7 @@ LINGER_SECONDS = 5.0
 class Front:
     """
     Attributes:
+        cors: Says which web pages may call; None for none.
         admin_port: Where no calls are taken; None if admins come to the same port as clients.
         wanted: Names of the engines' headers that clients get, beside those of the body.
         pings: Keeps streams alive that have nothing to say; None lets them be silent.
@@ -52,6 +54,7 @@ class Front:
         self.debug = debug
         self.wanted = wanted
         self.admin_port: int | None = None
+        self.cors: Cors | None = None
         self._others = others
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -63,6 +66,8 @@ class Front:
         ):
             await self._others(scope, receive, send)
             return
+        if self.cors is not None:
+            send = self.cors.sending(scope["headers"], send)
         client = AsgiClient(send, self.debug, self.wanted, self.pings)
         headers = scope["headers"]
         try:

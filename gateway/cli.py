@@ -246,6 +246,9 @@ def serve(
         str | None,
         _option(LIMITS, "Serve /admin/... for who knows the token in this file."),
     ] = None,
+    cors_origins: Annotated[
+        str | None, _option(SECURITY, "Web pages that may call from browsers, between commas.")
+    ] = None,
     admin_listen: Annotated[
         str | None,
         _option(SECURITY, "host:port of a listener for /admin/... and /debug/... alone."),

@@ -421,6 +421,8 @@ class HotCycle:
         self.keep_alive = False
         self._pieces = []
         # Some say so themselves.
+        if (cors := protocol.front.cors) is not None:
+            headers = [*headers, *cors.headers_for(self._headers)]
         more = b"" if error.closes else CLOSE
         self._write(head_lines(status, headers, more) + body)
         self.response_complete = True
@@ -428,6 +430,8 @@ class HotCycle:
 
     def _head_of(self, status: int, headers: Headers, more: bytes) -> bytes:
         default = self._protocol.server_state.default_headers
+        if (cors := self._protocol.front.cors) is not None:
+            headers = [*headers, *cors.headers_for(self._headers)]
         closing = b"" if self.keep_alive else CLOSE
         return head_lines(status, [*default, *headers], more + closing)
 

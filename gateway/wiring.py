@@ -56,6 +56,7 @@ from pdgate.gateway.lifecycle.reload import Reload
 from pdgate.gateway.pings import Pings
 from pdgate.gateway.probe import Prober
 from pdgate.gateway.security.books import KeyBooks
+from pdgate.gateway.security.cors import Cors, origins_of
 from pdgate.gateway.security.door import Door
 from pdgate.gateway.security.engine_access import EngineAccess
 from pdgate.gateway.service import Service
@@ -203,15 +204,20 @@ def build(
         app.include_router(reload_routes(reload, token))
     debug = path_headers if settings.debug_headers else no_headers
     ping_seconds = settings.timeouts.ping_seconds
+    origins = origins_of(settings.cors_origins)
+    cors = Cors(origins) if origins else None
+    others = app if cors is None else cors.around(app)
+    if admin_port is not None:
+        others = _listeners(settings, others, intake, admin_port)
     front = Front(
         Service(intake, execution, books, door, gate, drain, instances),
-        app if admin_port is None else _listeners(settings, app, intake, admin_port),
+        others,
         debug,
         headers.to_clients,
         Pings(ping_seconds) if ping_seconds else None,
         reload,
     )
-    front.admin_port = admin_port
+    front.admin_port, front.cors = admin_port, cors
     Live(front, instances, scheduler, execution, upstream, prober, books, dial, feed).register(
         reload
     )

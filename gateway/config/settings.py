@@ -14,6 +14,7 @@ from pdgate.forwarders.base import Mode
 from pdgate.forwarders.retrying import OnPrefillFailure
 from pdgate.gateway.config.api_keys import ApiKeyEntry
 from pdgate.gateway.config.instances import HIGHEST_PORT, InstanceEntry, host_and_port, records
+from pdgate.gateway.security.cors import origins_of
 from pdgate.gateway.security.headers import names
 from pdgate.protocols.instance import Instance
 from pdgate.scheduling.health.breaker import WINDOW
@@ -45,6 +46,12 @@ def _redis(text: str) -> str:
 def _header_names(text: str) -> str:
     """Raises ValueError."""
     names(text)
+    return text
+
+
+def _origins(text: str) -> str:
+    """Raises ValueError."""
+    origins_of(text)
     return text
 
 
@@ -223,6 +230,8 @@ class Settings(Section):
         engine_key_file: A file with the key that engines ask for (vLLM's --api-key).
         forward_headers: More headers of clients that engines get; names between commas.
         return_headers: More headers of engines that clients get; names between commas.
+        cors_origins: Web pages that may call from browsers, as https://example.com between commas;
+            * for all.
         admin_token_file: Serves /admin/... for who knows the token in this file.
         admin_listen: host:port of a listener of their own for /admin/... and /debug/...; empty
             for the one that clients use.
@@ -265,6 +274,7 @@ class Settings(Section):
     engine_key_file: str = ""
     forward_headers: Annotated[str, AfterValidator(_header_names)] = ""
     return_headers: Annotated[str, AfterValidator(_header_names)] = ""
+    cors_origins: Annotated[str, AfterValidator(_origins)] = ""
     admin_token_file: str = ""
     admin_listen: Annotated[str, AfterValidator(_listener)] = ""
     metrics_on: Literal["both", "admin"] = "both"

@@ -11,6 +11,7 @@ from pdgate.forwarders.execution import Execution
 from pdgate.gateway.admin.dial import Dial
 from pdgate.gateway.asgi import Front
 from pdgate.gateway.books import Books
+from pdgate.gateway.config.api_keys import api_keys
 from pdgate.gateway.config.complaints import ConfigError
 from pdgate.gateway.config.rules import breaker_limits, retrying_of, timeouts_of
 from pdgate.gateway.config.settings import Disaggregation, Settings
@@ -50,10 +51,11 @@ POLICIES = {
 DRAIN = ("drain",)
 RULE = ("disaggregation",)
 INTAKE = ("max_body_bytes", "trust_client_kv_params")
+KEYS = ("api_keys", "api_keys_file")
 INSIGHT = ("debug_headers", "call_log", "log_level")
 
 CHANGEABLE = frozenset(
-    (*FLEET, *TIMES, *HEALTH, *POLICIES.values(), *DRAIN, *RULE, *INTAKE, *INSIGHT)
+    (*FLEET, *TIMES, *HEALTH, *POLICIES.values(), *DRAIN, *RULE, *INTAKE, *KEYS, *INSIGHT)
 )
 """All keys, and sections, that this can change."""
 
@@ -81,6 +83,8 @@ class Live:
         reload.part(DRAIN, self._drain)
         reload.part(RULE, lambda s: lambda: self.dial.configure(s.disaggregation))
         reload.part(INTAKE, self._intake)
+        reload.part(KEYS, self._keys)
+        reload.always(self._keys)
         reload.part(INSIGHT, self._insight)
 
     def _fleet(self, before: Settings, wanted: Settings) -> Change:
@@ -150,6 +154,21 @@ class Live:
                 max_body_bytes=wanted.max_body_bytes,
                 trust_client_kv_params=wanted.trust_client_kv_params,
             )
+
+        return change
+
+    def _keys(self, wanted: Settings) -> Change:
+        keys = api_keys(wanted.api_keys, wanted.api_keys_file)
+        door = self.front.service.door
+        if (door is not None) != bool(keys):
+            raise ConfigError(
+                "'api_keys': to begin or to end asking for keys needs a restart, "
+                "so nothing was changed"
+            )
+
+        def change() -> None:
+            if door is not None:
+                door.admit(keys)
 
         return change
 

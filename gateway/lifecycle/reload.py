@@ -46,10 +46,15 @@ class Reload:
         self.pass_on: Callable[[], None] = _nothing
         self.results: Counter[str] = Counter()
         self._parts: dict[str, Prepare] = {}
+        self._always: list[Prepare] = []
 
     def part(self, keys: tuple[str, ...], prepare: Prepare) -> None:
         """What to do if one of the keys differs; a section stands for all that is in it."""
         self._parts.update(dict.fromkeys(keys, prepare))
+
+    def always(self, prepare: Prepare) -> None:
+        """What to do each time: files that the settings name may hold something else now."""
+        self._always.append(prepare)
 
     @property
     def keys(self) -> frozenset[str]:
@@ -62,7 +67,7 @@ class Reload:
         refuse_fixed(keys, self._parts)
         names = (part_of(key, self._parts) for key in keys)
         parts = dict.fromkeys(self._parts[name] for name in names if name is not None)
-        changes = [prepare(wanted) for prepare in parts]
+        changes = [prepare(wanted) for prepare in dict.fromkeys((*parts, *self._always))]
         for change in changes:
             change()
         self.settings = wanted

@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 
 from pdgate.gateway.config import ConfigError, Settings
+from pdgate.gateway.config.api_keys import ApiKeyEntry
 from pdgate.gateway.config.instances import InstanceEntry
 from pdgate.gateway.config.settings import Disaggregation, Health, Listen, Timeouts
 from pdgate.gateway.lifecycle.live import CHANGEABLE
 from pdgate.gateway.lifecycle.reload import Reload, changed_keys
 from pdgate.gateway.lifecycle.source import Source
+from pdgate.gateway.security.keys import hash_of
 from pdgate.protocols.instance import Role
 from tests.support.fleet import (
     PATIENCE_SECONDS,
@@ -221,4 +223,40 @@ async def test_only_who_knows_the_token_may(site: Site) -> None:
     site.wanted = site.wanted.model_copy(update={"instances": ()})
 
     assert (await site.gateway.http.post("/admin/reload")).status_code == 401
+    assert (await site.gateway.chat()).status_code == 200
+
+
+async def test_keys_change_with_their_file(tmp_path: Path) -> None:
+    """Its name stays; what it holds is read each time."""
+    token, file = tmp_path / "token", tmp_path / "keys.toml"
+    token.write_text(TOKEN)
+
+    def admit(secret: str) -> None:
+        file.write_text(f'[[api_keys]]\nname = "a"\nsha256 = "{hash_of(secret.encode())}"\n')
+
+    admit("first")
+    given = {"admin_token_file": str(token), "api_keys_file": str(file)}
+    async with gateway_of(Engine(Role.PLAIN), **given) as gateway:
+        site = Site(gateway, gateway.reload.settings)
+        first, second = ({"authorization": f"Bearer {name}"} for name in ("first", "second"))
+        assert (await gateway.chat(first)).status_code == 200
+
+        admit("second")
+        assert await site.becomes() == []
+
+        assert (await gateway.chat(first)).status_code == 401
+        assert (await gateway.chat(second)).status_code == 200
+        file.write_text("nonsense")
+        answer = await gateway.http.post("/admin/reload", headers=KNOWN)
+        assert answer.status_code == 400
+        assert (await gateway.chat(second)).status_code == 200
+
+
+async def test_whether_keys_are_asked_for_at_all_needs_a_restart(site: Site) -> None:
+    entry = ApiKeyEntry(name="a", sha256=hash_of(b"key"))
+    site.wanted = site.wanted.model_copy(update={"api_keys": (entry,)})
+    answer = await site.gateway.http.post("/admin/reload", headers=KNOWN)
+
+    assert answer.status_code == 400
+    assert "needs a restart" in answer.text
     assert (await site.gateway.chat()).status_code == 200
