@@ -1,6 +1,6 @@
 """A directory on etcd 3.4 or newer, over its HTTP gateway.
 
-    directory = opened("http://10.0.0.1:2379,http://10.0.0.2:2379", user_file="")
+    directory = opened("http://10.0.0.1:2379,http://10.0.0.2:2379", user_file="", ca_file="")
 
 The layout of AWS Neuron's disaggregated inference, /workers/{prefill|decode}/{ip}/{port}, so
 that both can share an etcd; `both` and `plain` are ours. Why not one of the packages for
@@ -12,6 +12,7 @@ from contextlib import AbstractAsyncContextManager
 
 from pdgate.cluster import address, etcd_login
 from pdgate.cluster.directory import Directory, Listing, Tell
+from pdgate.cluster.etcd_access import Access, check_ca
 from pdgate.cluster.etcd_announce import Announcement
 from pdgate.cluster.etcd_follow import Follower
 from pdgate.cluster.etcd_login import Login
@@ -34,19 +35,23 @@ class Etcd(Directory):
         lease_seconds: int = LEASE_SECONDS,
         beat_seconds: float = BEAT_SECONDS,
         login: Login | None = None,
+        ca_file: str = "",
     ) -> None:
-        self._endpoints = endpoints
-        self._login = login
+        self._access = Access(endpoints, login, ca_file)
         self._lease_seconds = lease_seconds
         self._beat_seconds = beat_seconds
 
     def announce(self, member: Member) -> AbstractAsyncContextManager[Listing]:
-        return Announcement(self._endpoints, member, self._lease_seconds, self._login).running()
+        return Announcement(self._access, member, self._lease_seconds).running()
 
     async def follow(self, tell: Tell) -> None:
-        await Follower(self._endpoints, tell, self._beat_seconds, self._login).run()
+        await Follower(self._access, tell, self._beat_seconds).run()
 
 
-def opened(urls: str, user_file: str) -> Etcd:
-    """Of URLs between commas, and a file with name:password or "". Raises ValueError."""
-    return Etcd(address.endpoints(urls), login=etcd_login.read(user_file))
+def opened(urls: str, user_file: str, ca_file: str) -> Etcd:
+    """Of URLs between commas, and files with name:password and with certificates, or "".
+
+    Raises ValueError.
+    """
+    check_ca(ca_file)
+    return Etcd(address.endpoints(urls), login=etcd_login.read(user_file), ca_file=ca_file)

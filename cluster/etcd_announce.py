@@ -14,12 +14,12 @@ leaves from one whose lease nobody could renew.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
 from pdgate.cluster.directory import Listing
+from pdgate.cluster.etcd_access import Access
 from pdgate.cluster.etcd_http import EtcdHttp
-from pdgate.cluster.etcd_login import Login
 from pdgate.cluster.etcd_wire import EtcdError, LeaseGone
 from pdgate.cluster.member import Member
 
@@ -36,16 +36,10 @@ class Announcement(Listing):
         lease_seconds: How long others go on believing in an engine that has died.
     """
 
-    def __init__(
-        self,
-        endpoints: Sequence[str],
-        member: Member,
-        lease_seconds: int,
-        login: Login | None = None,
-    ) -> None:
+    def __init__(self, access: Access, member: Member, lease_seconds: int) -> None:
         self._member = member
         self._lease_seconds = lease_seconds
-        self._http = EtcdHttp(endpoints, login)
+        self._http = EtcdHttp(access)
         self._lease = ""
         self._complaint = ""
         # What etcd has for sure; None if the last write may have arrived or not.

@@ -16,12 +16,10 @@ few seconds; if that fails, the watch is given up.
 """
 
 import asyncio
-from collections.abc import Sequence
-
 from pdgate.cluster import etcd_wire as wire
 from pdgate.cluster.directory import Left, Lost, Resumed, Tell, entry, listed
+from pdgate.cluster.etcd_access import Access
 from pdgate.cluster.etcd_http import EtcdHttp
-from pdgate.cluster.etcd_login import Login
 from pdgate.cluster.etcd_wire import Change, Changes, Compacted, Created, EtcdError, NotThere
 from pdgate.cluster.member import FOLDER
 
@@ -29,14 +27,8 @@ FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.1, 2.0
 
 
 class Follower:
-    def __init__(
-        self,
-        endpoints: Sequence[str],
-        tell: Tell,
-        beat_seconds: float,
-        login: Login | None = None,
-    ) -> None:
-        self._http = EtcdHttp(endpoints, login)
+    def __init__(self, access: Access, tell: Tell, beat_seconds: float) -> None:
+        self._http = EtcdHttp(access)
         self._tell = tell
         self._beat_seconds = beat_seconds
         # Up to this revision everything has been told; None if all is to be read anew.

@@ -13,6 +13,7 @@ import httpx2
 
 from pdgate.cluster import etcd_login
 from pdgate.cluster import etcd_wire as wire
+from pdgate.cluster.etcd_access import Access
 from pdgate.cluster.etcd_login import Login
 from pdgate.cluster.etcd_wire import Body, EtcdError
 
@@ -28,18 +29,16 @@ class EtcdHttp:
         endpoint: The member that is asked now.
     """
 
-    def __init__(
-        self,
-        endpoints: Sequence[str],
-        login: Login | None = None,
-        request_seconds: float = REQUEST_SECONDS,
-    ) -> None:
-        self._endpoints = list(endpoints)
-        self._login = login
+    def __init__(self, access: Access, request_seconds: float = REQUEST_SECONDS) -> None:
+        """Raises OSError for certificates that cannot be read."""
+        self._endpoints = list(access.endpoints)
+        self._login = access.login
         self._at = 0
         self._request_seconds = request_seconds
         # A proxy from the environment has no place between a cluster and its store.
-        self._client = httpx2.AsyncClient(timeout=request_seconds, trust_env=False)
+        self._client = httpx2.AsyncClient(
+            timeout=request_seconds, trust_env=False, verify=access.trust()
+        )
 
     @property
     def endpoint(self) -> str:

@@ -37,7 +37,7 @@ def announcement(
     # An engine alone needs no HTTP client.
     from pdgate.cluster import etcd
 
-    directory = etcd.opened(settings.etcd, settings.etcd_user_file)
+    directory = etcd.opened(settings.etcd, settings.etcd_user_file, settings.etcd_ca_file)
     return _settling(directory, member(settings, api_port, connector, names), roles)
 
 

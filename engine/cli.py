@@ -82,6 +82,9 @@ def engine(
     etcd_user_file: Annotated[
         str, typer.Option(help="File with name:password, where etcd asks for one.")
     ] = "",
+    etcd_ca_file: Annotated[
+        str, typer.Option(help="Certificates (PEM) that vouch for an etcd at https://.")
+    ] = "",
     admin_token_file: Annotated[
         str, typer.Option(help="Serve /admin/role for who knows the token in this file.")
     ] = "",
@@ -133,6 +136,7 @@ def engine(
             die_after=die_after,
             etcd=etcd,
             etcd_user_file=etcd_user_file,
+            etcd_ca_file=etcd_ca_file,
             admin_token_file=admin_token_file,
             advertise_host=advertise_host,
             goodbye_seconds=shutdown_timeout,

@@ -44,6 +44,7 @@ class Settings:
         die_after: Requests to take in before the process dies at the next one.
         etcd: URLs of the etcd to be listed in, between commas; empty for none.
         etcd_user_file: Holds name:password, where etcd asks for one.
+        etcd_ca_file: Certificates (PEM) that vouch for etcd, where the usual ones do not.
         admin_token_file: Holds the token that opens /admin/role; empty for no such route.
         advertise_host: What others dial, where `host` is a wildcard or a name of ours only.
         goodbye_seconds: What answers under way get when the process is asked to end.
@@ -81,6 +82,7 @@ class Settings:
     die_after: int | None = None
     etcd: str = ""
     etcd_user_file: str = ""
+    etcd_ca_file: str = ""
     admin_token_file: str = ""
     advertise_host: str = ""
     goodbye_seconds: float = 5.0

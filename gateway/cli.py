@@ -92,6 +92,9 @@ def serve(
     etcd_user_file: Annotated[
         str | None, _option(ENGINES, "File with name:password, where etcd asks for one.")
     ] = None,
+    etcd_ca_file: Annotated[
+        str | None, _option(ENGINES, "Certificates (PEM) that vouch for an etcd at https://.")
+    ] = None,
     state_dir: Annotated[
         str | None,
         _option(ENGINES, "Folder for what etcd told last, for a start while it is away."),

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from pdgate.cluster import address, etcd_login
+from pdgate.cluster import address, etcd_access, etcd_login
 from pdgate.forwarders.base import Mode
 from pdgate.forwarders.retrying import OnPrefillFailure
 from pdgate.gateway.config.api_keys import ApiKeyEntry
@@ -33,6 +33,12 @@ def _etcd(text: str) -> str:
 def _etcd_user(path: str) -> str:
     """Raises ValueError."""
     etcd_login.read(path)
+    return path
+
+
+def _etcd_ca(path: str) -> str:
+    """Raises ValueError."""
+    etcd_access.check_ca(path)
     return path
 
 
@@ -205,6 +211,7 @@ class Settings(Section):
     Attributes:
         etcd: URLs of etcd's members, between commas; engines announce themselves there.
         etcd_user_file: File with name:password, where etcd asks for one.
+        etcd_ca_file: Certificates (PEM) that vouch for etcd, where the usual ones do not.
         state_dir: Folder for what etcd told last, for a start while it is away.
         redis: URL of the Redis in which replicas share what is changed while they run.
         pdd_protocol: For instances that name none.
@@ -245,6 +252,7 @@ class Settings(Section):
     instances: tuple[InstanceEntry, ...] = ()
     etcd: Annotated[str, AfterValidator(_etcd)] = ""
     etcd_user_file: Annotated[str, AfterValidator(_etcd_user)] = ""
+    etcd_ca_file: Annotated[str, AfterValidator(_etcd_ca)] = ""
     state_dir: str = ""
     redis: Annotated[str, AfterValidator(_redis)] = ""
     pdd_protocol: str = "vllm-nixl"

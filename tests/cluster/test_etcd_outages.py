@@ -10,6 +10,7 @@ import pytest
 from pdgate.cluster import etcd_wire
 from pdgate.cluster.directory import Joined, Left, Listed, Lost, Resumed
 from pdgate.cluster.etcd import Etcd
+from pdgate.cluster.etcd_access import Access
 from pdgate.cluster.etcd_http import EtcdHttp
 from tests.cluster.watching import D, P, following
 from tests.support.etcd import EtcdServer, etcd_server
@@ -178,7 +179,7 @@ async def test_an_engine_that_dies_is_gone_when_its_lease_ends(etcd: EtcdServer)
 
 
 async def _dies(etcd: EtcdServer) -> None:
-    async with EtcdHttp(etcd.endpoints) as http:
+    async with EtcdHttp(Access(etcd.endpoints)) as http:
         await http.put(P.key, P.value(), await http.grant(1))
         await asyncio.Event().wait()
 

@@ -30,12 +30,15 @@ class EtcdServer:
     """
     Attributes:
         endpoints: The only member.
+        secure: The same, where it has a certificate.
         process: None while it is stopped.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *certificate: Path) -> None:
         self._folder = folder
-        self._port = free_port(neighbours=1)
+        self._port = free_port(neighbours=2)
+        self._certificate = certificate
+        self.secure = (f"https://127.0.0.1:{self._port + 2}",)
         self._url = f"http://127.0.0.1:{self._port}"
         self._starts = 0
         self._running = ExitStack()
@@ -46,14 +49,20 @@ class EtcdServer:
         """With what it knew when it was stopped."""
         self._starts += 1
         peers = f"http://127.0.0.1:{self._port + 1}"
+        clients, secured = [self._url], list[str | Path]()
+        if self._certificate:
+            clients += self.secure
+            certificate, key = self._certificate
+            secured += ["--cert-file", certificate, "--key-file", key]
         command: list[str | Path] = [
             *(PROGRAM, "--name", "it", "--data-dir", self._folder / f"etcd-{self._port}"),
-            *("--listen-client-urls", self._url, "--advertise-client-urls", self._url),
+            *("--listen-client-urls", ",".join(clients), "--advertise-client-urls", self._url),
             *("--listen-peer-urls", peers, "--initial-advertise-peer-urls", peers),
             *("--initial-cluster", f"it={peers}"),
             # Alone it wins every election, so it need not wait for others; and leases may
             # be as short as the time that an election takes.
             *("--heartbeat-interval", "20", "--election-timeout", "100"),
+            *secured,
         ]
         # What the environment says of another etcd is none of this one's business.
         env = {name: "" for name in os.environ if name.startswith("ETCD_")}
@@ -110,13 +119,13 @@ class EtcdServer:
 
 
 @contextmanager
-def etcd_server(folder: Path) -> Iterator[EtcdServer]:
-    """One that answers."""
+def etcd_server(folder: Path, *certificate: Path) -> Iterator[EtcdServer]:
+    """One that answers; with a certificate and its key, at a second port by TLS, too."""
     if shutil.which(PROGRAM) is None:
         if os.environ.get("CI"):
             pytest.fail(MISSING)
         pytest.skip(MISSING)
-    server = EtcdServer(folder)
+    server = EtcdServer(folder, *certificate)
     server.start()
     try:
         yield server

@@ -1,0 +1,42 @@
+"""Where an etcd is, who we are to it, and whom we trust to be it."""
+
+import ssl
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pdgate.cluster.etcd_login import Login
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """
+    Attributes:
+        endpoints: URLs of its members.
+        login: For an etcd that asks for one.
+        ca_file: Certificates of who may vouch for its members, as PEM; empty for the usual ones.
+    """
+
+    endpoints: Sequence[str]
+    login: Login | None = None
+    ca_file: str = ""
+
+    def trust(self) -> ssl.SSLContext | bool:
+        """Raises OSError."""
+        return trusted(self.ca_file) if self.ca_file else True
+
+
+def trusted(ca_file: str) -> ssl.SSLContext:
+    """Raises OSError, also for a file without a certificate."""
+    return ssl.create_default_context(cafile=ca_file)
+
+
+def check_ca(path: str) -> None:
+    """Raises ValueError."""
+    if not path:
+        return
+    try:
+        trusted(path)
+    except ssl.SSLError:
+        raise ValueError(f"{path} holds no certificate (PEM)") from None
+    except OSError as error:
+        raise ValueError(f"cannot read {path}: {error.strerror}") from None
