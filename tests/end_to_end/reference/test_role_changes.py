@@ -12,10 +12,12 @@ from tests.end_to_end.reference.callers import Callers
 from tests.end_to_end.reference.fleet import Engine, Fleet
 from tests.support.etcd import EtcdServer, etcd_server
 
-CALLERS = 20
+CALLERS, BETWEEN = 20, 6
+"""At any time, and answers from one change to the next."""
 TOKEN = "a-token-of-the-tests"
 PROMPTS = tuple(f"{number} bottles of beer on the wall" for number in range(4))
 TURNS = ("both", "decode", "both", "prefill", "decode", "prefill")
+"""Every change that there is."""
 
 
 @pytest.fixture
@@ -60,7 +62,7 @@ def test_no_call_fails_while_a_role_changes(
         Callers(gateway, CALLERS, prompts=PROMPTS).asking() as callers,
     ):
         for role in TURNS:
-            callers.wait_for(CALLERS)
+            callers.wait_for(BETWEEN)
             turn(turning, role)
             assert len(etcd.keys()) == 3
         callers.wait_for(CALLERS)
