@@ -5,6 +5,7 @@
     journal       what the client has of the stream, and whether more can follow
     continuation  the call that asks for the rest
     rewriting     its events, as if the first engine had gone on
+    known         what of them the client has already
     relay         an Answer that keeps the journal while it passes events on
     resume        one call's resumption, as execution sees it
 

@@ -34,11 +34,11 @@ def limit(call: Call) -> int | None:
 
 def continuation(call: Call, journal: Journal) -> Call:
     """`call` is the whole one, as it was asked for first."""
-    said = len(journal.tokens)
+    said = journal.whole
     if not said:
         return call
     body = {name: found for name, found in call.body.items() if name in CARRIED}
-    body["prompt"] = [*journal.prompt, *journal.tokens]
+    body["prompt"] = [*journal.prompt, *journal.tokens[:said]]
     whole = limit(call)
     body["max_tokens"] = None if whole is None else whole - said
     if (at_least := call.value("min_tokens", 0) - said) > 0:

@@ -4,6 +4,11 @@ Text may lag behind the tokens, by half a character for one. A client that has t
 without the text would lose the text, so events that bring tokens and no text wait for one
 that does; if the stream breaks before it, they are forgotten and their tokens are
 generated again.
+
+Nor may the next engine begin within a character: vLLM 0.32.0, given half a one at the end of a
+prompt, answers with the text of the whole prompt (its FastIncrementalDetokenizer; seen). A
+token that came alone and with text ends with a character. Of several in one event nobody
+knows, so after such the next engine begins at the last token that is known to, `whole`.
 """
 
 from array import array
@@ -47,12 +52,15 @@ class Journal:
         role: The client was told who speaks.
         finish: The client was told why the answer ended.
         usage: And what it took in all.
-        characters: Of the tokens so far, as log-probabilities count them.
+        whole: How many of the tokens end with a character for certain.
+        after: The text of the others.
+        characters: Of the whole ones, as log-probabilities count them.
     """
 
     __slots__ = (
         "_counted",
         "_waiting",
+        "after",
         "characters",
         "finish",
         "head",
@@ -61,6 +69,7 @@ class Journal:
         "role",
         "tokens",
         "usage",
+        "whole",
     )
 
     def __init__(self) -> None:
@@ -71,6 +80,8 @@ class Journal:
         self.role = False
         self.finish = False
         self.usage = False
+        self.whole = 0
+        self.after: list[str] = []
         self.characters = 0
         self._counted = 0
         self._waiting: list[int] = []
@@ -96,6 +107,8 @@ class Journal:
         if self._waiting and not choice.said and not choice.finish_reason:
             return Verdict.HOLD
         self.settle()
+        if choice.said:
+            self._note_text(choice)
         if choice.delta is not None and choice.delta.role:
             self.role = True
         self.finish = self.finish or choice.finish_reason is not None
@@ -105,18 +118,17 @@ class Journal:
         """The client gets what has been waiting."""
         self.tokens.extend(self._waiting)
         self._waiting.clear()
-        self.characters = self._counted
         if len(self.prompt) + len(self.tokens) > MOST_TOKENS:
             self.give_up("too many tokens")
 
     def forget(self) -> None:
         """The stream broke off before the text of what was waiting."""
         self._waiting.clear()
-        self._counted = self.characters
 
     def give_up(self, why: str) -> None:
         self.lost = why
         self.prompt, self.tokens = array("I"), array("I")
+        self.after.clear()
 
     def _note(self, chunk: Chunk, choice: Choice) -> None:
         if self.head is None:
@@ -132,6 +144,14 @@ class Journal:
             self.lost = "the engine returns no token ids of the prompt"
         if choice.logprobs and choice.delta is None:
             self._count(choice.logprobs)
+
+    def _note_text(self, choice: Choice) -> None:
+        if len(choice.token_ids or ()) == 1:
+            self.whole = len(self.tokens)
+            self.characters = self._counted
+            self.after.clear()
+        else:
+            self.after.append(choice.said)
 
     def _count(self, logprobs: object) -> None:
         """As vLLM: after the last token's own text."""

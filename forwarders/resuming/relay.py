@@ -79,16 +79,16 @@ class Relay:
         journal = self._journal
         if self._broken:
             error = _gave_up(self._at)
+        elif error is None and (self._done or journal.finish or journal.lost):
+            out += self._released() + self._shown(self._splitter.rest)
         elif self._done:
-            # All has been said, so however the connection ends is of no interest.
+            # All has been said, so it does not matter how the connection ends.
             error = None
-        elif journal.finish and not journal.lost and error is not None:
+        elif journal.finish and not journal.lost:
             error = None
             out += self._closing()
-        elif error is None and not journal.lost and not journal.finish:
+        elif error is None:
             error = EngineFailed("the engine ended its answer too early", at=self._at)
-        if error is None:
-            out += self._released() + self._shown(self._splitter.rest)
         self._client().ended(error, out)
 
     def _relayed(self, chunk: bytes) -> bytes:

@@ -101,8 +101,10 @@ class Resuming:
             return "too many breaks"
         if more_than_text(self.call):
             return "more than text in the prompt"
+        if journal.whole < len(journal.tokens) and self.call.value("temperature") != 0:
+            return "several tokens came at once, and other ones would be drawn"
         most = limit(self.call)
-        return "" if most is None or len(journal.tokens) < most else "nothing is left to say"
+        return "" if most is None or journal.whole < most else "nothing is left to say"
 
 
 def _engine(record: Record) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from pdgate.forwarders.resuming.journal import Journal
+from pdgate.forwarders.resuming.known import Known
 from pdgate.protocols import sse
 from pdgate.protocols.call import CHAT, Call
 
@@ -25,15 +26,17 @@ class Rewriting:
     def __init__(self, call: Call, journal: Journal) -> None:
         head = journal.head
         self._head = {} if head is None else head.as_json()
-        self._as_chat = call.path == CHAT and len(journal.tokens) > 0
+        self._known = Known(journal.tokens[journal.whole :], "".join(journal.after))
+        self._as_chat = call.path == CHAT and journal.whole > 0
         self._alternatives = call.value("top_logprobs", 0) if self._as_chat else 0
         self._prompt_tokens = len(journal.prompt)
-        self._said = len(journal.tokens)
+        self._said = journal.whole
         self._characters = journal.characters
         self._role_is_known = journal.role
+        self._prompt_is_known = journal.role or len(journal.tokens) > 0
 
     def event(self, event: bytes) -> bytes:
-        """Empty for what the client knows. Raises DecodeError for what is no JSON."""
+        """Empty for what the client knows. Raises ValueError for what cannot be its rest."""
         data = sse.payload(event)
         if not data or data == b"[DONE]":
             return event
@@ -45,17 +48,19 @@ class Rewriting:
             chunk["usage"] = usage(
                 self._prompt_tokens, self._said + chunk["usage"].get("completion_tokens", 0)
             )
-        if self._role_is_known:
+        if self._prompt_is_known:
             chunk.pop("prompt_token_ids", None)
         if choices := chunk.get("choices"):
-            if (choice := self._choice(choices[0])) is None:
+            choice = choices[0]
+            if self._prompt_is_known:
+                choice.pop("prompt_token_ids", None)
+            if not (self._shaped(choice) and self._known.cut(choice)):
                 return b""
-            chunk["choices"] = [choice]
         return sse.event(chunk)
 
-    def _choice(self, choice: dict[str, Any]) -> dict[str, Any] | None:
+    def _shaped(self, choice: dict[str, Any]) -> bool:
+        """Whether there is anything in it."""
         if self._said:
-            choice.pop("prompt_token_ids", None)
             logprobs = choice.get("logprobs")
             if self._as_chat:
                 choice["delta"] = {"content": choice.pop("text", "")}
@@ -68,8 +73,8 @@ class Rewriting:
         elif self._role_is_known:
             delta = choice.get("delta") or {}
             if delta.pop("role", None) and not any(delta.values()):
-                return None
-        return choice
+                return False
+        return True
 
 
 def usage(prompt_tokens: int, completion_tokens: int) -> dict[str, int]:

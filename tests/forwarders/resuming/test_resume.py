@@ -2,12 +2,14 @@
 
 import asyncio
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pdgate.forwarders.base import Leg
 from pdgate.protocols.call import CHAT, COMPLETIONS, Call, encode
 from pdgate.protocols.errors import EngineFailed, EngineRejected, EngineTooSlow
 from pdgate.protocols.instance import Instance, Role
@@ -17,7 +19,7 @@ from tests.support.heard import Heard, heard
 from tests.support.scripted import D0, D1, P0, Crossing, Step, Told, call_of, chat
 
 D2 = Instance("d2", "http://10.0.1.3:8200", Role.DECODE, "vllm-nixl")
-USAGE = {"stream_options": {"include_usage": True}}
+USAGE = {"include_usage": True}
 
 
 def ask_for(path: str = CHAT, **fields: object) -> Call:
@@ -40,7 +42,7 @@ optional: dict[str, st.SearchStrategy[object]] = {
     "min_tokens": st.integers(0, 5),
     "return_token_ids": st.booleans(),
     "stream_options": st.sampled_from([None, {"include_usage": True}]),
-    "temperature": st.sampled_from([0, 0.5]),
+    "temperature": st.sampled_from([0, 0, 0.5]),
 }
 chats = st.fixed_dictionaries(
     {}, optional=optional | {"logprobs": st.booleans(), "top_logprobs": st.integers(0, 2)}
@@ -59,12 +61,16 @@ def test_a_broken_stream_reads_like_a_whole_one(
 ) -> None:
     call = ask_for(asked[0], **asked[1])
 
-    async def both() -> tuple[Heard, Heard]:
-        told = await ask(Speaking(*breaks, merged=merged), call)
-        return heard(told.body), await said(call)
+    async def both() -> tuple[Told, Heard]:
+        return await ask(Speaking(*breaks, merged=merged), call), await said(call)
 
-    broken, whole = asyncio.run(both())
+    told, whole = asyncio.run(both())
 
+    if told.error is not None:
+        assert call.value("temperature") != 0
+        assert told.record.not_resumed.startswith("several tokens came at once")
+        return
+    broken = heard(told.body)
     assert broken == whole
     assert len(broken.heads) == 1
 
@@ -114,7 +120,7 @@ async def test_the_engine_that_broke_off_is_not_asked_again() -> None:
 )
 async def test_every_kind_of_break_is_one(how: Step) -> None:
     """The last one is an engine that closes the connection as if all had been said."""
-    told = await ask(Speaking(5, how=how), ask_for())
+    told = await ask(Speaking(5, how=[how]), ask_for())
 
     assert heard(told.body).text == TEXT
     assert told.record.resumed == 1
@@ -130,15 +136,50 @@ async def test_before_the_first_token_the_same_question_is_asked_again() -> None
     assert [leg.path for leg, _ in engines.sent] == [CHAT] * 4
 
 
-async def test_what_is_left_after_the_finish_needs_no_engine() -> None:
-    call = ask_for(COMPLETIONS, max_tokens=2, **USAGE)
-    engines = Speaking(2)
+@pytest.mark.parametrize("said_before", [2, 3, 4], ids=["finish", "usage", "done"])
+@pytest.mark.parametrize("half", [b"", b"data: [DO"], ids=["", "and a half"])
+async def test_what_is_left_after_the_finish_needs_no_engine(said_before: int, half: bytes) -> None:
+    call = ask_for(COMPLETIONS, max_tokens=2, stream_options=USAGE)
+    engines = Speaking(said_before, how=[half, EngineFailed("broke off")])
 
     told = await ask(engines, call)
 
     assert heard(told.body) == await said(call)
     assert told.record.resumed == 0
     assert len(engines.visits) == 2
+
+
+async def test_what_was_said_at_once_is_said_again_and_left_out() -> None:
+    """Nobody knows whether several tokens end with a character."""
+    call = ask_for(temperature=0, logprobs=True, return_token_ids=True, stream_options=USAGE)
+    engines = Speaking(4, merged=[1, 1, 3, 2])
+
+    told = await ask(engines, call)
+
+    assert heard(told.body) == await said(call)
+    asked_again = json.loads(encode(engines.sent[-1][0].body))["prompt"]
+    assert asked_again == [*PROMPT, *SAID[:2]]
+
+
+async def test_what_was_drawn_at_once_cannot_be_drawn_again() -> None:
+    told = await ask(Speaking(3, merged=[2]), ask_for(temperature=0.5))
+
+    assert isinstance(told.error, EngineFailed)
+    assert told.record.not_resumed.startswith("several tokens came at once")
+
+
+async def test_an_engine_that_says_something_else_does_not_go_on() -> None:
+    class Other(Speaking):
+        async def _head(self, leg: Leg) -> Sequence[Step]:
+            steps = await super()._head(leg)
+            if len(self.sent) == 2:
+                return steps
+            return [s.replace(b"114]", b"113]") if isinstance(s, bytes) else s for s in steps]
+
+    told = await ask(Other(2, merged=[2, 1]), ask_for(temperature=0))
+
+    assert isinstance(told.error, EngineFailed)
+    assert TEXT.startswith(heard(b"".join(told.chunks)).text)
 
 
 async def test_there_is_an_end_to_resuming() -> None:
