@@ -16,6 +16,7 @@ few seconds; if that fails, the watch is given up.
 """
 
 import asyncio
+
 from pdgate.cluster import etcd_wire as wire
 from pdgate.cluster.directory import Left, Lost, Resumed, Tell, entry, listed
 from pdgate.cluster.etcd_access import Access
