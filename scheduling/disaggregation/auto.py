@@ -2,7 +2,8 @@
 
     split   prefill reads what waits there and this prompt, then decode takes the KV over
     local   decode reads what it has to read already and this prompt; and every answer that it
-            is giving meanwhile ends later by what the prompt adds to its steps
+            is giving ends later by what the prompt adds to its steps, and those that begin
+            meanwhile by half of it
 
 The first is learnt from how long first tokens took (`Speed`), and so has in it that a prompt
 waits for the step that runs. That is no loss to others: what they lose is learnt from how
@@ -98,7 +99,9 @@ def _local(call: Call, decode: Candidate) -> tuple[float, float] | None:
     waits = decode.reading.expect(decode.unread_tokens + call.prompt_tokens)
     if waits is None:
         return None
-    return waits, decode.answering * decode.pace.longer_seconds(call.prompt_tokens)
+    # Who is there but not answered yet comes, on the average, in the middle of it.
+    held_up = decode.answering + (decode.calls - decode.answering) / 2
+    return waits, held_up * decode.pace.longer_seconds(call.prompt_tokens)
 
 
 def _least(expected: Iterable[float | None]) -> float | None:

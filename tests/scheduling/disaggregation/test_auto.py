@@ -101,7 +101,7 @@ def test_every_answer_that_ends_later_counts() -> None:
     engines.d.pace = paced(longer_per_token=0.001)
     assert engines.decide(auto(), 80).taken is Taken.LOCAL
 
-    engines.d.answering = 2
+    engines.d.answering = engines.d.calls = 2
 
     decided = engines.decide(auto(), 80)
     assert decided.taken is Taken.SPLIT
@@ -121,13 +121,13 @@ def test_a_prompt_that_rides_along_holds_nobody_up() -> None:
     assert decided.held_up_seconds == pytest.approx(0.0, abs=1e-6)
 
 
-def test_calls_whose_answer_has_not_begun_lose_nothing() -> None:
-    """They wait at decode for prefill, or for their own turn to be read."""
+def test_calls_whose_answer_has_not_begun_lose_half() -> None:
+    """They wait for prefill, or for their own turn to be read, and begin while this is read."""
     engines = Engines()
     engines.d.pace = paced(longer_per_token=0.001)
-    engines.d.calls = 50
+    engines.d.answering, engines.d.calls = 2, 6
 
-    assert engines.decide(auto(), 80).held_up_seconds == 0.0
+    assert engines.decide(auto(), 80).held_up_seconds == pytest.approx(4 * 0.08, rel=0.1)
 
 
 @pytest.mark.parametrize("tokens", [20, 80, 120, 2000])
@@ -136,7 +136,7 @@ def test_an_answer_that_is_no_stream_is_decided_for_like_one(tokens: int, answer
     """Its client waits for the same first token, and for all that come after it."""
     engines = Engines()
     engines.d.pace = paced(longer_per_token=0.001)
-    engines.d.answering = answering
+    engines.d.answering = engines.d.calls = answering
 
     assert engines.decide(auto(), tokens, stream=False) == engines.decide(auto(), tokens)
 
