@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,8 @@ from pdgate.cluster.directory import Joined, Left, Listed, Lost, Resumed
 from pdgate.cluster.etcd import Etcd
 from pdgate.cluster.etcd_access import Access
 from pdgate.cluster.etcd_http import EtcdHttp
-from tests.cluster.watching import D, P, following
+from pdgate.protocols.instance import Role
+from tests.cluster.watching import PATIENCE_SECONDS, D, P, following
 from tests.support.etcd import EtcdServer, etcd_server
 
 pytestmark = pytest.mark.slow
@@ -224,3 +226,46 @@ async def test_where_one_endpoint_is_away_the_next_is_asked(
     other_etcd.put(D.key, D.value())
     async with following(directory(etcd, other_etcd)) as told:
         assert await told.first(Listed) == Listed({D.key: D})
+
+
+NOW = replace(P, role=Role.DECODE)
+
+
+async def test_a_role_that_changes_while_etcd_is_away_is_told_when_it_is_back(
+    etcd: EtcdServer,
+) -> None:
+    async with directory(etcd).announce(P) as listing:
+        # Returns when it is listed as it is.
+        await listing.change(P)
+        await stop(etcd)
+        changing = asyncio.create_task(listing.change(NOW))
+        await start(etcd)
+
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await changing
+        assert etcd.keys() == [NOW.key]
+
+
+async def test_a_change_whose_answer_was_lost_leaves_nothing_behind(
+    etcd: EtcdServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has changed back before anybody could find out whether it had arrived."""
+    put, arrived = EtcdHttp.put, asyncio.Event()
+
+    async def lost(http: EtcdHttp, *what: Any, **more: Any) -> None:
+        await put(http, *what, **more)
+        arrived.set()
+        raise etcd_wire.EtcdError("the answer was lost")
+
+    async with directory(etcd).announce(P) as listing, asyncio.timeout(PATIENCE_SECONDS):
+        await listing.change(P)
+        monkeypatch.setattr(EtcdHttp, "put", lost)
+        changing = asyncio.create_task(listing.change(NOW))
+        await arrived.wait()
+        assert etcd.keys() == [NOW.key]
+        monkeypatch.setattr(EtcdHttp, "put", put)
+
+        await listing.change(P)
+
+        assert etcd.keys() == [P.key]
+        await changing
