@@ -143,7 +143,7 @@ class Books(Collector):
         if record.path == DISAGGREGATED:
             tally.handovers[_handover(record)] += 1
         elif record.path == DECODE_ONLY:
-            tally.handovers["recomputed"] += 1
+            tally.handovers["recomputed" if record.committed is not None else "failed"] += 1
         if record.expired:
             tally.handovers["expired"] += record.expired
         if record.resumed:

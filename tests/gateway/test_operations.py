@@ -135,7 +135,8 @@ async def test_metrics_count_what_happened() -> None:
         assert calls == {
             ("ok", "disaggregated", "vllm-nixl"): 4,
             ("engine_rejected", "disaggregated", "vllm-nixl"): 1,
-            ("engine_failed", "disaggregated", "vllm-nixl"): 1,
+            # Its last attempt was to do without prefill.
+            ("engine_failed", "decode_only", "vllm-nixl"): 1,
             ("ok", "local", "vllm-nixl"): 1,
             ("model_not_found", "", ""): 1,
         }
