@@ -65,6 +65,15 @@ def test_noise_is_not_taken_for_a_cost() -> None:
     assert pace.longer_seconds(100) < 0.005
 
 
+def test_noise_is_not_taken_for_a_cost_where_reading_hardly_varies() -> None:
+    noise = random.Random(4)
+    pace = learnt(
+        (noise.choice([196, 200, 204]) for _ in range(200)), lambda _: noise.gauss(0.02, 0.002)
+    )
+
+    assert pace.longer_seconds(200) < 0.001
+
+
 def test_the_latest_count_most() -> None:
     pace = Pace()
     for cost in (0.001, 0.0001):
