@@ -87,6 +87,8 @@ class Forwarder(ABC):
     """Whether a decode engine may be sent a whole call."""
     prefill_can_answer: ClassVar[bool] = False
     """Whether a prefill engine may be sent a whole call, and then keeps no KV of it."""
+    own_fields: ClassVar[frozenset[str]] = frozenset()
+    """Fields of a body that only the gateway may set: calls that bring one are refused."""
     kv: ClassVar[KvRules] = NOTHING_KEPT
     """What becomes of the KV of a split call, if decode does not come for it."""
 

@@ -76,16 +76,22 @@ class Intake:
     """
     Attributes:
         forwarded: Names, in lower case, of the headers that engines get.
+        own_fields: What is refused besides OURS: the protocols' own.
     """
 
     max_body_bytes: int
     trust_client_kv_params: bool = False
     forwarded: frozenset[bytes] = FORWARDED
+    own_fields: frozenset[str] = frozenset()
     _of_interest: frozenset[bytes] = field(init=False)
+    _ordinary: frozenset[str] = field(init=False)
+    _ours: frozenset[str] = field(init=False)
 
     def __post_init__(self) -> None:
         # Most headers are none of these, which one look tells.
         object.__setattr__(self, "_of_interest", self.forwarded | _READ)
+        object.__setattr__(self, "_ordinary", _ORDINARY - self.own_fields)
+        object.__setattr__(self, "_ours", OURS | self.own_fields)
 
     def check_length(self, length: int) -> None:
         """Raises TooLarge."""
@@ -105,8 +111,8 @@ class Intake:
         """Raises BadRequest, UnsupportedMediaType."""
         passed = self._checked(headers)
         fields = parse_object(body)
-        if not (self.trust_client_kv_params or fields.keys() <= _ORDINARY):
-            _refuse_ours(fields)
+        if not (self.trust_client_kv_params or fields.keys() <= self._ordinary):
+            _refuse_ours(fields, self._ours)
         model = value(fields, "model")
         if model is not None and not isinstance(model, str):
             raise BadRequest("the model must be a string", param="model")
@@ -153,9 +159,9 @@ def _check_content_type(found: bytes) -> None:
         raise UnsupportedMediaType("the content type must be application/json")
 
 
-def _refuse_ours(fields: Json, holder: str = "") -> None:
+def _refuse_ours(fields: Json, ours: frozenset[str], holder: str = "") -> None:
     for name in fields:
-        if name in OURS or name.startswith(OUR_PREFIXES):
+        if name in ours or name.startswith(OUR_PREFIXES):
             if value(fields, name) is not None:
                 raise BadRequest(
                     f"{holder}{name} is set by the gateway and must not be sent",
@@ -164,4 +170,4 @@ def _refuse_ours(fields: Json, holder: str = "") -> None:
         elif name in HOLDERS and not holder:
             held = value(fields, name)
             if isinstance(held, Mapping):
-                _refuse_ours(held, f"{name}.")
+                _refuse_ours(held, ours, f"{name}.")

@@ -29,6 +29,16 @@ def ways(settings: Settings) -> Callable[[Instance], Way]:
     return way_of
 
 
+def own_fields(settings: Settings) -> frozenset[str]:
+    """Of the protocols that are configured; an engine that a directory brings has one of them."""
+    found: set[str] = set()
+    kinds = {(instance.protocol, instance.generation) for instance in settings.fleet}
+    default = settings.pdd_protocol
+    for protocol, generation in {*kinds, (default, settings.generation(default))}:
+        found |= _forwarder(protocol, mode_for(settings, protocol), generation).own_fields
+    return frozenset(found)
+
+
 def _forwarder(protocol: str, mode: Mode, generation: str) -> Forwarder:
     """Without a generation, that of a decode engine that is asked alone, as all of them are."""
     known = registry.generations(protocol)

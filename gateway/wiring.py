@@ -63,7 +63,7 @@ from pdgate.gateway.service import Service
 from pdgate.gateway.upstream.client import HttpUpstream
 from pdgate.gateway.upstream.settings import UpstreamSettings
 from pdgate.gateway.verification.watch import Watch
-from pdgate.gateway.ways import ways
+from pdgate.gateway.ways import own_fields, ways
 from pdgate.gateway.worker_metrics import WorkerMetrics
 from pdgate.scheduling import policy
 from pdgate.scheduling.admission import Limits
@@ -121,7 +121,12 @@ def build(
         lives=lives,
         max_resumes=settings.max_attempts if settings.resume else 0,
     )
-    intake = Intake(settings.max_body_bytes, settings.trust_client_kv_params, headers.to_engines)
+    intake = Intake(
+        settings.max_body_bytes,
+        settings.trust_client_kv_params,
+        headers.to_engines,
+        own_fields(settings),
+    )
     prober = Prober(
         instances,
         settings.health.interval_seconds,

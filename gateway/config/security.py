@@ -32,6 +32,9 @@ def check_security(settings: Settings) -> None:
 
 def _check_listeners(settings: Settings) -> None:
     if not settings.admin_listen:
+        if settings.debug_routes and (settings.api_keys or settings.api_keys_file):
+            # A key says who may call, not who may look at others' calls.
+            raise ConfigError("'debug_routes' with API keys needs 'admin_listen'")
         if settings.metrics_on == "admin":
             raise ConfigError("'metrics_on' admin needs 'admin_listen'")
         return

@@ -22,7 +22,7 @@ from pdgate.gateway.lifecycle.reload import Change, Reload
 from pdgate.gateway.pings import Pings
 from pdgate.gateway.probe import Prober
 from pdgate.gateway.upstream.client import HttpUpstream
-from pdgate.gateway.ways import ways
+from pdgate.gateway.ways import own_fields, ways
 from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling import policy
 from pdgate.scheduling.instances import Instances
@@ -90,10 +90,12 @@ class Live:
     def _fleet(self, before: Settings, wanted: Settings) -> Change:
         old = {instance.id: instance for instance in before.fleet}
         new = {instance.id: instance for instance in wanted.fleet}
-        way_of, adopt = ways(wanted), adopter(wanted)
+        way_of, adopt, own = ways(wanted), adopter(wanted), own_fields(wanted)
 
         def change() -> None:
             self.execution.way_of = way_of
+            service = self.front.service
+            service.intake = replace(service.intake, own_fields=own)
             # Those that go by another name now are as well as they were.
             known = {_place(c.instance): c for c in self.instances if c.instance.id in old}
             differing = [one for one in new.values() if old.get(one.id) != one]

@@ -1,7 +1,10 @@
-"""Who may call, and what passes between clients and engines.
+"""Who may call, what passes between clients and engines, and how both are spoken to.
 
-keys      what an API key is, and how one is made
-limits    a token bucket
-door      asks callers for their keys and holds them to their limits
-books     counts by key
+keys, limits      what an API key is, and a token bucket
+door, books       asks callers for their keys, holds them to their limits, counts by key
+headers, cors     which headers pass either way; which web pages may call
+addresses         keeps those of engines out of what clients read
+tls               contexts for both sides
+engine_access     how the gateway shows itself to engines, for calls and all else
+cli               `pdgate key`
 """

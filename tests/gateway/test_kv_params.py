@@ -2,10 +2,11 @@
 
 import asyncio
 import json
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
+from pdgate.forwarders.base import Plain
 from pdgate.protocols.call import CHAT
 from pdgate.protocols.instance import Role
 from tests.support.fleet import (
@@ -190,3 +191,21 @@ async def test_an_id_that_cannot_be_used_is_replaced() -> None:
 
             assert answer.status_code == 200
             assert answer.headers["x-request-id"] not in ("", name)
+
+
+class _Brook(Plain):
+    """A protocol of somebody else's, one of whose fields is an ordinary one elsewhere."""
+
+    own_fields: ClassVar = frozenset({"brook_peer", "user"})
+
+
+async def test_a_protocol_can_keep_its_own_fields_from_clients(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("pdgate.gateway.ways.registry.load", lambda *_: _Brook())
+    async with gateway_of(Engine(Role.PLAIN)) as gateway:
+        for fields in ({"brook_peer": "198.51.100.9"}, {"user": "u"}, *OURS[:2]):
+            assert (await gateway.chat(**fields)).status_code == 400
+        hidden = await gateway.chat(vllm_xargs={"brook_peer": "x"})
+        assert hidden.json()["error"]["param"] == "vllm_xargs.brook_peer"
+        assert (await gateway.chat(brook_peer=None)).status_code == 200

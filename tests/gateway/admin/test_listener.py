@@ -92,14 +92,17 @@ async def test_metrics_may_be_for_admins_only(settings: dict[str, Any]) -> None:
         ({"admin_listen": "127.0.0.1:8000", "admin_token_file": "TOKEN"}, "another port"),
         ({"admin_listen": "8001", "admin_token_file": "TOKEN"}, "host:port"),
         ({"metrics_on": "admin"}, "needs 'admin_listen'"),
+        ({"debug_routes": True, "api_keys_file": "KEYS"}, "'debug_routes' with API keys"),
     ],
 )
 def test_a_listener_that_cannot_be_ends_the_start(
-    settings: dict[str, Any], given: dict[str, str], complaint: str
+    settings: dict[str, Any], given: dict[str, Any], complaint: str, tmp_path: Path
 ) -> None:
-    file = settings["admin_token_file"]
+    keys = tmp_path / "keys.toml"
+    keys.write_text(f'[[api_keys]]\nname = "a"\nsha256 = "{"a" * 64}"\n')
+    files = {"TOKEN": settings["admin_token_file"], "KEYS": str(keys)}
     with pytest.raises(ConfigError, match=complaint):
-        load(None, {key: file if said == "TOKEN" else said for key, said in given.items()})
+        load(None, {key: files.get(said, said) for key, said in given.items()})
 
 
 async def test_with_several_workers_a_change_reaches_all(settings: dict[str, Any]) -> None:

@@ -24,7 +24,10 @@ def allowed(answer: httpx2.Response) -> str | None:
 
 async def answers(gateway: Gateway, origin: str) -> dict[str, httpx2.Response]:
     headers = {"origin": origin}
-    long: dict[str, Any] = {"content": b"x" * 2000, "headers": {**headers, "content-type": "application/json"}}
+    long: dict[str, Any] = {
+        "content": b"x" * 2000,
+        "headers": {**headers, "content-type": "application/json"},
+    }
     return {
         "call": await gateway.chat(headers),
         "error": await gateway.chat(headers, model="other"),
