@@ -10,7 +10,7 @@ from pdgate.forwarders.resuming.journal import Journal, Verdict
 from pdgate.forwarders.resuming.rewriting import usage
 from pdgate.protocols import sse
 from pdgate.protocols.call import Headers
-from pdgate.protocols.errors import EngineFailed, GatewayError
+from pdgate.protocols.errors import EngineFailed, EngineGaveUp, GatewayError
 
 MOST_HELD = 64
 """Events without text; what is silent for longer is not half a character."""
@@ -152,4 +152,4 @@ class Relay:
 
 
 def _gave_up(at: str) -> GatewayError:
-    return EngineFailed("the engine gave the call up", at=at)
+    return EngineGaveUp("the engine gave the call up", at=at)

@@ -33,6 +33,7 @@ class Resuming:
         self._journal = Journal()
         self._cause: GatewayError | None = None
         self._refused = ""
+        self._broke_at: int | None = None
         self._shows_ids = call.value(WANTED) is True
         options = call.value("stream_options", {})
         self._counts = isinstance(options, dict) and options.get("include_usage") is True
@@ -78,7 +79,7 @@ class Resuming:
             self.call, self._refused = self._asked, "the engine refuses to return token ids"
             return self.call
         cause = self._cause = self._cause or error
-        failed.record.not_resumed = self._why_not(error)
+        failed.record.not_resumed = self._why_not(error) or self._why_not_again(error, failed)
         if failed.record.not_resumed:
             raise cause
         self._left -= 1
@@ -105,6 +106,13 @@ class Resuming:
             return "several tokens came at once, and other ones would be drawn"
         most = limit(self.call)
         return "" if most is None or journal.whole < most else "nothing is left to say"
+
+    def _why_not_again(self, error: GatewayError, failed: Attempt) -> str:
+        """A call that ends two engines at the same token would end a third one as well."""
+        if type(error) is not EngineFailed or error.at == failed.prefill:
+            return ""
+        before, self._broke_at = self._broke_at, len(self._journal.tokens)
+        return "two engines failed at the same token" if before == self._broke_at else ""
 
 
 def _engine(record: Record) -> str:

@@ -74,7 +74,7 @@ async def ask_all(fleet: Topology) -> dict[tuple[str, str], Heard]:
 
 
 FAULTS = [
-    *(Cut(Random(f"{SEED}/{number}").randrange(700, 9000)) for number in range(5)),
+    *(Cut(Random(f"{SEED}/{number}").randrange(2000, 9000)) for number in range(5)),
     Cut(4000, reset=True),
     Stall(5000),
 ]
