@@ -131,15 +131,19 @@ class Attempt:
         role: Role,
         begun: Begun,
         *,
+        loads: bool = False,
         deliver: Deliver | None = None,
         merging: Merging | None = None,
     ) -> None:
-        """Sends the leg whose answer is the client's, and relays it to its end."""
+        """Sends the leg whose answer is the client's, and relays it to its end.
+
+        `loads`: prefill has answered, so that decode has only to take the KV over.
+        """
         record, kv = self.record, self.kv
         if kv is not None:
             kv.ask_decode(leg.to.id, record.clock())
         with record.leg(role, leg.to, self._report) as noted:
-            async with self._upstream.open(leg, self.call) as opened:
+            async with self._upstream.open(leg, self.call, loads=loads) as opened:
                 answer = opened if merging is None else merging.of(opened)
                 await good_start(answer, leg, self.call)
                 noted.first_byte = record.clock()

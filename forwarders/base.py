@@ -289,8 +289,13 @@ class Upstream(Protocol):
     async def ask(self, leg: Leg, call: Call) -> Json:
         """The whole JSON answer of a leg, its values still raw."""
 
-    def open(self, leg: Leg, call: Call) -> AbstractAsyncContextManager[Answer]:
-        """An answer with a good status. Leaving the block before its end closes the connection."""
+    def open(
+        self, leg: Leg, call: Call, *, loads: bool = False
+    ) -> AbstractAsyncContextManager[Answer]:
+        """An answer with a good status. Leaving the block before its end closes the connection.
+
+        `loads`: prefill has read the prompt, so that it has only to take the KV over.
+        """
 
 
 def several_prompts(call: Call) -> bool:

@@ -51,7 +51,7 @@ async def hand_off(
     call = attempt.call
     reply = await attempt.ask_prefill(forwarder.prefill(call, prefill.instance), prefill)
     leg = _decode_leg(forwarder, attempt, prefill.instance, decode.instance, reply)
-    await attempt.answer(leg, Role.DECODE, _loaded(attempt.record, decode))
+    await attempt.answer(leg, Role.DECODE, _loaded(attempt.record, decode), loads=True)
 
 
 async def staged(forwarder: Forwarder, attempt: Attempt, prefill: Reserved) -> None:
@@ -63,7 +63,7 @@ async def staged(forwarder: Forwarder, attempt: Attempt, prefill: Reserved) -> N
         with attempt.reserve(Role.DECODE, prefill.instance) as decode:
             leg = _decode_leg(forwarder, attempt, prefill.instance, decode.instance, reply)
             try:
-                await attempt.answer(leg, Role.DECODE, _loaded(record, decode))
+                await attempt.answer(leg, Role.DECODE, _loaded(record, decode), loads=True)
                 return
             except EngineRefused as error:
                 # Nothing was sent, so the KV is still there for another decode engine.

@@ -26,6 +26,7 @@ KEYS = {
     "connect_timeout": "timeouts.connect_seconds",
     "prefill_timeout": "timeouts.prefill_seconds",
     "first_byte_timeout": "timeouts.first_byte_seconds",
+    "kv_wait_timeout": "timeouts.kv_wait_seconds",
     "idle_timeout": "timeouts.idle_seconds",
     "ping": "timeouts.ping_seconds",
     "retry_timeout": "timeouts.retry_seconds",
@@ -172,6 +173,9 @@ def serve(
     ] = None,
     first_byte_timeout: Annotated[
         float | None, _option(LIMITS, "Seconds: until decode's status.", "600")
+    ] = None,
+    kv_wait_timeout: Annotated[
+        float | None, _option(LIMITS, "Seconds: the same once prefill has read the prompt.")
     ] = None,
     idle_timeout: Annotated[
         float | None, _option(LIMITS, "Seconds: between pieces of an answer.", "300")

@@ -25,12 +25,15 @@ class Timeouts:
         prefill_seconds: From sending to the first byte of the body, for prefill.
         first_byte_seconds: The same for everyone else. An answer that is not streamed
             has its first byte when it is complete, so this is long.
+        kv_wait_seconds: The same for decode whose prompt prefill has read: the time in which
+            the KV has to arrive.
         idle_seconds: Between two pieces of a body.
     """
 
     connect_seconds: float | None = 5.0
     prefill_seconds: float | None = 300.0
     first_byte_seconds: float | None = 600.0
+    kv_wait_seconds: float | None = 600.0
     idle_seconds: float | None = 120.0
 
 

@@ -37,7 +37,13 @@ from pdgate.gateway.asgi import Front
 from pdgate.gateway.books import Books, Together, registry_of
 from pdgate.gateway.config import Settings
 from pdgate.gateway.config.api_keys import api_keys
-from pdgate.gateway.config.rules import breaker_limits, retrying_of, rule_of, timeouts_of
+from pdgate.gateway.config.rules import (
+    breaker_limits,
+    retrying_of,
+    rule_of,
+    timeouts_of,
+    timeouts_of_models,
+)
 from pdgate.gateway.config.security import engine_access, header_policy
 from pdgate.gateway.config.settings import Disaggregation
 from pdgate.gateway.config.token import read_token
@@ -103,6 +109,7 @@ def build(
     upstream = HttpUpstream(
         UpstreamSettings(
             timeouts=timeouts_of(settings.timeouts),
+            timeouts_of=timeouts_of_models(settings),
             forwarded=headers.to_engines,
             tls=access.tls,
             server_name=access.server_name,

@@ -36,5 +36,18 @@ def timeouts_of(section: TimeoutsSection) -> Timeouts:
         connect_seconds=section.connect_seconds,
         prefill_seconds=section.prefill_seconds,
         first_byte_seconds=section.first_byte_seconds,
+        kv_wait_seconds=section.kv_wait_seconds or section.first_byte_seconds,
         idle_seconds=section.idle_seconds,
     )
+
+
+def timeouts_of_models(settings: Settings) -> dict[str | None, Timeouts]:
+    """Model -> its own timeouts, those that it does not give being everybody's."""
+    return {
+        model.name: timeouts_of(
+            settings.timeouts.model_copy(
+                update=model.model_dump(exclude={"name"}, exclude_none=True)
+            )
+        )
+        for model in settings.models
+    }

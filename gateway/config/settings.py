@@ -87,6 +87,8 @@ class Timeouts(Section):
         connect_seconds: Until it accepts a connection.
         prefill_seconds: Until prefill has answered in full.
         first_byte_seconds: Until decode's status line.
+        kv_wait_seconds: The same where prefill has read the prompt, so that decode has only to
+            take the KV over; as first_byte_seconds unless it is given.
         idle_seconds: Between two pieces of decode's answer.
         ping_seconds: Of silence in a stream, after which a comment keeps the client's connection
             alive; 0 sends none.
@@ -96,9 +98,28 @@ class Timeouts(Section):
     connect_seconds: Seconds = 5.0
     prefill_seconds: Seconds = 600.0
     first_byte_seconds: Seconds = 600.0
+    kv_wait_seconds: Seconds | None = None
     idle_seconds: Seconds = 300.0
     ping_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 15.0
     retry_seconds: Seconds = 600.0
+
+
+class ModelEntry(Section):
+    """What is different for one model.
+
+    Attributes:
+        name: As calls name it.
+        prefill_seconds: Until prefill has answered in full.
+        first_byte_seconds: Until decode's status line.
+        kv_wait_seconds: The same where prefill has read the prompt.
+        idle_seconds: Between two pieces of decode's answer.
+    """
+
+    name: Annotated[str, Field(min_length=1)]
+    prefill_seconds: Seconds | None = None
+    first_byte_seconds: Seconds | None = None
+    kv_wait_seconds: Seconds | None = None
+    idle_seconds: Seconds | None = None
 
 
 class Health(Section):
@@ -271,6 +292,7 @@ class Settings(Section):
     on_prefill_failure: OnPrefillFailure = OnPrefillFailure.RETRY_THEN_RECOMPUTE
     kv_lease_seconds: Seconds | None = None
     timeouts: Timeouts = Timeouts()
+    models: tuple[ModelEntry, ...] = ()
     health: Health = Health()
     drain: Draining = Draining()
     engine_metrics: EngineMetrics = EngineMetrics()

@@ -8,6 +8,7 @@ async with HttpUpstream(UpstreamSettings()) as upstream:
 
 import asyncio
 import ssl
+from collections.abc import Mapping
 from dataclasses import replace
 from types import TracebackType
 from typing import Self
@@ -51,14 +52,17 @@ class HttpUpstream:
         """Open ones, free or not."""
         return sum(len(pool.live) for pool in self._pools.values())
 
-    def use(self, timeouts: Timeouts) -> None:
+    def use(self, timeouts: Timeouts, of_models: Mapping[str | None, Timeouts]) -> None:
         """From the next leg on."""
-        self._settings = replace(self._settings, timeouts=timeouts)
+        self._settings = replace(self._settings, timeouts=timeouts, timeouts_of=of_models)
 
     async def ask(self, leg: Leg, call: Call) -> dict[str, Raw]:
         """The whole JSON answer of a leg, its values still raw."""
         # An instance of both roles is asked for a whole answer when it is to prefill.
-        exchange = await self.start(leg, call, prefill=leg.to.role is not Role.DECODE)
+        times = self._times(call)
+        decodes = leg.to.role is Role.DECODE
+        seconds = times.first_byte_seconds if decodes else times.prefill_seconds
+        exchange = await self.start(leg, call, seconds, times.idle_seconds)
         body = await exchange.whole(self._settings.max_reply_bytes)
         try:
             return parse_object(body)
@@ -67,29 +71,48 @@ class HttpUpstream:
             message = f"{naming(engine)} answered with something that is not a JSON object"
             raise EngineFailed(message, at=engine.id) from None
 
-    def open(self, leg: Leg, call: Call) -> "Opening":
+    def open(self, leg: Leg, call: Call, *, loads: bool = False) -> "Opening":
         """An answer with a good status. Leaving the block before its end closes the connection."""
-        return Opening(self, leg, call)
+        times = self._times(call)
+        if loads:
+            seconds = times.kv_wait_seconds
+        elif leg.to.role is Role.PREFILL:
+            seconds = times.prefill_seconds
+        else:
+            seconds = times.first_byte_seconds
+        return Opening(self, leg, call, seconds, times.idle_seconds)
 
-    async def start(self, leg: Leg, call: Call, *, prefill: bool) -> Exchange:
-        """Sends, and returns when the head of a 2xx answer is there; `prefill`: which limit."""
-        times = self._settings.timeouts
-        seconds = times.prefill_seconds if prefill else times.first_byte_seconds
+    def _times(self, call: Call) -> Timeouts:
+        settings = self._settings
+        return settings.timeouts_of.get(call.model, settings.timeouts)
+
+    async def start(
+        self, leg: Leg, call: Call, seconds: float | None, idle_seconds: float | None
+    ) -> Exchange:
+        """Sends, and returns when the head of a 2xx answer is there.
+
+        `seconds`: until the first byte of the body; `idle_seconds`: between two of its pieces.
+        """
         body = encode(leg.body)
         pool = self._pool(leg.to)
         connection = pool.take() or await self._connect(pool, leg.to)
-        exchange = self._send(connection, pool, leg, call, body, seconds)
+        exchange = self._send(connection, pool, leg, call, body, seconds, idle_seconds)
         try:
             await exchange.head()
         except StaleConnection:
-            exchange = await self._send_again(leg, call, body, seconds)
+            exchange = await self._send_again(leg, call, body, seconds, idle_seconds)
         if not 200 <= exchange.status < 300:
             error_body = await exchange.whole(self._settings.max_reply_bytes)
             raise failure(exchange.status, exchange.headers, error_body, leg.to)
         return exchange
 
     async def _send_again(
-        self, leg: Leg, call: Call, body: bytes, seconds: float | None
+        self,
+        leg: Leg,
+        call: Call,
+        body: bytes,
+        seconds: float | None,
+        idle_seconds: float | None,
     ) -> Exchange:
         """Once, on a fresh connection: other free ones may be as stale."""
         pool = self._pool(leg.to)
@@ -98,7 +121,7 @@ class HttpUpstream:
         except EngineRefused as error:
             # "Refused" would promise that nothing was ever sent.
             raise EngineFailed(f"{naming(leg.to)} broke off", at=leg.to.id) from error
-        exchange = self._send(connection, pool, leg, call, body, seconds)
+        exchange = self._send(connection, pool, leg, call, body, seconds, idle_seconds)
         await exchange.head()
         return exchange
 
@@ -110,6 +133,7 @@ class HttpUpstream:
         call: Call,
         body: bytes,
         seconds: float | None,
+        idle_seconds: float | None,
     ) -> Exchange:
         try:
             head = pool.target.head(leg, call, len(body), self._settings.forwarded)
@@ -117,7 +141,6 @@ class HttpUpstream:
             # A bug of a forwarder, or an instance that announced nonsense.
             connection.abort()
             raise
-        idle_seconds = self._settings.timeouts.idle_seconds
         exchange = Exchange(leg, connection, self._deadlines, seconds, idle_seconds, self._loop)
         connection.send(exchange, head, body)
         return exchange
@@ -162,16 +185,26 @@ class HttpUpstream:
 class Opening:
     """`async with` for one answer. A class, because a generator costs more per call."""
 
-    __slots__ = ("_call", "_client", "_exchange", "_leg")
+    __slots__ = ("_call", "_client", "_exchange", "_idle_seconds", "_leg", "_seconds")
 
-    def __init__(self, client: HttpUpstream, leg: Leg, call: Call) -> None:
+    def __init__(
+        self,
+        client: HttpUpstream,
+        leg: Leg,
+        call: Call,
+        seconds: float | None,
+        idle_seconds: float | None,
+    ) -> None:
         self._client = client
         self._leg = leg
         self._call = call
+        self._seconds = seconds
+        self._idle_seconds = idle_seconds
 
     async def __aenter__(self) -> Answer:
-        prefill = self._leg.to.role is Role.PREFILL
-        self._exchange = await self._client.start(self._leg, self._call, prefill=prefill)
+        self._exchange = await self._client.start(
+            self._leg, self._call, self._seconds, self._idle_seconds
+        )
         return self._exchange
 
     async def __aexit__(

@@ -1,6 +1,7 @@
 """What can be set about the way to the engines."""
 
 import ssl
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pdgate.gateway.deadlines import Timeouts
@@ -25,6 +26,7 @@ FORWARDED = frozenset(
 class UpstreamSettings:
     """
     Attributes:
+        timeouts_of: For calls of a model; `timeouts` for all others.
         keep_idle_seconds: Unused connections are closed after this time. Less than the
             engine's own limit (uvicorn: 5 s), or it closes while we send.
         forwarded: Names, in lower case, of the client's headers that engines get.
@@ -35,6 +37,7 @@ class UpstreamSettings:
     """
 
     timeouts: Timeouts = field(default_factory=Timeouts)
+    timeouts_of: Mapping[str | None, Timeouts] = field(default_factory=dict)
     keep_idle_seconds: float = 4.0
     forwarded: frozenset[bytes] = FORWARDED
     max_reply_bytes: int = 64 << 20

@@ -22,11 +22,11 @@ from typer.models import OptionInfo
 from pdgate.gateway import cli
 from pdgate.gateway.config.api_keys import ApiKeyEntry
 from pdgate.gateway.config.instances import InstanceEntry
-from pdgate.gateway.config.settings import Settings
+from pdgate.gateway.config.settings import ModelEntry, Settings
 from pdgate.protocols.instance import Instance
 from tests.docs.pages import DOCS
 
-LISTS: Final = ("instances", "api_keys")
+LISTS: Final = ("instances", "models", "api_keys")
 """Keys whose entries have a table of their own."""
 
 PAGE: Final = DOCS / "configuration.md"
@@ -40,6 +40,7 @@ def tables() -> dict[str, str]:
     return {
         "keys": _table(("key", "type", "default", "flag", "meaning"), _keys(Settings)),
         "instances": _table(("key", "type", "default", "meaning"), _instance_keys()),
+        "models": _table(("key", "type", "default", "meaning"), _entry_keys(ModelEntry)),
         "api_keys": _table(("key", "type", "default", "meaning"), _entry_keys(ApiKeyEntry)),
         "short": _table(("flag", "meaning"), _short_flags()),
     }

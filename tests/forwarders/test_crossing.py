@@ -274,7 +274,7 @@ async def test_a_bug_is_neither_retried_nor_hidden(
     engines = Scripted(p0=prefilled(), d0=OK)
     crossing = Crossing(engines, *speaking(protocol, P0, D0))
 
-    def fail(*_: object) -> Callable[[], object]:
+    def fail(*_: object, **__: object) -> Callable[[], object]:
         raise mistake
 
     monkeypatch.setattr(engines, "open", fail)

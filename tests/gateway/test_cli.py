@@ -28,6 +28,7 @@ SECTIONS = (
     "tls",
     "engine_tls",
     "instances",
+    "models",
     "api_keys",
 )
 
@@ -61,7 +62,7 @@ def test_the_version_comes_without_the_web_framework() -> None:
 def test_every_key_has_a_flag() -> None:
     flags = set(inspect.signature(cli.serve).parameters) - {"context", "config"}
     keys = set(known_keys(Settings)) - set(SECTIONS)
-    keys -= {key for key in keys if key.startswith(("instances.", "api_keys."))}
+    keys -= {key for key in keys if key.startswith(("instances.", "models.", "api_keys."))}
 
     assert {cli.KEYS.get(flag, flag) for flag in flags} - set(cli.ENGINE_FLAGS) == keys
 
