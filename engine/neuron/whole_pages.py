@@ -112,7 +112,8 @@ class WholePages:
     ) -> Bytes:
         first = self._places(blocks, layer, share)
         bytes_of = first[:, None] + np.arange(self._prefill.page_bytes)
-        return staged[bytes_of].reshape(len(blocks), self._source.planes, -1)
+        pages: Bytes = staged[bytes_of].reshape(len(blocks), self._source.planes, -1)
+        return pages
 
 
 def _block_bytes(shape: Shape) -> int:
