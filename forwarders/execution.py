@@ -17,6 +17,7 @@ from typing import Final
 
 from pdgate.forwarders.attempt import Attempt, Deliver
 from pdgate.forwarders.base import Engines, Forwarder, Leg, Mode, Reserved, Upstream
+from pdgate.forwarders.blame import Blame, verdict
 from pdgate.forwarders.crossing import Cross, staged, way_across
 from pdgate.forwarders.lives import Lives
 from pdgate.forwarders.ownership import KvLedger, KvRules, Ownership
@@ -35,7 +36,6 @@ from pdgate.forwarders.tried import Tried
 from pdgate.protocols import request_id
 from pdgate.protocols.call import Call
 from pdgate.protocols.errors import (
-    CallBreaksEngines,
     EngineFailed,
     EngineRefused,
     GatewayError,
@@ -98,6 +98,7 @@ class Execution:
         self.retrying = retrying or Retrying()
         self._ledger = ledger or KvLedger()
         self._lives = lives or Lives()
+        self._blame = Blame()
         self.max_resumes = max_resumes
 
     async def serve(self, call: Call, record: Record, deliver: Deliver) -> None:
@@ -127,11 +128,11 @@ class Execution:
 
     def _retry(self, error: GatewayError, failed: Attempt) -> None:
         """Raises what the client gets if there is no other attempt."""
-        try:
-            self.retrying.next(error, failed)
-        except CallBreaksEngines:
-            self._engines.excuse(failed.tried.broken)
-            raise
+        self.retrying.next(error, failed)
+        broken = failed.tried.broken
+        if broken and self._blame.is_on_call(broken):
+            self._engines.excuse(broken)
+            raise verdict(error)
 
     def _attempt(self, call: Call, record: Record, deliver: Deliver, tried: Tried) -> Attempt:
         return Attempt(
@@ -146,7 +147,9 @@ class Execution:
         )
 
     def _report(self, instance: Instance, error: GatewayError | None) -> None:
-        if isinstance(error, EngineRefused):
+        if error is None:
+            self._blame.worked(instance.id)
+        elif isinstance(error, EngineRefused):
             # The process is gone: what it held, and the name that it had.
             self._ledger.forget(instance.id)
             self._lives.refused(instance.id)

@@ -17,7 +17,6 @@ from math import inf
 
 from pdgate.forwarders.attempt import Attempt
 from pdgate.protocols.errors import (
-    CallBreaksEngines,
     EngineBusy,
     EngineFailed,
     GatewayError,
@@ -67,10 +66,6 @@ class Retrying:
         if over:
             raise error
         tried.note(error, "" if is_prefills else failed.prefill)
-        if tried.broken:
-            raise CallBreaksEngines(
-                f"two engines failed on this call in the same way ({error}), so no other is tried"
-            )
         over_kv = bool(failed.prefill) and not is_prefills and _may_be_over_kv(error)
         if over_kv:
             tried.suspect(failed.prefill)

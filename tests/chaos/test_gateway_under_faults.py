@@ -88,29 +88,36 @@ async def test_one_bad_engine_costs_nobody_an_answer(
 
 
 @pytest.mark.parametrize(
-    ("role", "name", "status", "code"),
+    ("name", "status", "codes"),
     [
-        ("prefill", "refuse", 502, "engine_failed"),
-        ("prefill", "cut", 502, "engine_failed"),
-        ("decode", "corrupt", 502, "engine_failed"),
-        ("decode", "cut", 502, "engine_failed"),
-        ("decode", "stall", 504, "engine_timeout"),
+        ("corrupt", 502, {"engine_failed", "call_breaks_engines"}),
+        ("cut", 502, {"engine_failed", "call_breaks_engines"}),
+        ("stall", 504, {"engine_timeout"}),
     ],
 )
-async def test_where_all_engines_fail_the_error_says_so(
-    fleet: Topology, right: dict[str, str], role: str, name: str, status: int, code: str
+async def test_where_all_decode_engines_fail_the_error_says_so(
+    fleet: Topology, name: str, status: int, codes: set[str]
+) -> None:
+    """Two that fail alike look like a call that breaks engines."""
+    with fleet.faults(fleet.of("decode"), Rule(FAULTS[name])):
+        answers = await ask_all(fleet, PROTOCOLS)
+
+    assert [one for one in answers if not one.failed_clearly] == []
+    assert {one.status for one in answers} == {status}
+    assert {one.error["code"] for one in answers} <= codes
+
+
+async def test_where_all_prefill_engines_refuse_decode_does_without(
+    fleet: Topology, right: dict[str, str]
 ) -> None:
     # With vllm-kvt, decode asks prefill by itself: the gateway sends it no request.
-    models = PROTOCOLS if role == "decode" else ("vllm-nixl", "vllm-mooncake")
+    with fleet.faults(fleet.of("prefill"), Rule(Refuse())):
+        answers = await ask_all(fleet, ("vllm-nixl", "vllm-mooncake"))
 
-    with fleet.faults(fleet.of(role), Rule(FAULTS[name])):
-        answers = await ask_all(fleet, models)
-
-    clear = [one for one in answers if one.failed_clearly and one.error["code"] == code]
-    assert {one.status for one in clear} == {status}
-    # Mooncake's decode may have the KV, and answer, before prefill's own answer is cut.
-    early = [one for one in answers if one.model == "vllm-mooncake" and one.said(right)]
-    assert [one for one in answers if one not in clear + (early if role == "prefill" else [])] == []
+    # Both hang up on every call; the first one that meets both is taken for the cause.
+    accused = [one for one in answers if not one.said(right)]
+    assert {one.error.get("code") for one in accused} <= {"call_breaks_engines"}
+    assert len({one.model for one in accused}) == len(accused)
 
 
 async def test_an_answer_that_breaks_off_is_a_beginning_and_says_so(

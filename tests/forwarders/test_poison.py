@@ -88,13 +88,30 @@ async def test_one_engine_that_fails_twice_proves_nothing() -> None:
 
 async def test_the_engines_are_not_blamed() -> None:
     """However often the call is sent: else one caller could take the whole fleet out."""
-    engines = Scripted(p0=broke(), p1=broke(), d0=OK)
+    bad = [turn for _ in range(10) for turn in (broke(), prefilled())]
+    engines = Scripted(p0=Turns(*bad), p1=Turns(*bad), d0=OK)
     crossing = Crossing(engines, P0, P1, D0)
 
     for _ in range(10):
         assert isinstance((await crossing.ask(chat())).error, CallBreaksEngines)
+        for _ in range(2):
+            assert (await crossing.ask(chat())).body == OK[0]
 
     assert {c.breaker.state for c in crossing.instances} == {State.CLOSED}
+
+
+async def test_engines_that_fail_on_other_calls_as_well_are() -> None:
+    """Only the first call of an outage is taken for the cause of it."""
+    engines = Scripted(p0=broke(), p1=broke(), d0=OK)
+    crossing = Crossing(engines, P0, P1, D0)
+    assert isinstance((await crossing.ask(chat())).error, CallBreaksEngines)
+
+    for _ in range(5):
+        assert (await crossing.ask(chat())).body == OK[0]
+
+    assert State.CLOSED not in {
+        c.breaker.state for c in crossing.instances if c.instance.id != "d0"
+    }
 
 
 def test_official_clients_are_told_not_to_repeat_it() -> None:
