@@ -20,9 +20,9 @@ def test_a_token_is_what_the_file_holds(tmp_path: Path) -> None:
     ("content", "complaint"),
     [
         (None, "cannot read"),
-        (b"", "at least 16"),
+        (b"", "one line of printable characters"),
         (b"short\n", "at least 16"),
-        (b"a secret with spaces in it", "none a space"),
+        (b"a secret with spaces in it", "none of them a space"),
         ("ein-geheimnis-f\u00fcr-uns".encode(), "not ASCII"),
     ],
 )
