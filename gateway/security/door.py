@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from math import ceil
 from time import monotonic
+from typing import NoReturn
 
 from pdgate.gateway.security.keys import ApiKey, hash_of
 from pdgate.gateway.security.limits import Bucket
@@ -67,10 +68,7 @@ class Holder:
     def check(self) -> None:
         """Raises RateLimited if the key is used up for now."""
         if self._max_calls is not None and self.running >= self._max_calls:
-            self.refused["concurrency"] += 1
-            raise RateLimited(
-                "too many calls with this API key are running", retry_after_seconds=RETRY_SECONDS
-            )
+            self._refuse_one_more()
         if self._bucket is not None and (wait := self._bucket.wait_seconds(self._clock())):
             self.refused["rate"] += 1
             raise RateLimited(
@@ -78,18 +76,26 @@ class Holder:
             )
 
     def enter(self, model: str | None) -> None:
-        """The call counts until `leave`. Raises Forbidden, RateLimited."""
+        """The call, which `check` let pass, counts until `leave`. Raises Forbidden, RateLimited."""
         if not self.may_ask(model):
             self.refused["model"] += 1
             raise Forbidden(_not_allowed(model), param="model")
-        self.check()
+        if self._max_calls is not None and self.running >= self._max_calls:
+            self._refuse_one_more()
         if self._bucket is not None:
+            # Whose bodies were on their way together may overdraw it; the next ones wait longer.
             self._bucket.take()
         self.running += 1
         self.calls += 1
 
     def leave(self) -> None:
         self.running -= 1
+
+    def _refuse_one_more(self) -> NoReturn:
+        self.refused["concurrency"] += 1
+        raise RateLimited(
+            "too many calls with this API key are running", retry_after_seconds=RETRY_SECONDS
+        )
 
 
 class Door:

@@ -112,6 +112,20 @@ def test_calls_a_minute_are_limited_and_the_client_told_when_to_come_back() -> N
     assert enter(door, bearer(), "m")
 
 
+def test_calls_that_come_together_wait_for_it_later() -> None:
+    """All were let pass before the first one counted."""
+    clock = Clock()
+    door = Door([replace(KEY, calls_per_minute=60)], clock=clock)
+    together = [door.screen(bearer()) for _ in range(90)]
+    for holder in together:
+        holder.enter("m")
+
+    with pytest.raises(RateLimited) as caught:
+        door.screen(bearer())
+
+    assert caught.value.retry_after_seconds == 31
+
+
 def test_a_call_that_is_not_allowed_costs_no_allowance() -> None:
     door = Door([replace(KEY, models=frozenset({"a"}), calls_per_minute=1)], clock=Clock())
     with pytest.raises(Forbidden):
