@@ -1,14 +1,14 @@
 """Who holds the KV of a split call, and until when: one small machine per attempt. Pure.
 
-    PREFILLING --prefill answered--> HELD --decode asked--> HANDED_OVER --decode begins--> RELEASED
-        |                             ^ |                     |    |
-        |                             | '--nobody asked--.    |    '--decode failed--> LOST
-        |                             '--decode refused--|----'                         ^
-        '--prefill failed, or was closed--> RELEASED     '------------------------------'
+    PREFILLING    prefill computes: closing its leg frees all of it
+    HELD          prefill has answered, and keeps the KV for its lease
+    HANDED_OVER   decode was told where it is; if it cannot be reached: HELD again
+    RELEASED      decode has it, or prefill has been told to drop it
+    LOST          prefill keeps it for nobody: stranded, in the `KvLedger`, until the lease is over
 
-LOST is what prefill keeps for nobody: it is counted as stranded there, in the `KvLedger`, until
-the protocol's own bound. What a protocol does is data, its `KvRules`; each forwarder declares
-them, docs/wire/ has their sources.
+In this order, and none after the last two. Where both legs start together decode is told while
+prefill computes, so HELD is left out. What a protocol does is data, its `KvRules`: each forwarder
+declares them, and docs/wire/ has the sources.
 
 All times are seconds on the clock of the call's record.
 """
