@@ -134,7 +134,10 @@ class BoundedHttp(HttpToolsProtocol):
     def _look_at_head(self) -> None:
         """One timer for the life of a connection, so that heads that come in time cost none."""
         since = self._head_since
-        left = HEAD_SECONDS if since is None else since + HEAD_SECONDS - self.loop.time()
+        # Who begins the next request early is not to lose the answer to this one.
+        answering = self.cycle is not None and not self.cycle.response_complete
+        waited = 0.0 if since is None or answering else self.loop.time() - since
+        left = HEAD_SECONDS - waited
         if left > 0:
             self._head_timer = self.loop.call_later(left, self._look_at_head)
         else:

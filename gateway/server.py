@@ -62,6 +62,7 @@ def serve(settings: Settings, source: Source) -> None:
         workers=settings.listen.workers,
         loop="uvloop",
         http=_protocol(),
+        ws="none",
         # No proxy's headers are read, and nothing may stand between HotProtocol and Front.
         proxy_headers=False,
         log_config=None,

@@ -261,6 +261,7 @@ async def gateway_of(*engines: Engine, **settings: Any) -> AsyncIterator[Gateway
             front,
             port=0,
             http=HTTP,
+            ws="none",
             proxy_headers=False,
             log_config=None,
             access_log=False,

@@ -8,7 +8,17 @@ from pdgate.gateway import bounded_http
 from pdgate.gateway.bounded_http import MAX_HEAD_BYTES, MAX_HEADERS
 from pdgate.protocols.call import CHAT
 from pdgate.protocols.instance import Role
-from tests.support.fleet import JSON_TYPE, PATIENCE_SECONDS, Engine, Gateway, ask, gateway_of
+from tests.support.fleet import (
+    ANSWER,
+    JSON_TYPE,
+    PATIENCE_SECONDS,
+    Engine,
+    Gateway,
+    Held,
+    as_json,
+    ask,
+    gateway_of,
+)
 
 pytestmark = pytest.mark.usefixtures("front_end")
 
@@ -94,6 +104,15 @@ async def test_no_upgrade_hides_a_request() -> None:
         async with asyncio.timeout(PATIENCE_SECONDS):
             assert (await reader.readline()).startswith(b"HTTP/1.1 400 ")
         assert not gateway.engines[0].calls
+
+
+async def test_nobody_speaks_websocket() -> None:
+    upgrade = b"connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n"
+    async with gateway_of() as gateway, asyncio.timeout(PATIENCE_SECONDS):
+        reader, writer = await gateway.wire()
+        writer.write(b"GET /health HTTP/1.1\r\nhost: g\r\n" + upgrade + b"\r\n")
+
+        assert (await reader.readline()).startswith(b"HTTP/1.1 200 ")
 
 
 async def test_an_ancient_request_is_none() -> None:
@@ -199,3 +218,20 @@ async def test_a_head_that_does_not_come_is_not_waited_for(
         # Between two calls another limit counts.
         calling.write(ask())
         assert await served.readuntil(b"HTTP/1.1 200 ")
+
+
+async def test_half_a_next_request_does_not_end_the_answer_to_this_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(bounded_http, "HEAD_SECONDS", 0.05)
+    held = Held()
+    async with gateway_of(Engine(Role.PLAIN, held)) as gateway, asyncio.timeout(PATIENCE_SECONDS):
+        reader, writer = await gateway.wire()
+        writer.write(ask() + LINE)
+        call = await held.next()
+        # Another connection, made later, that has met the limit shows that it has passed.
+        later, _ = await gateway.wire()
+        assert await later.read() == b""
+        await call.peer.send(as_json(ANSWER))
+
+        assert (await reader.readline()).startswith(b"HTTP/1.1 200 ")

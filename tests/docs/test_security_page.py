@@ -1,0 +1,31 @@
+"""The page on security has the bounds and the lists that the code has."""
+
+import pytest
+
+from pdgate.gateway.bounded_http import HEAD_SECONDS, MAX_HEAD_BYTES, MAX_HEADERS
+from pdgate.gateway.intake import HOLDERS
+from pdgate.gateway.security.addresses import IN_PLACE
+from pdgate.gateway.upstream.settings import FORWARDED
+from tests.docs.pages import DOCS
+
+pytestmark = pytest.mark.source
+
+TEXT = " ".join((DOCS / "operations" / "security.md").read_text(encoding="utf-8").split())
+
+
+def test_the_page_lists_the_headers_that_pass() -> None:
+    listed = TEXT.partition("To engines go, of a client's headers: ")[2].partition(" and those")[0]
+
+    assert {name.strip("`").encode() for name in listed.split(", ")} == FORWARDED - {
+        b"authorization"
+    }
+
+
+def test_the_page_has_the_bounds_of_a_request() -> None:
+    assert f"more than {MAX_HEAD_BYTES >> 10} KiB, or more than {MAX_HEADERS} headers" in TEXT
+    assert f"takes more than {HEAD_SECONDS:g} s" in TEXT
+
+
+def test_the_page_has_the_words_that_clients_see() -> None:
+    assert f"`{IN_PLACE.decode()}`" in TEXT
+    assert "inside " + ", ".join(f"`{name}`" for name in HOLDERS) in TEXT
