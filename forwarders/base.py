@@ -313,14 +313,15 @@ def one_token(body: Json, **fields: object) -> dict[str, object]:
     """The same question, but asking only for the prompt to be read.
 
     Chat requests have two spellings of the limit and the newer one wins, so both
-    are set. min_tokens would contradict them, and one token needs no stream.
+    are set. min_tokens would contradict them, one token needs no stream, and nobody reads
+    the ids of a prompt here, which can be longer than the prompt.
     """
     asked: dict[str, object] = {**body, "max_tokens": 1, "stream": False}
     if "max_completion_tokens" in body:
         asked["max_completion_tokens"] = 1
     if "n" in body:
         asked["n"] = 1
-    for left_out in ("min_tokens", "stream_options"):
+    for left_out in ("min_tokens", "return_token_ids", "stream_options"):
         asked.pop(left_out, None)
     asked.update(fields)
     return asked

@@ -94,6 +94,14 @@ async def test_the_rest_is_asked_for_by_token_ids() -> None:
     }  # fmt: skip
 
 
+async def test_prefill_is_not_asked_for_ids_that_nobody_reads() -> None:
+    engines = Speaking()
+
+    await ask(engines, ask_for())
+
+    assert ["return_token_ids" in leg.body for leg, _ in engines.sent] == [False, True]
+
+
 async def test_the_engine_that_broke_off_is_not_asked_again() -> None:
     engines = Speaking(4, 4)
 
