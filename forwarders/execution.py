@@ -146,13 +146,16 @@ class Execution:
             self._report,
         )
 
+    def gone(self, instance_id: str) -> None:
+        """It refuses connections, so its process is gone: what it held, and the name that it had."""
+        self._ledger.forget(instance_id)
+        self._lives.refused(instance_id)
+
     def _report(self, instance: Instance, error: GatewayError | None) -> None:
         if error is None:
             self._blame.worked(instance.id)
         elif isinstance(error, EngineRefused):
-            # The process is gone: what it held, and the name that it had.
-            self._ledger.forget(instance.id)
-            self._lives.refused(instance.id)
+            self.gone(instance.id)
         self._engines.report(instance, error)
 
     def _learn(self, error: GatewayError, failed: Attempt) -> None:

@@ -18,7 +18,7 @@ speaks, if nobody said, follows from what answers at the bootstrap address:
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -43,6 +43,10 @@ class NotWell(Exception):
     """The engine cannot take calls; the message says why, for operators."""
 
 
+class Gone(NotWell):
+    """Nothing accepts connections there."""
+
+
 @dataclass(frozen=True, slots=True)
 class Seen:
     """What one look at an engine found."""
@@ -65,6 +69,7 @@ class Prober:
     Attributes:
         interval_seconds, timeout_seconds, retry_seconds: Count from the next look on.
         cards: Instance id -> its entries of /v1/models, from its last good answer.
+        on_gone: Told the id of who accepts no connection, at each look.
     """
 
     def __init__(
@@ -76,6 +81,7 @@ class Prober:
         access: EngineAccess = OPEN,
     ) -> None:
         self.cards: dict[str, Sequence[dict[str, Any]]] = {}
+        self.on_gone: Callable[[str], None] = _nobody_listens
         self.interval_seconds = interval_seconds
         self.timeout_seconds = timeout_seconds
         self.retry_seconds = retry_seconds
@@ -183,6 +189,8 @@ class Prober:
         except TimeoutError:
             return Silent()
         except NotWell as why:
+            if isinstance(why, Gone):
+                self.on_gone(announced.id)
             return str(why)
         # Whatever one engine's answer trips in us, the others are still to be probed.
         except Exception as error:  # noqa: BLE001
@@ -205,8 +213,12 @@ async def look(client: httpx2.AsyncClient, announced: Instance) -> Seen:
         if announced.protocol == MOONCAKE and announced.role.serves(Role.PREFILL):
             instance = await _bootstrapped(client, announced)
     except httpx2.HTTPError as error:
-        raise NotWell(f"{type(error).__name__}: {error}") from None
+        kind = Gone if isinstance(error, httpx2.ConnectError) else NotWell
+        raise kind(f"{type(error).__name__}: {error}") from None
     return Seen(instance, cards)
+
+
+def _nobody_listens(instance_id: str) -> None: ...
 
 
 def _reason(said: str) -> str:

@@ -145,6 +145,7 @@ def build(
     drain = Drain(
         lambda: books.in_flight, settings.drain.grace_seconds, settings.drain.notice_seconds
     )
+    prober.on_gone = execution.gone
     feed = _feed(settings, directory, instances, prober)
     status = Status(feed) if feed else None
     dial = _dial(settings, scheduler, metrics_folder)

@@ -17,6 +17,7 @@ from tests.support.fleet import (
     Gateway,
     Held,
     as_json,
+    breaks_off,
     gateway_of,
 )
 from tests.support.ports import free_port
@@ -38,6 +39,19 @@ async def is_up(gateway: Gateway, number: int, up: bool) -> None:
 
 def query(*ids: str) -> bytes:
     return as_json({str(rank): {"engine_id": found} for rank, found in enumerate(ids)})
+
+
+async def test_what_an_engine_held_is_forgotten_when_it_is_gone() -> None:
+    """Also if no call finds it out: the memory went with the process."""
+    prefill = Engine(Role.PREFILL)
+    async with gateway_of(prefill, Engine(Role.DECODE, breaks_off())) as gateway:
+        await gateway.chat()
+        assert (await gateway.metrics())["pdgate_kv_stranded", "prefill-0"] > 0
+
+        prefill.refuse()
+        await is_up(gateway, 0, False)
+
+        assert ("pdgate_kv_stranded", "prefill-0") not in await gateway.metrics()
 
 
 NONSENSE = {
