@@ -31,8 +31,12 @@ def fleet() -> Iterator[Fleet]:
 
 
 def announced(fleet: Fleet, etcd: EtcdServer, role: str) -> Engine:
+    """One that is listed: it says that it is ready just before."""
     slow = ("--min-itl-ms", "50", "--shutdown-timeout", "30")
-    return fleet.engine(role, PROTOCOL, TRANSFER, "--etcd", etcd.endpoints[0], *slow)
+    engine = fleet.engine(role, PROTOCOL, TRANSFER, "--etcd", etcd.endpoints[0], *slow)
+    key = f"/workers/{role}/{engine.url.removeprefix('http://').replace(':', '/')}"
+    engine.process.wait_until(lambda: etcd.keys().count(key) or None, f"{key} in etcd")
+    return engine
 
 
 def served(engine: Engine) -> float:

@@ -56,6 +56,8 @@ def test_no_call_fails_while_a_role_changes(
     turning = fleet.engine("prefill", protocol, "tcp", *flags)
     for role in ("prefill", "decode"):
         fleet.engine(role, protocol, "tcp", *flags)
+    # An engine says that it is ready just before it is listed.
+    turning.process.wait_until(lambda: len(etcd.keys()) == 3 or None, "three entries")
     gateway_flags = ("--etcd", etcd.endpoints[0], "--pdd-protocol", protocol)
     with (
         fleet.serve(*gateway_flags, "--scheduling-mode", mode) as gateway,
