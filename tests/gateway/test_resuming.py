@@ -123,7 +123,7 @@ async def test_what_became_of_broken_answers_is_counted_and_told() -> None:
 
 
 async def test_a_completion_goes_on_as_one() -> None:
-    first = {"index": 0, "text": "ab", "token_ids": [3, 4], "prompt_token_ids": [1]}
+    first = {"index": 0, "text": "ab", "token_ids": [3], "prompt_token_ids": [1]}
     breaking = _event("cmpl-1", {"choices": [first | {"finish_reason": None}]})
 
     async def script(peer: Peer) -> None:
