@@ -5,23 +5,20 @@ import gc
 import logging
 import os
 import signal
-from functools import partial
 from pathlib import Path
 from socket import socket as Socket
 from tempfile import TemporaryDirectory
 
 import uvicorn
-from uvicorn.supervisors import Multiprocess
 
 from pdgate.gateway import hot_protocol
 from pdgate.gateway.asgi import Front
 from pdgate.gateway.bounded_http import BoundedHttp
-from pdgate.gateway.config import ConfigError, Settings
+from pdgate.gateway.config import Settings
 from pdgate.gateway.config.instances import host_and_port
-from pdgate.gateway.lifecycle.live import CHANGEABLE
-from pdgate.gateway.lifecycle.reload import changed_keys, refuse_fixed
 from pdgate.gateway.lifecycle.signals import take_over
 from pdgate.gateway.lifecycle.source import Source
+from pdgate.gateway.lifecycle.workers import PARENT_VARIABLE, Workers, tell_the_others
 from pdgate.gateway.security.tls import server_options
 from pdgate.gateway.wiring import build
 
@@ -32,9 +29,6 @@ SETTINGS_VARIABLE = "PDGATE_SETTINGS"
 
 SOURCE_VARIABLE = "PDGATE_SOURCE"
 """Where they came from, to be read again."""
-
-PARENT_VARIABLE = "PDGATE_PARENT"
-"""The process that started the workers; set only where there are several."""
 
 METRICS_VARIABLE = "PDGATE_METRICS_FOLDER"
 """Where workers add up what they count; set only where there are several."""
@@ -80,7 +74,7 @@ def serve(settings: Settings, source: Source) -> None:
         sockets.append(uvicorn.Config("", host=host, port=port, log_config=None).bind_socket())
         # Workers tell the two apart by it, and in the settings it may be 0.
         os.environ[ADMIN_PORT_VARIABLE] = str(sockets[1].getsockname()[1])
-    os.environ[SETTINGS_VARIABLE] = settings.model_dump_json()
+    _begin_with(settings)
     for socket in sockets:
         # From the moment at which we say so: clients that come before we serve are kept waiting.
         socket.listen(config.backlog)
@@ -91,8 +85,7 @@ def serve(settings: Settings, source: Source) -> None:
     if settings.listen.workers > 1:
         with TemporaryDirectory(prefix="pdgate-metrics-") as folder:
             os.environ[METRICS_VARIABLE] = folder
-            os.environ[PARENT_VARIABLE] = str(os.getpid())
-            _Workers(config, sockets, settings, source).run()
+            Workers(config, sockets, settings, source, _begin_with).run()
     else:
         os.environ.pop(METRICS_VARIABLE, None)
         os.environ.pop(PARENT_VARIABLE, None)
@@ -102,36 +95,6 @@ def serve(settings: Settings, source: Source) -> None:
 def _address(socket: Socket) -> str:
     host, port = socket.getsockname()[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-class _Workers(Multiprocess):
-    def __init__(
-        self, config: uvicorn.Config, sockets: list[Socket], settings: Settings, source: Source
-    ) -> None:
-        super().__init__(config, sockets)
-        self._settings = settings
-        self._source = source
-
-    def handle_hup(self) -> None:
-        """Workers take what can be taken; those that start later begin with it."""
-        try:
-            wanted = self._source.read()
-            refuse_fixed(changed_keys(self._settings, wanted), CHANGEABLE)
-        except ConfigError as error:
-            log.error("the configuration stays as it was: %s", error)
-            return
-        self._settings = wanted
-        os.environ[SETTINGS_VARIABLE] = wanted.model_dump_json()
-        for process in self.processes:
-            if process.pid is not None and process.process.is_alive():
-                os.kill(process.pid, signal.SIGHUP)
-
-    def terminate_all(self) -> None:
-        super().terminate_all()
-        # While we held it, clients could still connect, and would wait in vain for the
-        # last running call to end.
-        for socket in self.sockets:
-            socket.close()
 
 
 def _protocol() -> type[asyncio.Protocol]:
@@ -165,16 +128,12 @@ def _take_part(front: Front) -> None:
     assert reload is not None
     reload.source = Source.from_json(os.environ[SOURCE_VARIABLE]).read
     take_over(drain, reload)
-    parent = os.getppid()
-    # Only while it lives: an orphan's new parent must not be told anything.
-    if os.environ.get(PARENT_VARIABLE) == str(parent):
-        drain.pass_on = partial(_tell, parent, signal.SIGTERM)
-        reload.pass_on = partial(_tell, parent, signal.SIGHUP)
+    tell_the_others(drain, reload)
 
 
-def _tell(parent: int, number: signal.Signals) -> None:
-    if os.getppid() == parent:
-        os.kill(parent, number)
+def _begin_with(settings: Settings) -> None:
+    """Processes that start from now on, that is."""
+    os.environ[SETTINGS_VARIABLE] = settings.model_dump_json()
 
 
 def _log_to_stderr(settings: Settings) -> None:
