@@ -100,7 +100,7 @@ def _figures(
         "calls that failed without need": dict(list(needless.items())[:SHOWN]),
         "calls whose end nobody said": unsaid[:SHOWN],
         "wrong answers": dict(list(answers.wrong.items())[:SHOWN]),
-        "calls that hung": answers.slow[:SHOWN],
+        "calls that hung": dict(list(answers.slow.items())[:SHOWN]),
         "still counted": left,
         "grown by bytes": grown if grown > GROWTH_BYTES else 0,
     }
@@ -110,6 +110,8 @@ def _figures(
         "good": answers.good,
         "failed": len(answers.failed),
         "faults": sum(map(len, faults.values())),
+        "hung": len(answers.slow),
+        "longest pause of the machine": round(answers.longest_pause, 2),
         "calls that had to fail": sum(map(must_fail, faults.values())),
         "megabytes": [round(held[n].bytes / 1e6, 1) for n in range(0, len(held), 60)],
         "grown by bytes after the first minutes": grown,

@@ -23,14 +23,19 @@ class Answers:
     Attributes:
         failed: Calls that got an error, in whatever way, and what it said.
         wrong: Calls that got a good answer to something else: there must be none.
-        slow: Calls that had nothing after DEADLINE_SECONDS.
+        slow: Calls that were not over after DEADLINE_SECONDS, and when they were given up, in
+            seconds since the first call.
+        longest_pause: Seconds for which this program itself did not run, which is the machine's
+            fault and may make calls slow.
     """
 
     asked: int = 0
     good: int = 0
     failed: dict[str, str] = field(default_factory=dict)
     wrong: dict[str, str] = field(default_factory=dict)
-    slow: list[str] = field(default_factory=list)
+    slow: dict[str, float] = field(default_factory=dict)
+    longest_pause: float = 0.0
+    began: float = field(default_factory=perf_counter)
 
 
 class Failed(Exception):
@@ -50,7 +55,9 @@ async def ask_for(
             if now - told >= 1:
                 told = now
                 each(answers)
-            await asyncio.sleep(max(0.0, began + answers.asked / calls_per_second - now))
+            due = max(now, began + answers.asked / calls_per_second)
+            await asyncio.sleep(due - now)
+            answers.longest_pause = max(answers.longest_pause, perf_counter() - due)
     free.close()
     return answers
 
@@ -85,7 +92,7 @@ async def _one(name: str, free: _Connections, answers: Answers) -> None:
         async with asyncio.timeout(DEADLINE_SECONDS):
             text = await _text(name, streams, reader, writer)
     except TimeoutError:
-        answers.slow.append(name)
+        answers.slow[name] = round(perf_counter() - answers.began, 1)
         writer.close()
     except Failed as error:
         answers.failed[name] = str(error)
