@@ -111,19 +111,14 @@ async def test_a_reload_reaches_all_processes_and_a_bad_file_none(
 
 
 async def test_what_one_worker_drains_all_drain(tmp_path: Path) -> None:
-    engines = Engine(Role.PLAIN), Engine(Role.PLAIN)
-    async with site_of(tmp_path, *engines, workers=2) as site:
+    """First an engine, then the gateway itself, which ends with its last stream."""
+    held = Held()
+    async with site_of(tmp_path, Engine(Role.PLAIN, held), workers=2) as site:
         assert (await site.post("/admin/instances/e0/drain")).json()["state"] == "drained"
         await site.all_use()
         await site.post("/admin/instances/e0/undrain")
         await site.all_use("e0")
 
-
-async def test_a_gateway_of_two_workers_drained_by_one_ends_with_its_last_stream(
-    tmp_path: Path,
-) -> None:
-    held = Held()
-    async with site_of(tmp_path, Engine(Role.PLAIN, held), workers=2) as site:
         asking = asyncio.create_task(site.http.post(CHAT, json=question(stream=True)))
         call = await held.next()
         await call.peer.send(STREAM_HEAD, chunk(b"data: 1\n\n"))
