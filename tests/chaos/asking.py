@@ -36,11 +36,6 @@ class Asked:
         keys = {"message", "type", "param", "code"}
         return not self.finished and set(self.error) == keys and bool(self.error["code"])
 
-    @property
-    def broke_off(self) -> bool:
-        """After its first byte."""
-        return self.status == 200 and self.failed_clearly
-
 
 async def ask(
     http: httpx2.AsyncClient, url: str, model: str, prompt: str, *, stream: bool = False
