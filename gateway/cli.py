@@ -30,6 +30,7 @@ KEYS = {
     "idle_timeout": "timeouts.idle_seconds",
     "ping": "timeouts.ping_seconds",
     "retry_timeout": "timeouts.retry_seconds",
+    "total_timeout": "timeouts.total_seconds",
     "health_interval": "health.interval_seconds",
     "health_timeout": "health.timeout_seconds",
     "health_retry": "health.retry_seconds",
@@ -182,6 +183,9 @@ def serve(
     ] = None,
     ping: Annotated[
         float | None, _option(LIMITS, "Seconds of silence before a comment; 0: none.", "15")
+    ] = None,
+    total_timeout: Annotated[
+        float | None, _option(LIMITS, "Seconds: for a whole call, however well it goes.")
     ] = None,
     retry_timeout: Annotated[
         float | None, _option(LIMITS, "Seconds: until no more attempts begin.", "600")

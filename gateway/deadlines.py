@@ -28,6 +28,7 @@ class Timeouts:
         kv_wait_seconds: The same for decode whose prompt prefill has read: the time in which
             the KV has to arrive.
         idle_seconds: Between two pieces of a body.
+        total_seconds: The whole call, its time in a queue and all its attempts included.
     """
 
     connect_seconds: float | None = 5.0
@@ -35,6 +36,7 @@ class Timeouts:
     first_byte_seconds: float | None = 600.0
     kv_wait_seconds: float | None = 600.0
     idle_seconds: float | None = 120.0
+    total_seconds: float | None = None
 
 
 class Watched(Protocol):

@@ -22,6 +22,7 @@ from pdgate.gateway.intake import Intake
 from pdgate.gateway.lifecycle.drain import Drain
 from pdgate.gateway.security.addresses import without_addresses
 from pdgate.gateway.security.door import Door, Holder
+from pdgate.gateway.total_time import TotalTime
 from pdgate.protocols.call import Call, Headers
 from pdgate.protocols.errors import BadRequest, EngineRejected, GatewayError
 from pdgate.scheduling.admission import ORDINARY, Place
@@ -50,6 +51,7 @@ class Service:
         door: Asks for API keys; None lets everybody in.
         drain: Ends this process; no calls are taken from its beginning on.
         gate: Keeps calls waiting while engines have no room; None never does.
+        total: How long a call may take in all; None for as long as it likes.
     """
 
     def __init__(
@@ -61,10 +63,12 @@ class Service:
         gate: Gate | None = None,
         drain: Drain | None = None,
         fleet: Iterable[Candidate] = (),
+        total: TotalTime | None = None,
     ) -> None:
         self.intake = intake
         self.door = door
         self.gate = gate
+        self.total = total
         self.drain = drain or Drain(lambda: books.in_flight, grace_seconds=0)
         self._execution = execution
         self._fleet = fleet
@@ -105,12 +109,11 @@ class Service:
             record.key = holder.name
         self._books.opened(record)
         try:
-            if self.gate is None or place is None:
-                await self._execution.serve(call, record, client.deliver)
+            if self.total is None:
+                await self._serve(record, place, client)
             else:
-                async with self.gate.turn(call.model, place) as turn:
-                    record.queued_seconds = turn.seconds
-                    await self._execution.serve(call, record, client.deliver)
+                async with self.total.limit(call.model):
+                    await self._serve(record, place, client)
             record.end("ok", 200)
         except asyncio.CancelledError:
             record.end("client_gone", CLIENT_GONE)
@@ -122,6 +125,15 @@ class Service:
             self._books.closed(record)
             if holder is not None:
                 holder.leave()
+
+    async def _serve(self, record: Record, place: Place | None, client: Client) -> None:
+        call = record.call
+        if self.gate is None or place is None:
+            await self._execution.serve(call, record, client.deliver)
+            return
+        async with self.gate.turn(call.model, place) as turn:
+            record.queued_seconds = turn.seconds
+            await self._execution.serve(call, record, client.deliver)
 
     async def refuse(self, error: GatewayError, headers: Headers, client: Client) -> None:
         """What is wrong shows before there is a body to make a call of."""

@@ -43,6 +43,7 @@ from pdgate.gateway.config.rules import (
     rule_of,
     timeouts_of,
     timeouts_of_models,
+    total_time_of,
 )
 from pdgate.gateway.config.security import engine_access, header_policy
 from pdgate.gateway.config.settings import Disaggregation
@@ -223,7 +224,7 @@ def build(
     if admin_port is not None:
         others = _listeners(settings, others, intake, admin_port)
     front = Front(
-        Service(intake, execution, books, door, gate, drain, instances),
+        Service(intake, execution, books, door, gate, drain, instances, total_time_of(settings)),
         others,
         debug,
         headers.to_clients,

@@ -115,6 +115,12 @@ class GenerationsDiffer(NoInstance):
     code = "generations_differ"
 
 
+class CallTooLong(GatewayError):
+    """It took longer, in all, than a call may: nobody's fault but the limit's."""
+
+    status, code = 504, "call_timeout"
+
+
 class EngineRefused(GatewayError):
     """The engine could not be reached: nothing was sent, so trying another is safe."""
 

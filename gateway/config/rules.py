@@ -4,6 +4,7 @@ from pdgate.forwarders.retrying import Retrying
 from pdgate.gateway.config.settings import Disaggregation, Health, Settings
 from pdgate.gateway.config.settings import Timeouts as TimeoutsSection
 from pdgate.gateway.deadlines import Timeouts
+from pdgate.gateway.total_time import TotalTime
 from pdgate.scheduling.disaggregation import Always, Auto, Never, Rule, UncachedTokensAbove
 from pdgate.scheduling.health.breaker import Limits
 
@@ -38,7 +39,17 @@ def timeouts_of(section: TimeoutsSection) -> Timeouts:
         first_byte_seconds=section.first_byte_seconds,
         kv_wait_seconds=section.kv_wait_seconds or section.first_byte_seconds,
         idle_seconds=section.idle_seconds,
+        total_seconds=section.total_seconds,
     )
+
+
+def total_time_of(settings: Settings) -> TotalTime | None:
+    """None where no call has a limit."""
+    of_models = {
+        model: times.total_seconds for model, times in timeouts_of_models(settings).items()
+    }
+    total = TotalTime(settings.timeouts.total_seconds, of_models)
+    return total if total.limits_any else None
 
 
 def timeouts_of_models(settings: Settings) -> dict[str | None, Timeouts]:

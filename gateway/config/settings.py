@@ -93,6 +93,7 @@ class Timeouts(Section):
         ping_seconds: Of silence in a stream, after which a comment keeps the client's connection
             alive; 0 sends none.
         retry_seconds: From a call's arrival; no further attempt begins later.
+        total_seconds: From a call's arrival to its end, however well it goes; no limit by default.
     """
 
     connect_seconds: Seconds = 5.0
@@ -102,6 +103,7 @@ class Timeouts(Section):
     idle_seconds: Seconds = 300.0
     ping_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 15.0
     retry_seconds: Seconds = 600.0
+    total_seconds: Seconds | None = None
 
 
 class ModelEntry(Section):
@@ -113,6 +115,7 @@ class ModelEntry(Section):
         first_byte_seconds: Until decode's status line.
         kv_wait_seconds: The same where prefill has read the prompt.
         idle_seconds: Between two pieces of decode's answer.
+        total_seconds: From a call's arrival to its end.
     """
 
     name: Annotated[str, Field(min_length=1)]
@@ -120,6 +123,7 @@ class ModelEntry(Section):
     first_byte_seconds: Seconds | None = None
     kv_wait_seconds: Seconds | None = None
     idle_seconds: Seconds | None = None
+    total_seconds: Seconds | None = None
 
 
 class Health(Section):

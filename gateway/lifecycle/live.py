@@ -13,7 +13,13 @@ from pdgate.gateway.asgi import Front
 from pdgate.gateway.books import Books
 from pdgate.gateway.config.api_keys import api_keys
 from pdgate.gateway.config.complaints import ConfigError
-from pdgate.gateway.config.rules import breaker_limits, retrying_of, timeouts_of, timeouts_of_models
+from pdgate.gateway.config.rules import (
+    breaker_limits,
+    retrying_of,
+    timeouts_of,
+    timeouts_of_models,
+    total_time_of,
+)
 from pdgate.gateway.config.settings import Disaggregation, Settings
 from pdgate.gateway.debug import no_headers, path_headers
 from pdgate.gateway.discovery.adopt import adopter
@@ -36,6 +42,7 @@ FLEET = (
 TIMES = (
     "timeouts.connect_seconds", "timeouts.prefill_seconds", "timeouts.first_byte_seconds",
     "timeouts.kv_wait_seconds", "timeouts.idle_seconds", "models", "timeouts.retry_seconds", "timeouts.ping_seconds",
+    "timeouts.total_seconds",
     "max_attempts", "on_prefill_failure", "resume",
 )  # fmt: skip
 HEALTH = (
@@ -124,6 +131,7 @@ class Live:
     def _times(self, wanted: Settings) -> Change:
         def change() -> None:
             self.upstream.use(timeouts_of(wanted.timeouts), timeouts_of_models(wanted))
+            self.front.service.total = total_time_of(wanted)
             ping_seconds = wanted.timeouts.ping_seconds
             self.front.pings = Pings(ping_seconds) if ping_seconds else None
             self.execution.retrying = retrying_of(wanted)

@@ -1,14 +1,19 @@
 """Each stage of a call has its limit, and each model may have its own."""
 
+import asyncio
+from typing import Any
+
 import pytest
 
 from pdgate.gateway.config import Settings
 from pdgate.gateway.config.rules import timeouts_of, timeouts_of_models
 from pdgate.gateway.config.settings import ModelEntry, Timeouts
 from pdgate.protocols.instance import Role
-from tests.support.fleet import Engine, Held, gateway_of
+from tests.support.fleet import STREAM_HEAD, Engine, Held, gateway_of
+from tests.support.raw_server import chunk
 
 SHORT, LONG = 0.05, 60.0
+EVENT = b'data: {"choices": [{"index": 0, "delta": {"content": "a"}, "finish_reason": null}]}\n\n'
 
 
 def test_the_kv_has_as_long_as_the_first_byte_unless_it_is_said() -> None:
@@ -43,6 +48,33 @@ async def test_who_takes_longer_than_its_stage_may_is_too_slow(
     settings = {"timeouts": timeouts, "max_attempts": 1, "on_prefill_failure": "retry"}
     async with gateway_of(*engines, **settings) as gateway:
         assert (await gateway.chat()).status_code == 504
+
+
+@pytest.mark.parametrize("own", [False, True])
+async def test_a_call_that_takes_too_long_in_all_is_ended(own: bool) -> None:
+    settings: dict[str, Any] = {"timeouts": Timeouts(total_seconds=LONG if own else SHORT)}
+    if own:
+        settings["models"] = (ModelEntry(name="m", total_seconds=SHORT),)
+    async with gateway_of(Engine(Role.PLAIN, Held()), **settings) as gateway:
+        answer = await gateway.chat(model="m")
+
+        assert (answer.status_code, answer.json()["error"]["code"]) == (504, "call_timeout")
+        assert (await gateway.metrics())["pdgate_calls_in_flight",] == 0
+
+
+async def test_a_stream_that_takes_too_long_in_all_ends_with_an_error_event() -> None:
+    plain = Held()
+    timeouts = Timeouts(total_seconds=0.5)
+    async with gateway_of(Engine(Role.PLAIN, plain), timeouts=timeouts) as gateway:
+        asking = asyncio.create_task(gateway.chat(stream=True))
+        call = await plain.next()
+        await call.peer.send(STREAM_HEAD + chunk(EVENT))
+
+        said = (await asking).content
+
+        assert said.startswith(EVENT)
+        assert b'"code":"call_timeout"' in said
+        await call.left
 
 
 async def test_a_models_own_limit_goes_before_the_general_one() -> None:
