@@ -15,7 +15,7 @@ import pytest_asyncio
 
 from pdgate.chaos import until
 from tests.chaos.asking import PROMPTS, Asked, ask
-from tests.chaos.topology import SPLIT, Engine, Topology
+from tests.chaos.topology import SPLIT, Engine, Gateway, Topology
 
 CALLS = 40
 DEADLINE_SECONDS = 120.0
@@ -32,7 +32,9 @@ async def fleet(running_topology: Topology) -> AsyncIterator[Topology]:
     await until(running_topology.direct.settled, "nothing to be in flight")
 
 
-async def ask_and_kill(fleet: Topology, victim: Engine, moment: int) -> list[Asked]:
+async def ask_and_kill(
+    fleet: Topology, gateway: Gateway, victim: Engine, moment: int
+) -> list[Asked]:
     """All calls at once; the victim dies when so many have their answer."""
     answers: list[Asked] = []
     now = asyncio.Event()
@@ -40,7 +42,7 @@ async def ask_and_kill(fleet: Topology, victim: Engine, moment: int) -> list[Ask
     async def call(number: int) -> None:
         prompt = PROMPTS[number % len(PROMPTS)]
         stream = number // len(PROMPTS) % 2 == 0
-        url, model = fleet.direct.url, victim.protocol
+        url, model = gateway.url, victim.protocol
         answers.append(await ask(fleet.http, url, model, prompt, stream=stream))
         if len(answers) >= moment:
             now.set()
@@ -62,7 +64,8 @@ async def test_no_call_is_lost_when_an_engine_is_killed(
     random = Random(f"{SEED + number}/{protocol}/{role}")
     victim = fleet.of(role, protocol)[random.randrange(2)]
 
-    answers = await ask_and_kill(fleet, victim, moment=random.randrange(1, CALLS // 2))
+    moment = random.randrange(1, CALLS // 2)
+    answers = await ask_and_kill(fleet, fleet.direct, victim, moment)
     try:
         assert len(answers) == CALLS
         # What had begun at the decode engine that was killed cannot go on elsewhere; it may have
@@ -75,3 +78,22 @@ async def test_no_call_is_lost_when_an_engine_is_killed(
     await until(fleet.direct.ready, "the engine to be used again")
     after = await ask(fleet.http, fleet.direct.url, protocol, PROMPTS[0])
     assert after.said(right)
+
+
+@pytest.mark.parametrize("protocol", SPLIT)
+@pytest.mark.parametrize("number", range(ROUNDS))
+async def test_no_call_fails_at_all_where_broken_streams_go_on(
+    fleet: Topology, right: dict[str, str], protocol: str, number: int
+) -> None:
+    random = Random(f"{SEED + number}/{protocol}/resumed")
+    victim = fleet.of("decode", protocol)[random.randrange(2)]
+    await until(fleet.resuming.ready, "all engines to be up")
+
+    moment = random.randrange(1, CALLS // 2)
+    answers = await ask_and_kill(fleet, fleet.resuming, victim, moment)
+    try:
+        assert len(answers) == CALLS
+        assert [one for one in answers if not one.said(right)] == []
+    finally:
+        await victim.program.start()
+    await until(fleet.resuming.ready, "the engine to be used again")
