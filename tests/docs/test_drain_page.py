@@ -2,6 +2,8 @@
 
 import re
 
+import pytest
+
 from pdgate.gateway.config.complaints import known_keys
 from pdgate.gateway.config.settings import Settings
 from pdgate.gateway.lifecycle.live import CHANGEABLE
@@ -9,6 +11,8 @@ from pdgate.gateway.lifecycle.reload import part_of
 from tests.docs.pages import DOCS
 
 PAGE = DOCS / "operations" / "drain.md"
+
+pytestmark = pytest.mark.source
 
 
 def test_the_page_names_each_key_that_can_be_changed() -> None:
