@@ -191,7 +191,7 @@ def serve(
         float | None, _option(LIMITS, "Seconds: until no more attempts begin.", "600")
     ] = None,
     health_interval: Annotated[
-        float | None, _option(LIMITS, "Seconds: between health checks.", "2")
+        float | None, _option(LIMITS, "Seconds: between health checks.", "1")
     ] = None,
     health_timeout: Annotated[
         float | None, _option(LIMITS, "Seconds: for a health check.", "2")

@@ -136,7 +136,7 @@ class Health(Section):
         slow_start_seconds: Until an engine that comes back has its full share of the calls.
     """
 
-    interval_seconds: Seconds = 2.0
+    interval_seconds: Seconds = 1.0
     timeout_seconds: Seconds = 2.0
     retry_seconds: Seconds = 0.5
     max_failures: Annotated[int, Field(ge=0, le=WINDOW)] = 3
