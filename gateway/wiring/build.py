@@ -1,0 +1,154 @@
+"""The parts, put together."""
+
+from functools import partial
+from pathlib import Path
+
+from fastapi import FastAPI
+
+from pdgate.cluster.directory import Directory
+from pdgate.forwarders.lives import Lives
+from pdgate.forwarders.ownership import KvLedger
+from pdgate.gateway.admin.dial import Dial
+from pdgate.gateway.admin.drain import routes as drain_routes
+from pdgate.gateway.admin.instances import Drained, nothing_more
+from pdgate.gateway.admin.instances import routes as instance_routes
+from pdgate.gateway.admin.reload import routes as reload_routes
+from pdgate.gateway.admin.routes import routes
+from pdgate.gateway.admin.status import SharedStatus
+from pdgate.gateway.admission.books import AdmissionBooks
+from pdgate.gateway.app import create_app
+from pdgate.gateway.asgi import Front
+from pdgate.gateway.books import Books, Together, registry_of
+from pdgate.gateway.config import Settings
+from pdgate.gateway.config.rules import breaker_limits, total_time_of
+from pdgate.gateway.config.security import engine_access, header_policy
+from pdgate.gateway.config.settings import Disaggregation
+from pdgate.gateway.config.token import read_token
+from pdgate.gateway.debug import RecentCalls, no_headers, path_headers
+from pdgate.gateway.discovery.status import Status
+from pdgate.gateway.engine_metrics.prefill_queue import PrefillQueue
+from pdgate.gateway.health_metrics import HealthMetrics
+from pdgate.gateway.kv_metrics import KvMetrics
+from pdgate.gateway.lifecycle.drain import Drain
+from pdgate.gateway.lifecycle.live import Live
+from pdgate.gateway.lifecycle.reload import Reload
+from pdgate.gateway.security.books import KeyBooks
+from pdgate.gateway.security.cors import Cors, origins_of
+from pdgate.gateway.service import Service
+from pdgate.gateway.verification.watch import Watch
+from pdgate.gateway.wiring import parts
+from pdgate.gateway.wiring.background import running
+from pdgate.gateway.worker_metrics import WorkerMetrics
+from pdgate.scheduling.instances import Instances
+
+
+def build(
+    settings: Settings,
+    metrics_folder: Path | None = None,
+    directory: Directory | None = None,
+    admin_port: int | None = None,
+) -> Front:
+    """The gateway as an ASGI application; it makes no connection before its lifespan begins.
+
+    `metrics_folder` is shared by all workers, where there are several. `directory` is what
+    the settings name unless one is given. `admin_port` is that of the admin listener, if any.
+    """
+    instances = Instances(settings.fleet, breaker_limits(settings.health))
+    scheduler = parts.scheduler_of(settings, instances)
+    headers, access = header_policy(settings), engine_access(settings)
+    upstream = parts.upstream_of(settings, headers, access)
+    ledger, lives = KvLedger(), Lives()
+    execution = parts.execution_of(settings, scheduler, upstream, ledger, lives)
+
+    recent = RecentCalls() if settings.debug_routes else None
+    books = Books(instances, recent, settings.call_log)
+    drain = Drain(
+        lambda: books.in_flight, settings.drain.grace_seconds, settings.drain.notice_seconds
+    )
+    intake = parts.intake_of(settings, headers)
+    door, gate = parts.door_of(settings), parts.gate_of(settings, instances, scheduler)
+    total = total_time_of(settings)
+    service = Service(intake, execution, books, door, gate, drain, instances, total)
+
+    prober = parts.prober_of(settings, instances, access)
+    prober.on_gone = execution.gone
+    feed = parts.feed_of(settings, directory, instances, prober)
+    watch = parts.watch_of(settings, instances, access)
+    dial = parts.dial_of(settings, scheduler, metrics_folder)
+    drained = parts.drained_of(settings, instances, metrics_folder)
+    reload = Reload(settings)
+
+    status = Status(feed) if feed else None
+    redis = SharedStatus(dial) if settings.redis else None
+    collectors = (
+        books,
+        HealthMetrics(instances, drain, reload),
+        KvMetrics(ledger, lives),
+        status,
+        redis,
+        KeyBooks(door) if door else None,
+        AdmissionBooks(gate) if gate else None,
+        watch.report if watch else None,
+    )
+    counted = Together(*(one for one in collectors if one is not None))
+    shared = WorkerMetrics(counted, metrics_folder) if metrics_folder else None
+    jobs = [dial.follow, drained.follow, drain.run]
+    if watch is not None:
+        jobs.append(watch.reader.run)
+    if shared is not None:
+        jobs.append(shared.run)
+
+    notes = {
+        "directory": status,
+        "redis": redis,
+        "prefill_queue": None if watch is None else PrefillQueue(watch.reader),
+    }
+    app = create_app(
+        instances,
+        prober,
+        registry_of(shared or counted),
+        partial(running, upstream, prober, feed, jobs),
+        recent,
+        intake.call_id,
+        {name: note for name, note in notes.items() if note is not None},
+        door,
+        drain,
+    )
+    if settings.admin_token_file:
+        _administer(app, settings, dial, drained, instances, drain, reload, watch)
+    origins = origins_of(settings.cors_origins)
+    cors = Cors(origins) if origins else None
+    others = app if cors is None else cors.around(app)
+    if admin_port is not None:
+        others = parts.listeners_of(settings, others, intake, admin_port)
+    front = Front(
+        service,
+        others,
+        path_headers if settings.debug_headers else no_headers,
+        headers.to_clients,
+        parts.pings_of(settings),
+        reload,
+    )
+    front.admin_port, front.cors = admin_port, cors
+    Live(front, instances, scheduler, execution, upstream, prober, books, dial, feed).register(
+        reload
+    )
+    return front
+
+
+def _administer(
+    app: FastAPI,
+    settings: Settings,
+    dial: Dial[Disaggregation],
+    drained: Dial[Drained],
+    instances: Instances,
+    drain: Drain,
+    reload: Reload,
+    watch: Watch | None,
+) -> None:
+    token = read_token(settings.admin_token_file)
+    app.include_router(routes(dial, token))
+    more = watch.report.of if watch else nothing_more
+    app.include_router(instance_routes(instances, drained, token, more))
+    app.include_router(drain_routes(drain, token))
+    app.include_router(reload_routes(reload, token))

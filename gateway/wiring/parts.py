@@ -1,0 +1,178 @@
+"""Single parts of the gateway, each made of what the settings say of it."""
+
+import time
+from pathlib import Path
+
+from starlette.types import ASGIApp
+
+from pdgate.cluster import etcd
+from pdgate.cluster.directory import Directory
+from pdgate.forwarders.execution import Execution
+from pdgate.forwarders.lives import Lives
+from pdgate.forwarders.ownership import KvLedger
+from pdgate.gateway.admin.bearer import knows
+from pdgate.gateway.admin.board import Board, FileBoard
+from pdgate.gateway.admin.dial import Dial
+from pdgate.gateway.admin.instances import Drained
+from pdgate.gateway.admin.listener import Listeners
+from pdgate.gateway.admission.gate import Gate
+from pdgate.gateway.config import Settings
+from pdgate.gateway.config.api_keys import api_keys
+from pdgate.gateway.config.rules import (
+    retrying_of,
+    rule_of,
+    timeouts_of,
+    timeouts_of_models,
+)
+from pdgate.gateway.config.settings import Disaggregation
+from pdgate.gateway.config.token import read_token
+from pdgate.gateway.discovery.adopt import adopter
+from pdgate.gateway.discovery.feed import Feed
+from pdgate.gateway.discovery.state import State
+from pdgate.gateway.intake import Intake
+from pdgate.gateway.pings import Pings
+from pdgate.gateway.probe import Prober
+from pdgate.gateway.security.door import Door
+from pdgate.gateway.security.engine_access import EngineAccess
+from pdgate.gateway.security.headers import HeaderPolicy
+from pdgate.gateway.upstream.client import HttpUpstream
+from pdgate.gateway.upstream.settings import UpstreamSettings
+from pdgate.gateway.verification.watch import Watch
+from pdgate.gateway.ways import own_fields, ways
+from pdgate.scheduling import policy
+from pdgate.scheduling.admission import Limits
+from pdgate.scheduling.instances import Instances
+from pdgate.scheduling.scheduler import Scheduler
+
+SHARED_KEYS = "pdgate"
+"""In Redis, for all gateways that use the same database."""
+
+
+def scheduler_of(settings: Settings, instances: Instances) -> Scheduler:
+    return Scheduler(
+        instances,
+        prefill=policy.load(settings.prefill_policy),
+        decode=policy.load(settings.decode_policy),
+        plain=policy.load(settings.plain_policy),
+        rule=rule_of(settings.disaggregation),
+    )
+
+
+def upstream_of(settings: Settings, headers: HeaderPolicy, access: EngineAccess) -> HttpUpstream:
+    return HttpUpstream(
+        UpstreamSettings(
+            timeouts=timeouts_of(settings.timeouts),
+            timeouts_of=timeouts_of_models(settings),
+            forwarded=headers.to_engines,
+            tls=access.tls,
+            server_name=access.server_name,
+            authorization=access.authorization,
+        )
+    )
+
+
+def execution_of(
+    settings: Settings,
+    scheduler: Scheduler,
+    upstream: HttpUpstream,
+    ledger: KvLedger,
+    lives: Lives,
+) -> Execution:
+    return Execution(
+        scheduler,
+        ways(settings),
+        upstream,
+        retrying=retrying_of(settings),
+        ledger=ledger,
+        lives=lives,
+        max_resumes=settings.max_attempts if settings.resume else 0,
+    )
+
+
+def intake_of(settings: Settings, headers: HeaderPolicy) -> Intake:
+    return Intake(
+        settings.max_body_bytes,
+        settings.trust_client_kv_params,
+        headers.to_engines,
+        own_fields(settings),
+    )
+
+
+def prober_of(settings: Settings, instances: Instances, access: EngineAccess) -> Prober:
+    health = settings.health
+    return Prober(
+        instances, health.interval_seconds, health.timeout_seconds, health.retry_seconds, access
+    )
+
+
+def feed_of(
+    settings: Settings, directory: Directory | None, instances: Instances, prober: Prober
+) -> Feed | None:
+    if directory is None and settings.etcd:
+        directory = etcd.opened(settings.etcd, settings.etcd_user_file, settings.etcd_ca_file)
+    if directory is None:
+        return None
+    state = State(Path(settings.state_dir)) if settings.state_dir else None
+    return Feed(directory, instances, prober, adopter(settings), time.monotonic, state)
+
+
+def gate_of(settings: Settings, instances: Instances, scheduler: Scheduler) -> Gate | None:
+    """None where nothing is limited."""
+    limits = Limits(**settings.admission.model_dump()).shared_by(settings.listen.workers)
+    if not limits.any:
+        return None
+    gate = Gate(limits, instances)
+    scheduler.freed = gate.look
+    return gate
+
+
+def listeners_of(settings: Settings, app: ASGIApp, intake: Intake, admin_port: int) -> ASGIApp:
+    check = knows(read_token(settings.admin_token_file))
+    both = settings.metrics_on == "both"
+    return Listeners(app, admin_port, check, intake.call_id, metrics_on_main=both)
+
+
+def door_of(settings: Settings) -> Door | None:
+    """None where no keys are asked for."""
+    keys = api_keys(settings.api_keys, settings.api_keys_file)
+    return Door(keys, settings.listen.workers) if keys else None
+
+
+def watch_of(settings: Settings, instances: Instances, access: EngineAccess) -> Watch | None:
+    given = settings.engine_metrics
+    if not given.interval_seconds:
+        return None
+    return Watch(instances, given.interval_seconds, given.timeout_seconds, time.monotonic, access)
+
+
+def dial_of(settings: Settings, scheduler: Scheduler, folder: Path | None) -> Dial[Disaggregation]:
+    def apply(section: Disaggregation) -> None:
+        scheduler.rule = rule_of(section)
+
+    return Dial(settings.disaggregation, apply, board_of(settings, folder, "disaggregation"))
+
+
+def drained_of(settings: Settings, instances: Instances, folder: Path | None) -> Dial[Drained]:
+    return Dial(
+        Drained(),
+        lambda said: instances.drain(said.instances),
+        board_of(settings, folder, "drained"),
+        name="drained instances",
+    )
+
+
+def pings_of(settings: Settings) -> Pings | None:
+    seconds = settings.timeouts.ping_seconds
+    return Pings(seconds) if seconds else None
+
+
+def board_of(settings: Settings, folder: Path | None, name: str) -> Board | None:
+    """`folder` is shared by the workers of this gateway, where there are several."""
+    if settings.redis:
+        # Only who asks for Redis needs its package.
+        from pdgate.gateway.admin.redis_board import RedisBoard
+
+        return RedisBoard(settings.redis, f"{SHARED_KEYS}:{name}")
+    if folder is not None and settings.admin_token_file:
+        return FileBoard(folder / f"{name}.pinned")
+    return None
