@@ -1,4 +1,4 @@
-"""The FastAPI application: everything but the hot POSTs, which asgi.py takes before it.
+"""The FastAPI application: everything but the hot POSTs, which the front end takes before it.
 
 They are declared here all the same, so that the OpenAPI schema names them and a wrong
 method is answered 405.

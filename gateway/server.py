@@ -11,11 +11,11 @@ from tempfile import TemporaryDirectory
 
 import uvicorn
 
-from pdgate.gateway import hot_protocol
-from pdgate.gateway.asgi import Front
-from pdgate.gateway.bounded_http import BoundedHttp
 from pdgate.gateway.config import Settings
 from pdgate.gateway.config.instances import host_and_port
+from pdgate.gateway.front import hot_protocol
+from pdgate.gateway.front.asgi import Front
+from pdgate.gateway.front.bounded_http import BoundedHttp
 from pdgate.gateway.lifecycle.signals import take_over
 from pdgate.gateway.lifecycle.source import Source
 from pdgate.gateway.lifecycle.workers import PARENT_VARIABLE, Workers, tell_the_others

@@ -17,9 +17,9 @@ from pdgate.forwarders.record import Record
 from pdgate.gateway import errors
 from pdgate.gateway.admission.gate import Gate
 from pdgate.gateway.admission.urgency import urgency
-from pdgate.gateway.books import Books
 from pdgate.gateway.intake import Intake
 from pdgate.gateway.lifecycle.drain import Drain
+from pdgate.gateway.metrics.books import Books
 from pdgate.gateway.security.addresses import without_addresses
 from pdgate.gateway.security.door import Door, Holder
 from pdgate.gateway.total_time import TotalTime

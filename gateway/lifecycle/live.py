@@ -9,8 +9,6 @@ from functools import partial
 
 from pdgate.forwarders.execution import Execution
 from pdgate.gateway.admin.dial import Dial
-from pdgate.gateway.asgi import Front
-from pdgate.gateway.books import Books
 from pdgate.gateway.config.api_keys import api_keys
 from pdgate.gateway.config.complaints import ConfigError
 from pdgate.gateway.config.rules import (
@@ -24,8 +22,10 @@ from pdgate.gateway.config.settings import Disaggregation, Settings
 from pdgate.gateway.debug import no_headers, path_headers
 from pdgate.gateway.discovery.adopt import adopter
 from pdgate.gateway.discovery.feed import Feed
+from pdgate.gateway.front.asgi import Front
+from pdgate.gateway.front.pings import Pings
 from pdgate.gateway.lifecycle.reload import Change, Reload
-from pdgate.gateway.pings import Pings
+from pdgate.gateway.metrics.books import Books
 from pdgate.gateway.probe import Prober
 from pdgate.gateway.upstream.client import HttpUpstream
 from pdgate.gateway.ways import own_fields, ways

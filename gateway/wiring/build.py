@@ -17,8 +17,6 @@ from pdgate.gateway.admin.routes import routes
 from pdgate.gateway.admin.status import SharedStatus
 from pdgate.gateway.admission.books import AdmissionBooks
 from pdgate.gateway.app import create_app
-from pdgate.gateway.asgi import Front
-from pdgate.gateway.books import Books, Together, registry_of
 from pdgate.gateway.config import Settings
 from pdgate.gateway.config.rules import breaker_limits, total_time_of
 from pdgate.gateway.config.security import engine_access, header_policy
@@ -27,18 +25,20 @@ from pdgate.gateway.config.token import read_token
 from pdgate.gateway.debug import RecentCalls, no_headers, path_headers
 from pdgate.gateway.discovery.status import Status
 from pdgate.gateway.engine_metrics.prefill_queue import PrefillQueue
-from pdgate.gateway.health_metrics import HealthMetrics
-from pdgate.gateway.kv_metrics import KvMetrics
+from pdgate.gateway.front.asgi import Front
 from pdgate.gateway.lifecycle.drain import Drain
 from pdgate.gateway.lifecycle.live import Live
 from pdgate.gateway.lifecycle.reload import Reload
+from pdgate.gateway.metrics.books import Books, Together, registry_of
+from pdgate.gateway.metrics.health import HealthMetrics
+from pdgate.gateway.metrics.kv import KvMetrics
+from pdgate.gateway.metrics.workers import WorkerMetrics
 from pdgate.gateway.security.books import KeyBooks
 from pdgate.gateway.security.cors import Cors, origins_of
 from pdgate.gateway.service import Service
 from pdgate.gateway.verification.watch import Watch
 from pdgate.gateway.wiring import parts
 from pdgate.gateway.wiring.background import running
-from pdgate.gateway.worker_metrics import WorkerMetrics
 from pdgate.scheduling.instances import Instances
 
 

@@ -29,8 +29,8 @@ from pdgate.gateway.config.token import read_token
 from pdgate.gateway.discovery.adopt import adopter
 from pdgate.gateway.discovery.feed import Feed
 from pdgate.gateway.discovery.state import State
+from pdgate.gateway.front.pings import Pings
 from pdgate.gateway.intake import Intake
-from pdgate.gateway.pings import Pings
 from pdgate.gateway.probe import Prober
 from pdgate.gateway.security.door import Door
 from pdgate.gateway.security.engine_access import EngineAccess

@@ -16,7 +16,6 @@ from pdgate.gateway.admin.dial import Dial
 from pdgate.gateway.admin.status import SharedStatus
 from pdgate.gateway.admission.books import AdmissionBooks
 from pdgate.gateway.admission.gate import Gate
-from pdgate.gateway.books import SECONDS, Books, Together, registry_of
 from pdgate.gateway.config import Settings
 from pdgate.gateway.config.settings import Disaggregation
 from pdgate.gateway.discovery.adopt import adopter
@@ -25,10 +24,11 @@ from pdgate.gateway.discovery.status import Status
 from pdgate.gateway.engine_metrics.counters import Counters
 from pdgate.gateway.engine_metrics.page import Page
 from pdgate.gateway.engine_metrics.reader import Reading
-from pdgate.gateway.health_metrics import HealthMetrics
-from pdgate.gateway.kv_metrics import KvMetrics
 from pdgate.gateway.lifecycle.drain import Drain
 from pdgate.gateway.lifecycle.reload import Reload
+from pdgate.gateway.metrics.books import SECONDS, Books, Together, registry_of
+from pdgate.gateway.metrics.health import HealthMetrics
+from pdgate.gateway.metrics.kv import KvMetrics
 from pdgate.gateway.probe import Prober
 from pdgate.gateway.security.books import KeyBooks
 from pdgate.gateway.security.door import Door

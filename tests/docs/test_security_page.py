@@ -2,7 +2,7 @@
 
 import pytest
 
-from pdgate.gateway.bounded_http import HEAD_SECONDS, MAX_HEAD_BYTES, MAX_HEADERS
+from pdgate.gateway.front.bounded_http import HEAD_SECONDS, MAX_HEAD_BYTES, MAX_HEADERS
 from pdgate.gateway.intake import HOLDERS
 from pdgate.gateway.security.addresses import IN_PLACE
 from pdgate.gateway.upstream.settings import FORWARDED

@@ -18,11 +18,11 @@ from pdgate.forwarders.attempt import Deliver
 from pdgate.forwarders.base import Answer, Sink
 from pdgate.forwarders.execution import Execution
 from pdgate.forwarders.record import Record
-from pdgate.gateway.asgi import Front
-from pdgate.gateway.books import Books
 from pdgate.gateway.debug import no_headers
-from pdgate.gateway.hot_protocol import HotProtocol
+from pdgate.gateway.front.asgi import Front
+from pdgate.gateway.front.hot_protocol import HotProtocol
 from pdgate.gateway.intake import Intake
+from pdgate.gateway.metrics.books import Books
 from pdgate.gateway.service import Service
 from pdgate.protocols.call import Call, Headers
 from tests.fuzzing.cutting import cut

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 import pytest
 import uvloop
 
-from pdgate.gateway.bounded_http import BoundedHttp
-from pdgate.gateway.hot_protocol import HotProtocol
+from pdgate.gateway.front.bounded_http import BoundedHttp
+from pdgate.gateway.front.hot_protocol import HotProtocol
 from tests.support import fleet
 
 

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from pdgate.gateway import bounded_http
-from pdgate.gateway.bounded_http import MAX_HEAD_BYTES, MAX_HEADERS
+from pdgate.gateway.front import bounded_http
+from pdgate.gateway.front.bounded_http import MAX_HEAD_BYTES, MAX_HEADERS
 from pdgate.protocols.call import CHAT
 from pdgate.protocols.instance import Role
 from tests.support.fleet import (

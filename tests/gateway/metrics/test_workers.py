@@ -11,8 +11,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
-from pdgate.gateway.books import registry_of
-from pdgate.gateway.worker_metrics import WRITE_SECONDS, WorkerMetrics
+from pdgate.gateway.metrics.books import registry_of
+from pdgate.gateway.metrics.workers import WRITE_SECONDS, WorkerMetrics
 
 Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
 

@@ -16,10 +16,10 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from pdgate.gateway import errors
-from pdgate.gateway.asgi import Front
-from pdgate.gateway.bounded_http import BoundedHttp
-from pdgate.gateway.head_lines import CLOSE, head_lines
-from pdgate.gateway.hot_cycle import HotCycle
+from pdgate.gateway.front.asgi import Front
+from pdgate.gateway.front.bounded_http import BoundedHttp
+from pdgate.gateway.front.head_lines import CLOSE, head_lines
+from pdgate.gateway.front.hot_cycle import HotCycle
 from pdgate.gateway.intake import HOT_PATHS
 from pdgate.protocols.errors import BadRequest
 

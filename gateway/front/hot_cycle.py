@@ -11,10 +11,10 @@ from typing import Any, Protocol
 from pdgate.forwarders.base import Answer
 from pdgate.forwarders.record import Record
 from pdgate.gateway import errors
-from pdgate.gateway.answer_head import answer_head, streams
-from pdgate.gateway.asgi import LINGER_SECONDS, Front
-from pdgate.gateway.head_lines import CLOSE, head_lines
-from pdgate.gateway.pings import PING
+from pdgate.gateway.front.answer_head import answer_head, streams
+from pdgate.gateway.front.asgi import LINGER_SECONDS, Front
+from pdgate.gateway.front.head_lines import CLOSE, head_lines
+from pdgate.gateway.front.pings import PING
 from pdgate.gateway.security.door import Holder
 from pdgate.protocols import sse
 from pdgate.protocols.call import Headers

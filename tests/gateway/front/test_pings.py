@@ -6,7 +6,7 @@ from contextlib import suppress
 import pytest
 
 from pdgate.gateway.config.settings import Timeouts
-from pdgate.gateway.pings import PING
+from pdgate.gateway.front.pings import PING
 from pdgate.protocols.instance import Role
 from tests.support.fleet import (
     JSON_TYPE,

@@ -13,11 +13,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from pdgate.forwarders.base import Answer
 from pdgate.forwarders.record import Record
 from pdgate.gateway import errors
-from pdgate.gateway.answer_head import answer_head, streams
 from pdgate.gateway.debug import DebugHeaders
+from pdgate.gateway.front.answer_head import answer_head, streams
+from pdgate.gateway.front.pings import PING, Pings
 from pdgate.gateway.intake import HOT_PATHS
 from pdgate.gateway.lifecycle.reload import Reload
-from pdgate.gateway.pings import PING, Pings
 from pdgate.gateway.security.cors import Cors
 from pdgate.gateway.service import Service
 from pdgate.protocols import sse

@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from pdgate.gateway import errors
-from pdgate.gateway.head_lines import CLOSE, head_lines
+from pdgate.gateway.front.head_lines import CLOSE, head_lines
 from pdgate.protocols.call import Headers
 from pdgate.protocols.errors import BadRequest, GatewayError, HeadTooLarge
 
