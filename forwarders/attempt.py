@@ -17,7 +17,7 @@ from pdgate.forwarders.tried import Tried
 from pdgate.forwarders.watched import Watched
 from pdgate.protocols import openai
 from pdgate.protocols.call import Call, Json
-from pdgate.protocols.errors import EngineGaveUp, NoInstance
+from pdgate.protocols.errors import EngineGaveUp, EngineTooSlow, KvExpired, NoInstance
 from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.watch import Watch
 
@@ -142,19 +142,32 @@ class Attempt:
         record, kv = self.record, self.kv
         if kv is not None:
             kv.ask_decode(leg.to.id, record.clock())
+        within = None
+        if loads and kv is not None:
+            within = kv.seconds_to_begin(record.clock(), streams=self.call.streams)
         with record.leg(role, leg.to, self._report) as noted:
-            async with self._upstream.open(leg, self.call, loads=loads) as opened:
-                answer = opened if merging is None else merging.of(opened)
-                await good_start(answer, leg, self.call)
-                noted.first_byte = record.clock()
-                if kv is not None:
-                    kv.decode_began(noted.first_byte, streams=self.call.streams)
-                record.handed_over = record.path == DISAGGREGATED
-                if record.handed_over:
-                    self._engines.handed_over(leg.to)
-                # Any other answer begins when it is whole, which says nothing of the prompt.
-                if self.call.streams:
-                    watch = begun(noted.first_byte - noted.started)
-                    if watch is not None:
-                        answer = Watched(answer, watch, record.clock)
-                await (deliver or self.deliver)(answer, record)
+            try:
+                opening = self._upstream.open(leg, self.call, loads=loads, within=within)
+                async with opening as opened:
+                    answer = opened if merging is None else merging.of(opened)
+                    await good_start(answer, leg, self.call)
+                    noted.first_byte = record.clock()
+                    if kv is not None:
+                        kv.decode_began(noted.first_byte, streams=self.call.streams)
+                    record.handed_over = record.path == DISAGGREGATED
+                    if record.handed_over:
+                        self._engines.handed_over(leg.to)
+                    # Any other answer begins when it is whole, which says nothing of the prompt.
+                    if self.call.streams:
+                        watch = begun(noted.first_byte - noted.started)
+                        if watch is not None:
+                            answer = Watched(answer, watch, record.clock)
+                    await (deliver or self.deliver)(answer, record)
+            except EngineTooSlow as error:
+                waited = record.clock() - noted.started
+                if within is None or noted.first_byte is not None or waited < within:
+                    raise
+                raise KvExpired(
+                    "the decode engine did not begin while the prefill engine kept the KV",
+                    at=leg.to.id,
+                ) from error

@@ -290,11 +290,12 @@ class Upstream(Protocol):
         """The whole JSON answer of a leg, its values still raw."""
 
     def open(
-        self, leg: Leg, call: Call, *, loads: bool = False
+        self, leg: Leg, call: Call, *, loads: bool = False, within: float | None = None
     ) -> AbstractAsyncContextManager[Answer]:
         """An answer with a good status. Leaving the block before its end closes the connection.
 
         `loads`: prefill has read the prompt, so that it has only to take the KV over.
+        `within`: seconds in which the first byte must be here, if that is less than it may take.
         """
 
 

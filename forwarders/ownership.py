@@ -26,6 +26,9 @@ from pdgate.protocols.errors import EngineRefused, EngineRejected, KvExpired
 SAFE_SHARE = 0.8
 """Of a lease. Prefill's clock started before its answer was here, and decode needs time too."""
 
+BEGIN_SHARE = 0.9
+"""Of a lease, within which decode should have begun."""
+
 
 class Late(Enum):
     """What decode does with KV that prefill may have dropped by then."""
@@ -165,6 +168,18 @@ class Ownership:
         self._decode = decode
         if self.state is KvState.HELD:
             self.state = KvState.HANDED_OVER
+
+    def seconds_to_begin(self, now: float, *, streams: bool) -> float | None:
+        """Within which decode should have begun; None if it may take as long as it likes.
+
+        A decode engine that would read another prompt's KV is left before it can: it would keep
+        what it has read in its prefix cache, too, under this prompt's name. Only streams begin
+        when decode does.
+        """
+        rules, held = self._rules, self.state is KvState.HANDED_OVER
+        if not held or not streams or rules.late is not Late.ANSWERS_WRONG:
+            return None
+        return max(0.0, self._held_since + rules.lease_seconds * BEGIN_SHARE - now)
 
     def decode_refused(self) -> None:
         """Nothing reached it, so what it was told of is still good for another one."""

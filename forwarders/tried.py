@@ -8,7 +8,13 @@ A call on which two engines fail in the same way would fail on a third one as we
 it: it is the call, not they (`broken`).
 """
 
-from pdgate.protocols.errors import EngineFailed, EngineRefused, EngineTooSlow, GatewayError
+from pdgate.protocols.errors import (
+    EngineFailed,
+    EngineRefused,
+    EngineTooSlow,
+    GatewayError,
+    KvExpired,
+)
 
 CHANCES = 2
 
@@ -37,7 +43,10 @@ class Tried:
         self.first_cause = self.first_cause or error
         if not error.at:
             return
-        final = isinstance(error, EngineRefused | EngineTooSlow)
+        # That it came too late for this KV does not say that it would for another.
+        final = isinstance(error, EngineRefused | EngineTooSlow) and not isinstance(
+            error, KvExpired
+        )
         self._add(error.at, CHANCES if final else 1)
         if final or not prefill:
             self.unfit.add(error.at)

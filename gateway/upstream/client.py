@@ -71,7 +71,9 @@ class HttpUpstream:
             message = f"{naming(engine)} answered with something that is not a JSON object"
             raise EngineFailed(message, at=engine.id) from None
 
-    def open(self, leg: Leg, call: Call, *, loads: bool = False) -> "Opening":
+    def open(
+        self, leg: Leg, call: Call, *, loads: bool = False, within: float | None = None
+    ) -> "Opening":
         """An answer with a good status. Leaving the block before its end closes the connection."""
         times = self._times(call)
         if loads:
@@ -80,6 +82,8 @@ class HttpUpstream:
             seconds = times.prefill_seconds
         else:
             seconds = times.first_byte_seconds
+        if within is not None and (seconds is None or within < seconds):
+            seconds = within
         return Opening(self, leg, call, seconds, times.idle_seconds)
 
     def _times(self, call: Call) -> Timeouts:

@@ -2,11 +2,19 @@
 
 import asyncio
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 
-from pdgate.forwarders.base import Mode
-from pdgate.protocols.errors import EngineFailed, EngineRefused, EngineRejected, KvExpired
+from pdgate.forwarders.base import Leg, Mode
+from pdgate.protocols.call import Call, value
+from pdgate.protocols.errors import (
+    EngineFailed,
+    EngineRefused,
+    EngineRejected,
+    EngineTooSlow,
+    KvExpired,
+)
 from pdgate.protocols.instance import Instance
 from tests.support.answers import opening, piece, prefilled
 from tests.support.scripted import (
@@ -166,16 +174,46 @@ async def test_a_decode_in_time_or_of_an_unknown_time_is(seconds: float, stream:
     assert crossing.called[0].record.expired == 0
 
 
-async def test_without_another_decode_the_client_is_told() -> None:
+async def test_the_only_decode_is_asked_again_and_shares_no_cache_with_what_it_read() -> None:
+    """It keeps what it read too late under the prompt's hash, which cache_salt is a part of."""
     begins, clock = asyncio.Event(), Clock()
-    engines = Scripted(p0=prefilled(), d0=[begins, *OK])
+    engines = Scripted(p0=prefilled(), d0=Turns([begins, *OK], OK))
     crossing = Crossing(engines, P0, D0, clock=clock)
-    asking = asyncio.create_task(crossing.ask(chat()))
+    asking = asyncio.create_task(crossing.ask(chat(cache_salt="own")))
     await engines.waits("d0").wait()
     clock.now = 31.0
     begins.set()
 
-    assert isinstance((await asking).error, KvExpired)
+    assert (await asking).body == OK[0]
+
+    assert engines.visits == ["p0", "d0", "p0", "d0"]
+    salts = [value(leg.body, "cache_salt") for leg, _ in engines.sent]
+    assert salts[:2] == ["own", "own"]
+    assert salts[2] == salts[3] != "own"
+    assert salts[2].startswith("own-")
+
+
+async def test_a_decode_that_does_not_begin_is_left_before_the_lease_is_over() -> None:
+    """So it reads nothing that is another prompt's, and keeps nothing of it."""
+    clock = Clock()
+    engines = Scripted(p0=prefilled(), d0=Turns(EngineTooSlow("nothing came", at="d0"), OK))
+    limits: list[float] = []
+    opened = engines.open
+
+    def open_(leg: Leg, call: Call, *, loads: bool = False, within: float | None = None) -> Any:
+        if within is not None:
+            limits.append(within)
+            clock.now += within if len(limits) == 1 else 0.0
+        return opened(leg, call, loads=loads, within=within)
+
+    engines.open = open_  # type: ignore[method-assign]
+    crossing = Crossing(engines, P0, D0, clock=clock)
+
+    told = await crossing.ask(chat())
+
+    assert told.body == OK[0]
+    assert limits[0] == pytest.approx(27.0)
+    assert told.record.expired == 1
 
 
 async def test_the_lease_is_what_the_operator_says() -> None:

@@ -123,7 +123,9 @@ class Scripted:
             return parse_object(await collected.body())
 
     @asynccontextmanager
-    async def open(self, leg: Leg, call: Call, *, loads: bool = False) -> AsyncIterator[Answer]:
+    async def open(
+        self, leg: Leg, call: Call, *, loads: bool = False, within: float | None = None
+    ) -> AsyncIterator[Answer]:
         self.sent.append((leg, call.attempt_id))
         steps = await self._head(leg)
         answer = ScriptedAnswer(leg, self._waiting[leg.to.id])

@@ -12,7 +12,7 @@ import pytest
 from tests.end_to_end.vllm.asking import client, complete, prompt
 from tests.end_to_end.vllm.engines import NIXL, Engine, Pair
 from tests.end_to_end.vllm.gateway import Gateway
-from tests.end_to_end.vllm.metrics import held_share, settles
+from tests.end_to_end.vllm.metrics import metric, settles
 from tests.support.freezing import freeze, thaw
 
 LEASE_SECONDS = 30
@@ -33,11 +33,16 @@ def frozen(engine: Engine) -> Iterator[None]:
         thaw(engine.process.pid)
 
 
+def expired(engine: Engine) -> float:
+    """Prompts whose KV nobody fetched in time."""
+    return metric(engine, "vllm:nixl_num_kv_expired_reqs_total")
+
+
 @pytest.mark.parametrize("pair", [NIXL], indirect=True, ids=lambda it: it.name)
 def test_a_decode_that_takes_a_call_after_the_lease_gives_no_wrong_token(
     alone: Engine, pair: Pair, gateway: Gateway
 ) -> None:
-    asked = prompt(200, f"late {gateway.mode}")
+    asked, before = prompt(200, f"late {gateway.mode}"), expired(pair.prefill)
     with (
         ThreadPoolExecutor(1) as elsewhere,
         client(gateway.url) as ours,
@@ -46,8 +51,7 @@ def test_a_decode_that_takes_a_call_after_the_lease_gives_no_wrong_token(
     ):
         with frozen(pair.decode):
             answering = elsewhere.submit(complete, ours, asked, stream=True)
-            assert settles(lambda: held_share(pair.prefill) > 0)
-            assert settles(lambda: held_share(pair.prefill) == 0, LEASE_SECONDS + 15)
+            assert settles(lambda: expired(pair.prefill) > before, LEASE_SECONDS + 15)
             for number in range(OTHERS):
                 other = prompt(OTHERS_TOKENS, f"over it {gateway.mode} {number}")
                 complete(prefill, other, max_tokens=1)
@@ -55,5 +59,5 @@ def test_a_decode_that_takes_a_call_after_the_lease_gives_no_wrong_token(
 
         assert said.answer == complete(reference, asked, stream=True).answer
     record = gateway.record(said.call_id)
-    assert len(record["attempts"]) == 2
+    assert len(record["attempts"]) > 1
     assert record["attempts"][0]["legs"][-1]["outcome"] == "kv_expired"
