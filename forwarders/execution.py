@@ -35,7 +35,6 @@ from pdgate.forwarders.splitting import decide
 from pdgate.forwarders.tried import Tried
 from pdgate.protocols import request_id
 from pdgate.protocols.call import Call
-from pdgate.protocols.dialects import nixl
 from pdgate.protocols.errors import (
     EngineFailed,
     EngineRefused,
@@ -125,8 +124,8 @@ class Execution:
                     call = resuming.next(error, attempt)
                 else:
                     self._retry(error, attempt)
-                    if isinstance(error, KvExpired):
-                        call = nixl.apart(call, request_id.attempt(call.id))
+                    if isinstance(error, KvExpired) and attempt.kv is not None:
+                        call = attempt.kv.apart(call, request_id.attempt(call.id))
             call = record.call = call.retried(request_id.attempt(call.id))
 
     def _retry(self, error: GatewayError, failed: Attempt) -> None:

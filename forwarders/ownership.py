@@ -21,6 +21,7 @@ from heapq import heapify, heappop, heappush
 from math import inf
 from time import monotonic
 
+from pdgate.protocols.call import Call
 from pdgate.protocols.errors import EngineRefused, EngineRejected, KvExpired
 
 SAFE_SHARE = 0.8
@@ -52,6 +53,8 @@ class KvRules:
         decode_renews: Decode prolongs the lease while it has not read, so that what it leaves
             behind when it dies is kept for a lease from then on.
         safe_share: Of the lease, within which decode may be asked.
+        apart: Makes of a call whose KV was late, and of a new word, one that decode does not
+            take for one that it has KV of; None where it keeps nothing that was late.
     """
 
     lease_seconds: float = inf
@@ -59,6 +62,7 @@ class KvRules:
     decode_frees: bool = False
     decode_renews: bool = False
     safe_share: float = SAFE_SHARE
+    apart: Callable[[Call, str], Call] | None = None
 
     @property
     def keeps(self) -> bool:
@@ -180,6 +184,10 @@ class Ownership:
         if not held or not streams or rules.late is not Late.ANSWERS_WRONG:
             return None
         return max(0.0, self._held_since + rules.lease_seconds * BEGIN_SHARE - now)
+
+    def apart(self, call: Call, word: str) -> Call:
+        """What to ask next, now that the KV was late."""
+        return call if self._rules.apart is None else self._rules.apart(call, word)
 
     def decode_refused(self) -> None:
         """Nothing reached it, so what it was told of is still good for another one."""

@@ -21,18 +21,11 @@ from pdgate.forwarders.ownership import (
     Ownership,
 )
 from pdgate.protocols.errors import EngineFailed, EngineRefused, EngineRejected, KvExpired
+from tests.support.clock import Clock
 
 NIXL = KvRules(30.0, Late.ANSWERS_WRONG, decode_frees=True, decode_renews=True)
 KVT = KvRules(30.0)
 REJECTED = EngineRejected(400, (), b"")
-
-
-@dataclass
-class Clock:
-    now: float = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def held(rules: KvRules, clock: Clock) -> tuple[Ownership, KvLedger]:

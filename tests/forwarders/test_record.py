@@ -7,15 +7,8 @@ from pdgate.forwarders.record import Record
 from pdgate.protocols.errors import EngineFailed, EngineRejected
 from pdgate.protocols.instance import Role
 from tests.support.answers import piece, prefilled, whole
+from tests.support.clock import Clock
 from tests.support.scripted import D0, D1, P0, After, Crossing, Scripted, Told, chat
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.seconds = 100.0
-
-    def __call__(self) -> float:
-        return self.seconds
 
 
 async def step(
@@ -24,13 +17,13 @@ async def step(
     """Lets an engine take that long."""
     await engines.waits(engine).wait()
     engines.waits(engine).clear()
-    clock.seconds += seconds
+    clock.now += seconds
     gate.set()
 
 
 async def timed_call() -> tuple[Told, Clock]:
     """Prefill takes 2 s, decode's first byte 0.5 s, the rest 4 s."""
-    clock, gates = Clock(), [asyncio.Event() for _ in range(3)]
+    clock, gates = Clock(100.0), [asyncio.Event() for _ in range(3)]
     engines = Scripted(
         p0=After(gates[0], prefilled()),
         d0=[gates[1], piece("a"), gates[2], piece("b")],
@@ -59,12 +52,12 @@ async def test_each_stage_has_its_time() -> None:
 
 
 def test_the_time_to_choose_is_that_of_the_last_attempt() -> None:
-    clock = Clock()
+    clock = Clock(100.0)
     record = Record(chat(), clock)
     for record.attempts, choosing_seconds in ((1, 1.0), (2, 0.5)):
-        clock.seconds += choosing_seconds
+        clock.now += choosing_seconds
         with record.leg(Role.PREFILL, P0, lambda *_: None):
-            clock.seconds += 7
+            clock.now += 7
 
     assert record.stages_ms() == {"choose": 500.0, "prefill": 7000.0}
 
@@ -167,11 +160,11 @@ async def test_a_call_that_runs_has_no_end_yet() -> None:
 
 def test_a_call_ends_once() -> None:
     """What happened first is what the client saw."""
-    clock = Clock()
+    clock = Clock(100.0)
     record = Record(chat(), clock)
-    clock.seconds += 1
+    clock.now += 1
     record.end("client_gone", 499)
-    clock.seconds += 1
+    clock.now += 1
     record.end("ok", 200)
 
     assert (record.outcome, record.status, record.ended) == ("client_gone", 499, 101.0)

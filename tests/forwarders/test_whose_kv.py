@@ -1,7 +1,7 @@
 """Whatever a call runs into, its KV is delivered, let go of, or counted as stranded where it is."""
 
 import asyncio
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,6 +17,7 @@ from pdgate.protocols.errors import (
 )
 from pdgate.protocols.instance import Instance
 from tests.support.answers import opening, piece, prefilled
+from tests.support.clock import Clock
 from tests.support.scripted import (
     D0,
     D1,
@@ -32,14 +33,6 @@ from tests.support.scripted import (
 )
 
 OK = [b"data: fine\n\n"]
-
-
-@dataclass
-class Clock:
-    now: float = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def of(protocol: str, generation: str = "") -> tuple[Instance, Instance]:
@@ -193,7 +186,9 @@ async def test_the_only_decode_is_asked_again_and_shares_no_cache_with_what_it_r
     assert salts[2].startswith("own-")
 
 
-async def test_a_decode_that_does_not_begin_is_left_before_the_lease_is_over() -> None:
+async def test_a_decode_that_does_not_begin_is_left_before_the_lease_is_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """So it reads nothing that is another prompt's, and keeps nothing of it."""
     clock = Clock()
     engines = Scripted(p0=prefilled(), d0=Turns(EngineTooSlow("nothing came", at="d0"), OK))
@@ -206,7 +201,7 @@ async def test_a_decode_that_does_not_begin_is_left_before_the_lease_is_over() -
             clock.now += within if len(limits) == 1 else 0.0
         return opened(leg, call, loads=loads, within=within)
 
-    engines.open = open_  # type: ignore[method-assign]
+    monkeypatch.setattr(engines, "open", open_)
     crossing = Crossing(engines, P0, D0, clock=clock)
 
     told = await crossing.ask(chat())

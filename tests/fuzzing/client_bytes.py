@@ -103,14 +103,22 @@ def _read_as_a_client(written: bytes) -> None:
 def _no_surprises() -> Iterator[list[str]]:
     """What went wrong in a place that nobody hears of, but the log."""
     found: list[str] = []
-    handler = logging.Handler(logging.ERROR)
-    handler.emit = lambda record: found.append(record.getMessage())  # type: ignore[method-assign]
+    handler = _Noting(found)
     _loop.set_exception_handler(lambda _, context: found.append(repr(context)))
     logging.getLogger().addHandler(handler)
     try:
         yield found
     finally:
         logging.getLogger().removeHandler(handler)
+
+
+class _Noting(logging.Handler):
+    def __init__(self, found: list[str]) -> None:
+        super().__init__(logging.ERROR)
+        self._found = found
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._found.append(record.getMessage())
 
 
 class _Wire(asyncio.Transport):

@@ -3,18 +3,11 @@
 from pdgate.cluster.queue.memory import MemoryQueue
 from pdgate.cluster.queue.settings import QueueSettings
 from tests.cluster.queue.items import item, taken
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.support.clock import Clock
 
 
 def test_holding_starts_the_wait_for_a_silent_worker_anew() -> None:
-    clock = Clock()
+    clock = Clock(1000.0)
     queue = MemoryQueue(QueueSettings("memory://it", redeliver_seconds=10), clock)
     queue.put(item("x"))
     delivery = taken(queue, "a")
@@ -28,7 +21,7 @@ def test_holding_starts_the_wait_for_a_silent_worker_anew() -> None:
 
 
 def test_the_oldest_items_age_is_told() -> None:
-    clock = Clock()
+    clock = Clock(1000.0)
     queue = MemoryQueue(QueueSettings("memory://it"), clock)
     queue.put(item("x"))
     clock.now += 5

@@ -6,7 +6,7 @@ from contextlib import suppress
 import pytest
 
 from pdgate.gateway.config.settings import Timeouts
-from pdgate.gateway.front.pings import PING
+from pdgate.gateway.front.pings import PING, Pings
 from pdgate.protocols.instance import Role
 from tests.support.fleet import (
     JSON_TYPE,
@@ -79,16 +79,28 @@ async def test_an_answer_that_is_no_stream_gets_no_comments() -> None:
         assert (await asking).content == body
 
 
-async def test_a_client_that_leaves_is_watched_no_more() -> None:
-    decode = Held()
-    engines = Engine(Role.PREFILL), Engine(Role.DECODE, decode)
-    async with gateway_of(*engines, timeouts=OFTEN) as gateway, asyncio.timeout(PATIENCE_SECONDS):
-        reader, writer = await gateway.wire()
-        writer.write(ask(stream=True))
-        call = await decode.next()
-        await call.peer.send(STREAM_HEAD + chunk(EVENT))
-        await reader.readuntil(chunk(PING))
+class Silent:
+    """A stream that says nothing; `twice` is set when that was noticed so often."""
 
-        writer.close()
+    seen = False
 
-        await call.left
+    def __init__(self) -> None:
+        self.times = 0
+        self.twice = asyncio.Event()
+
+    def expired(self) -> None:
+        self.times += 1
+        if self.times == 2:
+            self.twice.set()
+
+
+async def test_a_stream_is_watched_again_after_each_silence_and_not_when_it_is_over() -> None:
+    pings, over, other = Pings(0.01), Silent(), Silent()
+    with pings.during(over):
+        await asyncio.wait_for(over.twice.wait(), PATIENCE_SECONDS)
+    until_then = over.times
+
+    with pings.during(other):
+        await asyncio.wait_for(other.twice.wait(), PATIENCE_SECONDS)
+
+    assert over.times == until_then

@@ -8,6 +8,7 @@ from pdgate.gateway.security.door import KNOWN_HEADERS, Door, Holder
 from pdgate.gateway.security.keys import ApiKey, hash_of, new_key
 from pdgate.protocols.call import Headers
 from pdgate.protocols.errors import BadRequest, Forbidden, RateLimited, Unauthorized
+from tests.support.clock import Clock
 
 SECRET = "pdg-of-team-a"
 KEY = ApiKey("team-a", hash_of(SECRET.encode()))
@@ -21,13 +22,6 @@ def enter(door: Door, headers: Headers, model: str | None) -> Holder:
     holder = door.screen(headers)
     holder.enter(model)
     return holder
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def test_who_has_a_key_gets_in_under_its_name() -> None:
