@@ -4,9 +4,7 @@ PDGATE_CHURN_CHANGES says how many do; 120 last two minutes where engines start 
 """
 
 import os
-import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -14,25 +12,12 @@ import pytest
 from tests.end_to_end.reference.callers import Callers
 from tests.end_to_end.reference.churn import EACH, ROLES, Churn
 from tests.end_to_end.reference.fleet import Fleet
-from tests.support.etcd import EtcdServer, etcd_server
+from tests.support.etcd import EtcdServer
 from tests.support.redis import redis_server
 
 CALLERS = 20
 CHANGES = int(os.environ.get("PDGATE_CHURN_CHANGES", "4"))
 PROMPTS = tuple(f"{number} bottles of beer on the wall" for number in range(8))
-
-
-@pytest.fixture
-def etcd(tmp_path: Path) -> Iterator[EtcdServer]:
-    with etcd_server(tmp_path) as server:
-        yield server
-
-
-@pytest.fixture
-def fleet() -> Iterator[Fleet]:
-    """Its engines end with the test: nobody else is to find them."""
-    with ExitStack() as running:
-        yield Fleet(running, sys.executable)
 
 
 @pytest.fixture(params=["vllm-nixl", "vllm-kvt", "decode-first"])
@@ -46,13 +31,13 @@ def hand_over(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[
 
 
 def test_no_call_fails_while_engines_come_and_go(
-    fleet: Fleet, etcd: EtcdServer, hand_over: tuple[str, ...]
+    own_fleet: Fleet, etcd: EtcdServer, hand_over: tuple[str, ...]
 ) -> None:
     protocol, transfer, *more = hand_over
-    churn = Churn(fleet, etcd, protocol, transfer, *more)
+    churn = Churn(own_fleet, etcd, protocol, transfer, *more)
     flags = ("--etcd", etcd.endpoints[0], "--pdd-protocol", protocol)
     with (
-        fleet.serve(*flags) as gateway,
+        own_fleet.serve(*flags) as gateway,
         Callers(gateway, CALLERS, prompts=PROMPTS, tokens=16).asking() as callers,
     ):
         callers.wait_for(CALLERS)

@@ -1,39 +1,22 @@
 """Reference engines that announce themselves in a real etcd, and a gateway told of nothing else."""
 
 import signal
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 
 from tests.end_to_end.reference.callers import Callers, ask
 from tests.end_to_end.reference.fleet import Engine, Fleet, Gateway
-from tests.support.etcd import EtcdServer, etcd_server
+from tests.support.etcd import EtcdServer
 
 PROTOCOL, TRANSFER = "vllm-nixl", "tcp"
 CALLERS = 4
 
 
-@pytest.fixture
-def etcd(tmp_path: Path) -> Iterator[EtcdServer]:
-    with etcd_server(tmp_path) as server:
-        yield server
-
-
-@pytest.fixture
-def fleet() -> Iterator[Fleet]:
-    """Its engines end with the test: nobody else is to find them."""
-    with ExitStack() as running:
-        yield Fleet(running, sys.executable)
-
-
-def announced(fleet: Fleet, etcd: EtcdServer, role: str) -> Engine:
+def announced(own_fleet: Fleet, etcd: EtcdServer, role: str) -> Engine:
     """One that is listed: it says that it is ready just before."""
     slow = ("--min-itl-ms", "50", "--shutdown-timeout", "30")
-    engine = fleet.engine(role, PROTOCOL, TRANSFER, "--etcd", etcd.endpoints[0], *slow)
+    engine = own_fleet.engine(role, PROTOCOL, TRANSFER, "--etcd", etcd.endpoints[0], *slow)
     key = f"/workers/{role}/{engine.url.removeprefix('http://').replace(':', '/')}"
     engine.process.wait_until(lambda: etcd.keys().count(key) or None, f"{key} in etcd")
     return engine
@@ -43,10 +26,10 @@ def served(engine: Engine) -> float:
     return engine.metric("vllm:request_success_total")
 
 
-def test_a_gateway_with_nothing_but_etcd_serves_a_pair(fleet: Fleet, etcd: EtcdServer) -> None:
-    prefill, decode = announced(fleet, etcd, "prefill"), announced(fleet, etcd, "decode")
+def test_a_gateway_with_nothing_but_etcd_serves_a_pair(own_fleet: Fleet, etcd: EtcdServer) -> None:
+    prefill, decode = announced(own_fleet, etcd, "prefill"), announced(own_fleet, etcd, "decode")
 
-    with fleet.serve("--etcd", etcd.endpoints[0]) as gateway:
+    with own_fleet.serve("--etcd", etcd.endpoints[0]) as gateway:
         assert ask(gateway)
 
     assert (served(prefill), served(decode)) == (1, 1)
@@ -54,15 +37,15 @@ def test_a_gateway_with_nothing_but_etcd_serves_a_pair(fleet: Fleet, etcd: EtcdS
 
 
 def test_engines_join_and_leave_under_load_and_no_call_fails(
-    fleet: Fleet, etcd: EtcdServer
+    own_fleet: Fleet, etcd: EtcdServer
 ) -> None:
-    announced(fleet, etcd, "prefill")
-    first = announced(fleet, etcd, "decode")
+    announced(own_fleet, etcd, "prefill")
+    first = announced(own_fleet, etcd, "decode")
     with (
-        fleet.serve("--etcd", etcd.endpoints[0]) as gateway,
+        own_fleet.serve("--etcd", etcd.endpoints[0]) as gateway,
         Callers(gateway, CALLERS).asking() as callers,
     ):
-        second = announced(fleet, etcd, "decode")
+        second = announced(own_fleet, etcd, "decode")
         gateway.process.wait_until(lambda: served(second) or None, "calls at the newcomer")
 
         first.process.signal(signal.SIGTERM)
@@ -74,14 +57,14 @@ def test_engines_join_and_leave_under_load_and_no_call_fails(
 
 @pytest.mark.parametrize(("away_seconds", "empty"), [(20, False), (1, True)])
 def test_etcd_may_be_away_and_nothing_is_lost(
-    fleet: Fleet, etcd: EtcdServer, away_seconds: float, empty: bool
+    own_fleet: Fleet, etcd: EtcdServer, away_seconds: float, empty: bool
 ) -> None:
     """20 s are longer than a lease lasts. Empty, it knows nobody when it is back."""
-    announced(fleet, etcd, "prefill")
-    announced(fleet, etcd, "decode")
+    announced(own_fleet, etcd, "prefill")
+    announced(own_fleet, etcd, "decode")
     keys = etcd.keys()
     with (
-        fleet.serve("--etcd", etcd.endpoints[0]) as gateway,
+        own_fleet.serve("--etcd", etcd.endpoints[0]) as gateway,
         Callers(gateway, CALLERS).asking() as callers,
     ):
         etcd.stop()

@@ -1,8 +1,5 @@
 """Engines change their role under load, and no call fails: every answer is the same as before."""
 
-import sys
-from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import httpx2
@@ -10,7 +7,7 @@ import pytest
 
 from tests.end_to_end.reference.callers import Callers
 from tests.end_to_end.reference.fleet import Engine, Fleet
-from tests.support.etcd import EtcdServer, etcd_server
+from tests.support.etcd import EtcdServer
 
 CALLERS, BETWEEN = 20, 6
 """At any time, and answers from one change to the next."""
@@ -18,19 +15,6 @@ TOKEN = "a-token-of-the-tests"
 PROMPTS = tuple(f"{number} bottles of beer on the wall" for number in range(4))
 TURNS = ("both", "decode", "both", "prefill", "decode", "prefill")
 """Every change that there is."""
-
-
-@pytest.fixture
-def etcd(tmp_path: Path) -> Iterator[EtcdServer]:
-    with etcd_server(tmp_path) as server:
-        yield server
-
-
-@pytest.fixture
-def fleet() -> Iterator[Fleet]:
-    """Its engines end with the test: nobody else is to find them."""
-    with ExitStack() as running:
-        yield Fleet(running, sys.executable)
 
 
 def turn(engine: Engine, role: str) -> None:
@@ -48,19 +32,19 @@ def turn(engine: Engine, role: str) -> None:
     [("vllm-nixl", "staged"), ("vllm-kvt", "batch"), ("vllm-mooncake", "batch")],
 )
 def test_no_call_fails_while_a_role_changes(
-    fleet: Fleet, etcd: EtcdServer, tmp_path: Path, protocol: str, mode: str
+    own_fleet: Fleet, etcd: EtcdServer, tmp_path: Path, protocol: str, mode: str
 ) -> None:
     token = tmp_path / "token"
     token.write_text(TOKEN)
     flags = ("--etcd", etcd.endpoints[0], "--min-itl-ms", "10", "--admin-token-file", str(token))
-    turning = fleet.engine("prefill", protocol, "tcp", *flags)
+    turning = own_fleet.engine("prefill", protocol, "tcp", *flags)
     for role in ("prefill", "decode"):
-        fleet.engine(role, protocol, "tcp", *flags)
+        own_fleet.engine(role, protocol, "tcp", *flags)
     # An engine says that it is ready just before it is listed.
     turning.process.wait_until(lambda: len(etcd.keys()) == 3 or None, "three entries")
     gateway_flags = ("--etcd", etcd.endpoints[0], "--pdd-protocol", protocol)
     with (
-        fleet.serve(*gateway_flags, "--scheduling-mode", mode) as gateway,
+        own_fleet.serve(*gateway_flags, "--scheduling-mode", mode) as gateway,
         Callers(gateway, CALLERS, prompts=PROMPTS).asking() as callers,
     ):
         for role in TURNS:
