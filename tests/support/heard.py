@@ -24,6 +24,7 @@ class Heard:
     ids: list[int] = field(default_factory=list)
     prompts: list[list[int]] = field(default_factory=list)
     dones: int = 0
+    errors: list[Any] = field(default_factory=list)
 
 
 def heard(stream: bytes) -> Heard:
@@ -36,6 +37,9 @@ def heard(stream: bytes) -> Heard:
             found.dones += 1
             continue
         chunk = json.loads(data)
+        if "error" in chunk:
+            found.errors.append(chunk["error"])
+            continue
         found.heads.add(tuple(chunk[name] for name in ("id", "object", "created", "model")))
         if chunk.get("usage"):
             found.usages.append(chunk["usage"])
