@@ -85,6 +85,9 @@ async def test_a_stream_that_breaks_off_anywhere_reads_like_a_whole_one(
     fleet: Topology, whole: Mapping[str, Heard], fault: Fault
 ) -> None:
     decodes = fleet.of("decode")
+    if isinstance(fault, Stall):
+        # An engine that is too slow for a call is not asked again. Were both, nobody is left.
+        decodes = [engine for engine in decodes if engine.id.endswith("0")]
     before, resumed = fleet.injected(decodes), await fleet.resuming.resumed()
 
     with fleet.faults(decodes, Rule(fault, last=1)):

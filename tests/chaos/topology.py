@@ -68,12 +68,13 @@ class Gateway:
         self._http = http
 
     async def ready(self) -> bool:
-        """It answers, and every engine is up."""
+        """It answers, and would send calls to every engine, none kept out for its failures."""
         try:
-            samples = await self._samples("pdgate_instance_up")
+            up = await self._samples("pdgate_instance_up")
         except httpx2.ConnectError:
             return False
-        return bool(samples) and all(samples)
+        kept_out = await self._samples("pdgate_instance_state", state="ejected")
+        return bool(up) and all(up) and not any(kept_out)
 
     async def settled(self) -> bool:
         """No call is in flight, neither here nor at an instance."""
@@ -195,7 +196,8 @@ async def _gateway(
 ) -> Gateway:
     named = [part for instance in instances for part in ("--instance", instance)]
     # Patient: an engine that is slow to say that it is well, on a busy machine, is not down.
-    health = ("--health-interval", "1", "--health-timeout", "30")
+    # And one that is back has its whole share of the calls, so that it meets the next fault.
+    health = ("--health-interval", "1", "--health-timeout", "30", "--slow-start", "0")
     program = await stack.enter_async_context(
         running(
             [*PDGATE, "serve", "--port", "0", *health, *flags, *named], ready="pdgate listens on "
