@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from pdgate.protocols.instance import Instance
 from pdgate.scheduling.health.breaker import Breaker, State
+from pdgate.scheduling.neighbours import Shared
 from pdgate.scheduling.pace import Pace
 from pdgate.scheduling.speed import Speed
 from pdgate.scheduling.status import Status
@@ -36,6 +37,8 @@ class Candidate:
         whole_calls: Calls whose prompt was its own to compute, since we know it.
         handed_over: Calls that it answered with KV of a prefill engine, since we know it.
         status: What it says of its own load; None while nothing (recent) is known.
+        shared: What of calls, tokens, unread_tokens and answering is other processes', which are
+            told ours; None where this process is alone.
     """
 
     instance: Instance
@@ -60,6 +63,17 @@ class Candidate:
     whole_calls: int = 0
     handed_over: int = 0
     status: Status | None = None
+    shared: Shared | None = None
+
+    @property
+    def own_calls(self) -> int:
+        """Those of this process."""
+        return self.calls if self.shared is None else self.calls - self.shared.calls
+
+    @property
+    def own_unread_tokens(self) -> int:
+        shared = self.shared
+        return self.unread_tokens if shared is None else self.unread_tokens - shared.unread_tokens
 
     @property
     def fit(self) -> bool:

@@ -52,6 +52,8 @@ class Reservation:
         candidate.answering += answering
         self._watches = watches
         self._watch: Watch | None = None
+        if candidate.shared is not None:
+            candidate.shared.changed(candidate)
 
     def has_read(self, seconds: float) -> Watch | None:
         """It took so long to read the prompt, and what came before it.
@@ -78,6 +80,8 @@ class Reservation:
             if self._trial:
                 self._candidate.trials -= 1
             self._read()
+            if self._candidate.shared is not None:
+                self._candidate.shared.changed(self._candidate)
             if self._freed is not None:
                 self._freed()
 
@@ -87,6 +91,8 @@ class Reservation:
             self._candidate.answering += 1
             if self._watches and self._candidate.watched < MOST_WATCHED:
                 self._watch = Watch(self._candidate)
+        if self._candidate.shared is not None:
+            self._candidate.shared.changed(self._candidate)
         return self._watch
 
     def _read(self) -> None:

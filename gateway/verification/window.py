@@ -57,8 +57,8 @@ class Given:
         return cls(
             candidate.handed_over,
             candidate.whole_calls,
-            candidate.calls,
-            candidate.unread_tokens > 0,
+            candidate.own_calls,
+            candidate.own_unread_tokens > 0,
         )
 
 
