@@ -19,6 +19,7 @@ from pdgate.gateway.front.bounded_http import BoundedHttp
 from pdgate.gateway.lifecycle.signals import take_over
 from pdgate.gateway.lifecycle.source import Source
 from pdgate.gateway.lifecycle.workers import PARENT_VARIABLE, Workers, tell_the_others
+from pdgate.gateway.neighbours.folder import place
 from pdgate.gateway.security.tls import server_options
 from pdgate.gateway.wiring import build
 
@@ -32,6 +33,9 @@ SOURCE_VARIABLE = "PDGATE_SOURCE"
 
 METRICS_VARIABLE = "PDGATE_METRICS_FOLDER"
 """Where workers add up what they count; set only where there are several."""
+
+LOAD_VARIABLE = "PDGATE_LOAD_FOLDER"
+"""Where they tell each other what they have in flight; set only where there are several."""
 
 ADMIN_PORT_VARIABLE = "PDGATE_ADMIN_PORT"
 """Of the admin listener, where there is one."""
@@ -83,11 +87,16 @@ def serve(settings: Settings, source: Source) -> None:
         print(f"pdgate listens for admins on {scheme}://{_address(sockets[1])}", flush=True)
     print(f"pdgate listens on {scheme}://{_address(sockets[0])}", flush=True)
     if settings.listen.workers > 1:
-        with TemporaryDirectory(prefix="pdgate-metrics-") as folder:
+        with (
+            TemporaryDirectory(prefix="pdgate-metrics-") as folder,
+            TemporaryDirectory(prefix="pdgate-load-", dir=place()) as load,
+        ):
             os.environ[METRICS_VARIABLE] = folder
+            os.environ[LOAD_VARIABLE] = load
             Workers(config, sockets, settings, source, _begin_with).run()
     else:
         os.environ.pop(METRICS_VARIABLE, None)
+        os.environ.pop(LOAD_VARIABLE, None)
         os.environ.pop(PARENT_VARIABLE, None)
         uvicorn.Server(config).run(sockets=sockets)
 
@@ -110,9 +119,13 @@ def from_environment() -> Front:
     settings = Settings.model_validate_json(os.environ[SETTINGS_VARIABLE])
     _log_to_stderr(settings)
     folder = os.environ.get(METRICS_VARIABLE)
+    load = os.environ.get(LOAD_VARIABLE)
     port = os.environ.get(ADMIN_PORT_VARIABLE)
     front = build(
-        settings, Path(folder) if folder else None, admin_port=int(port) if port else None
+        settings,
+        Path(folder) if folder else None,
+        admin_port=int(port) if port else None,
+        load_folder=Path(load) if load else None,
     )
     # What has been imported and built stays; looking through it for garbage, again and again,
     # would only make streams pause for as long as that takes.

@@ -4,6 +4,7 @@ Calls that run end as they began: with their engines, timeouts and policies.
 """
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -30,8 +31,8 @@ from pdgate.gateway.probe import Prober
 from pdgate.gateway.upstream.client import HttpUpstream
 from pdgate.gateway.ways import own_fields, ways
 from pdgate.protocols.instance import Instance, Role
-from pdgate.scheduling import policy
 from pdgate.scheduling.instances import Instances
+from pdgate.scheduling.policy import Policy
 from pdgate.scheduling.scheduler import Scheduler
 
 FLEET = (
@@ -74,6 +75,7 @@ class Live:
     front: Front
     instances: Instances
     scheduler: Scheduler
+    policy: Callable[[str], Policy]
     execution: Execution
     upstream: HttpUpstream
     prober: Prober
@@ -123,7 +125,7 @@ class Live:
 
     def _policy(self, role: Role, key: str, wanted: Settings) -> Change:
         try:
-            chosen = policy.load(getattr(wanted, key))
+            chosen = self.policy(getattr(wanted, key))
         except (LookupError, TypeError) as error:
             raise ConfigError(f"{key!r}: {error.args[0]}") from None
         return lambda: self.scheduler.use(role, chosen)

@@ -33,6 +33,8 @@ NO_AMOUNTS = frozenset(
         "pdgate_draining",
         "pdgate_instance_state",
         "pdgate_instance_up",
+        # Each worker knows of the others' (gateway/neighbours/).
+        "pdgate_instance_calls",
         "pdgate_directory_degraded",
         "pdgate_redis_degraded",
         "pdgate_directory_instances",

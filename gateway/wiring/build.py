@@ -33,6 +33,7 @@ from pdgate.gateway.metrics.books import Books, Together, registry_of
 from pdgate.gateway.metrics.health import HealthMetrics
 from pdgate.gateway.metrics.kv import KvMetrics
 from pdgate.gateway.metrics.workers import WorkerMetrics
+from pdgate.gateway.neighbours import SharedLoad
 from pdgate.gateway.security.books import KeyBooks
 from pdgate.gateway.security.cors import Cors, origins_of
 from pdgate.gateway.service import Service
@@ -40,6 +41,7 @@ from pdgate.gateway.verification.watch import Watch
 from pdgate.gateway.wiring import parts
 from pdgate.gateway.wiring.background import running
 from pdgate.scheduling.instances import Instances
+from pdgate.scheduling.policy import load
 
 
 def build(
@@ -47,14 +49,18 @@ def build(
     metrics_folder: Path | None = None,
     directory: Directory | None = None,
     admin_port: int | None = None,
+    load_folder: Path | None = None,
 ) -> Front:
     """The gateway as an ASGI application; it makes no connection before its lifespan begins.
 
-    `metrics_folder` is shared by all workers, where there are several. `directory` is what
-    the settings name unless one is given. `admin_port` is that of the admin listener, if any.
+    `metrics_folder` and `load_folder` are shared by all workers, where there are several.
+    `directory` is what the settings name unless one is given. `admin_port` is that of the admin
+    listener, if any.
     """
     instances = Instances(settings.fleet, breaker_limits(settings.health))
-    scheduler = parts.scheduler_of(settings, instances)
+    neighbours = SharedLoad(load_folder, instances) if load_folder else None
+    policy = neighbours.policy if neighbours else load
+    scheduler = parts.scheduler_of(settings, instances, policy)
     headers, access = header_policy(settings), engine_access(settings)
     upstream = parts.upstream_of(settings, headers, access)
     ledger, lives = KvLedger(), Lives()
@@ -93,6 +99,8 @@ def build(
     counted = Together(*(one for one in collectors if one is not None))
     shared = WorkerMetrics(counted, metrics_folder) if metrics_folder else None
     jobs = [dial.follow, drained.follow, drain.run]
+    if neighbours is not None:
+        jobs.append(neighbours.run)
     if watch is not None:
         jobs.append(watch.reader.run)
     if shared is not None:
@@ -130,9 +138,9 @@ def build(
         reload,
     )
     front.admin_port, front.cors = admin_port, cors
-    Live(front, instances, scheduler, execution, upstream, prober, books, dial, feed).register(
-        reload
-    )
+    Live(
+        front, instances, scheduler, policy, execution, upstream, prober, books, dial, feed
+    ).register(reload)
     return front
 
 

@@ -1,6 +1,7 @@
 """Single parts of the gateway, each made of what the settings say of it."""
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from starlette.types import ASGIApp
@@ -39,21 +40,24 @@ from pdgate.gateway.upstream.client import HttpUpstream
 from pdgate.gateway.upstream.settings import UpstreamSettings
 from pdgate.gateway.verification.watch import Watch
 from pdgate.gateway.ways import own_fields, ways
-from pdgate.scheduling import policy
 from pdgate.scheduling.admission import Limits
 from pdgate.scheduling.instances import Instances
+from pdgate.scheduling.policy import Policy
 from pdgate.scheduling.scheduler import Scheduler
 
 SHARED_KEYS = "pdgate"
 """In Redis, for all gateways that use the same database."""
 
 
-def scheduler_of(settings: Settings, instances: Instances) -> Scheduler:
+def scheduler_of(
+    settings: Settings, instances: Instances, policy: Callable[[str], Policy]
+) -> Scheduler:
+    """`policy`: that of a name."""
     return Scheduler(
         instances,
-        prefill=policy.load(settings.prefill_policy),
-        decode=policy.load(settings.decode_policy),
-        plain=policy.load(settings.plain_policy),
+        prefill=policy(settings.prefill_policy),
+        decode=policy(settings.decode_policy),
+        plain=policy(settings.plain_policy),
         rule=rule_of(settings.disaggregation),
     )
 

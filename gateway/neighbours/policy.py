@@ -1,0 +1,19 @@
+"""A policy that knows what the other workers have in flight."""
+
+from collections.abc import Callable, Sequence
+
+from pdgate.protocols.call import Call
+from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling.policy import Policy
+
+
+class LooksAround(Policy):
+    """Chooses as another policy does, once `take_in` has brought the accounts up to date."""
+
+    def __init__(self, policy: Policy, take_in: Callable[[], None]) -> None:
+        self._policy = policy
+        self._take_in = take_in
+
+    def choose(self, call: Call, candidates: Sequence[Candidate]) -> Candidate:
+        self._take_in()
+        return self._policy.choose(call, candidates)
