@@ -47,7 +47,7 @@ class Room:
         if limit is None or not engines:
             return True
         for engine in engines:
-            beginning -= max(0, limit - engine.calls)
+            beginning -= max(0, limit - engine.own_calls)
             if beginning < 0:
                 return True
         return False
