@@ -1,0 +1,48 @@
+"""The picture: a panel for each row of the table, a bar for each gateway."""
+
+from collections.abc import Sequence
+from math import ceil
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from benchmarks.gateway.figures import Row
+from benchmarks.gateway.targets import TARGETS
+
+COLUMNS = 3
+PANEL_INCHES = (4.6, 2.1)
+OURS, OTHERS = "#d1495b", "#8d99ae"
+
+
+def draw(rows: Sequence[Row], file: Path) -> None:
+    """Writes a PNG. The axes are logarithmic, because the slowest is a hundred times as slow."""
+    lines = ceil(len(rows) / COLUMNS)
+    figure = Figure(
+        figsize=(COLUMNS * PANEL_INCHES[0], lines * PANEL_INCHES[1]), layout="constrained"
+    )
+    panels = figure.subplots(lines, COLUMNS, squeeze=False).flat
+    for axes, row in zip(panels, rows, strict=False):
+        _panel(axes, row)
+    for axes in list(panels)[len(rows) :]:
+        axes.set_visible(False)
+    figure.savefig(file, dpi=110)
+
+
+def _panel(axes: Axes, row: Row) -> None:
+    # From the bottom upwards, so that the first of the table is at the top.
+    names = [name for name in reversed(list(TARGETS)) if name in row.cells]
+    values = [row.cells[name].value or 0.0 for name in names]
+    colours = [OURS if name.startswith("pdgate") else OTHERS for name in names]
+    bars = axes.barh(names, values, color=colours)
+    texts = [
+        "wrong" if row.cells[name].value is None else f"{row.cells[name].value:.3g}"
+        for name in names
+    ]
+    axes.bar_label(bars, texts, padding=3, fontsize=7)
+    if any(value > 0 for value in values):
+        axes.set_xscale("log")
+    axes.margins(x=0.25)
+    axes.set_title(f"{row.title}, {row.unit}", fontsize=9, loc="left")
+    axes.tick_params(labelsize=7)
+    axes.spines[["top", "right"]].set_visible(False)

@@ -1,0 +1,160 @@
+"""Two mock engines and the gateways in front of them, as processes of this machine.
+
+With pins, engines and load run on the first core and gateways on the second, so that no gateway
+waits for what measures it.
+"""
+
+import os
+import socket
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.gateway.programs import Programs
+from benchmarks.gateway.targets.base import KEY, Place, Target, folder_of
+from tests.support.processes import Child, ChildFailed, child
+
+START_SECONDS = 90
+ENGINE_SECONDS = 10
+
+_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+@dataclass(frozen=True, slots=True)
+class Cores:
+    """Which core who runs on; None: wherever the system likes."""
+
+    load: int | None = None
+    gateways: int | None = None
+
+    @classmethod
+    def two(cls) -> "Cores":
+        """Raises ValueError where there is only one."""
+        load, gateways, *_ = sorted(os.sched_getaffinity(0))
+        return cls(load, gateways)
+
+
+def on(core: int | None, command: Sequence[str]) -> list[str]:
+    return list(command) if core is None else ["taskset", "-c", str(core), *command]
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    url: str
+
+    def set(self, settings: Mapping[str, int]) -> None:
+        asked = {"pace_us": 0, "in_step": 0, "prefill_us": 0, "event_bytes": 250, **settings}
+        self.get("/mock/set?" + "&".join(f"{name}={value}" for name, value in asked.items()))
+
+    def get(self, path: str) -> bytes:
+        with _direct.open(self.url + path, timeout=ENGINE_SECONDS) as answer:
+            return bytes(answer.read())
+
+
+@dataclass(frozen=True, slots=True)
+class Gateway:
+    """One that runs."""
+
+    target: Target
+    port: int
+    process: Child
+
+    def pids(self) -> list[int]:
+        """Of all its processes."""
+        return descendants(self.process.pid)
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """
+    Attributes:
+        down: Why a gateway cannot be measured, by name.
+    """
+
+    programs: Programs
+    cores: Cores
+    prefill: Engine
+    decode: Engine
+    gateways: Sequence[Gateway]
+    down: Mapping[str, str]
+
+
+@contextmanager
+def fleet(
+    programs: Programs, targets: Sequence[Target], cache: Path, cores: Cores
+) -> Iterator[Fleet]:
+    """A gateway that does not start is left out, and said to be."""
+    with ExitStack() as running:
+        prefill, decode = (
+            _engine(running, programs, name, cores) for name in ("prefill", "decode")
+        )
+        up: list[Gateway] = []
+        down: dict[str, str] = {}
+        for target in targets:
+            port, spare_port = free_ports(2)
+            place = Place(folder_of(target, cache), port, spare_port, prefill.url, decode.url)
+            try:
+                up.append(_gateway(running, target, place, cores))
+            except ChildFailed as failed:
+                down[target.name] = str(failed)
+        yield Fleet(programs, cores, prefill, decode, up, down)
+
+
+def _gateway(running: ExitStack, target: Target, place: Place, cores: Cores) -> Gateway:
+    """Raises ChildFailed when it does not answer; then nothing of it runs."""
+    with ExitStack() as starting:
+        process = starting.enter_context(
+            child(
+                on(cores.gateways, target.command(place)),
+                env={**os.environ, **dict(target.environment)},
+                name=target.name,
+            )
+        )
+        process.wait_until(lambda: _answers(place.port), "an answer", START_SECONDS)
+        running.enter_context(starting.pop_all())
+        return Gateway(target, place.port, process)
+
+
+def _engine(running: ExitStack, programs: Programs, name: str, cores: Cores) -> Engine:
+    process = running.enter_context(child(on(cores.load, [str(programs.engine)]), name=name))
+    port = process.wait_for_line(r"^(\d+)$", ENGINE_SECONDS)[1]
+    return Engine(f"http://127.0.0.1:{port}")
+
+
+def _answers(port: int) -> bool:
+    """Whether it serves calls by now. What it answers is looked at later."""
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}/v1/completions",
+        data=b'{"model":"mock","prompt":"@0000000000000000 up?","max_tokens":1}',
+        headers={"Content-Type": "application/json", "Authorization": f"Bearer {KEY}"},
+    )
+    try:
+        with _direct.open(request, timeout=5) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+def free_ports(count: int) -> list[int]:
+    with ExitStack() as held:
+        taken = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [one.getsockname()[1] for one in taken]
+
+
+def descendants(pid: int) -> list[int]:
+    """It and all that it started."""
+    children: dict[int, list[int]] = {}
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                stat = (folder / "stat").read_text(encoding="utf-8", errors="replace")
+            except (FileNotFoundError, ProcessLookupError):
+                continue  # It has ended meanwhile.
+            parent = int(stat.rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(folder.name))
+    found = [pid]
+    for one in found:
+        found += children.get(one, [])
+    return found

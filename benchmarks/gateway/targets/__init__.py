@@ -1,0 +1,24 @@
+"""The gateways that are measured, by name, in the order of the table."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from benchmarks.gateway.targets import litellm, nginx, pdgate, smg, toy, vllm_router
+from benchmarks.gateway.targets.base import Target
+
+TARGETS: Final[Mapping[str, Target]] = {
+    target.name: target
+    for target in (
+        pdgate.ALL_ON,
+        pdgate.DEFAULTS,
+        pdgate.ASGI,
+        vllm_router.TARGET,
+        smg.TARGET,
+        nginx.TARGET,
+        toy.TARGET,
+        litellm.TARGET,
+    )
+}
+
+YARDSTICK: Final = vllm_router.TARGET.name
+"""Ratios are over its figures."""
