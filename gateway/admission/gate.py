@@ -13,16 +13,19 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
-from time import monotonic
+from time import monotonic, monotonic_ns
 from types import TracebackType
 from typing import Final, Self
 
+from pdgate.gateway.neighbours.lines import SharedLine, SharedLines
 from pdgate.protocols.errors import GatewayError, Overloaded
 from pdgate.scheduling.admission import Limits, Line, Pace, Place, Room
 from pdgate.scheduling.instances import Instances
 from pdgate.scheduling.lineup import Lineup
 
 TICK_SECONDS: Final = 0.25
+NEIGHBOURS_SECONDS: Final = 0.005
+"""How soon a place that another process leaves is taken."""
 LONGEST_ADVICE_SECONDS: Final = 60
 
 FULL, HOPELESS, TOO_LONG, GAVE_WAY = "full", "hopeless", "too_long", "gave_way"
@@ -34,11 +37,17 @@ class Gate:
         refused: (model, FULL, HOPELESS, TOO_LONG or GAVE_WAY) -> calls.
     """
 
-    def __init__(self, limits: Limits, instances: Instances) -> None:
+    def __init__(
+        self, limits: Limits, instances: Instances, lines: SharedLines | None = None
+    ) -> None:
+        """`lines`: those of other processes, if any; the limits of engines hold for all of them."""
         self.refused: Counter[tuple[str, str]] = Counter()
         self._limits = limits
         self._room = Room(limits)
         self._instances = instances
+        self._lines = lines
+        self._tick_seconds = TICK_SECONDS if lines is None else NEIGHBOURS_SECONDS
+        self._next_check = 0.0
         self._models: dict[str, _Model] = {}
         self._waiting = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -72,14 +81,16 @@ class Gate:
         model = self._models.get(key)
         if model is None:
             # A name that nobody serves is not remembered: anybody could make up many.
-            model = _Model() if lineup is None else self._models.setdefault(key, _Model())
-        if lineup is None or (
-            not model.line and self._room.for_one_more(lineup, model.begun, model.beginning)
-        ):
+            model = _Model() if lineup is None else self._add(key)
+        if lineup is None or (not model.line and self._room_for(lineup, model)):
             model.begun += 1
+            model.tell()
             return model, None
         self._make_place(key, model, place)
+        if not model.line:
+            model.since = monotonic_ns()
         model.line.join(place)
+        model.tell()
         waiter = asyncio.get_running_loop().create_future()
         model.waiters[place] = waiter, monotonic()
         self._waiting += 1
@@ -89,15 +100,18 @@ class Gate:
     def _begun(self, model: "_Model") -> None:
         """One that was let in is about to reserve its engines."""
         model.beginning -= 1
+        model.tell()
 
     def _left_line(self, model: "_Model", place: Place) -> None:
         """Its client is gone, or it is refused."""
         if model.waiters.pop(place, None) is not None:
             model.line.leave(place)
+            model.tell()
             self._waiting -= 1
 
     def _ended(self, model: "_Model") -> None:
         model.begun -= 1
+        model.tell()
         self.look()
 
     # How.
@@ -105,7 +119,19 @@ class Gate:
     def _has_room(self, name: str, model: "_Model") -> bool:
         lineup = self._lineup(name or None)
         # Nobody serves it any more: it is told so by who looks for engines.
-        return lineup is None or self._room.for_one_more(lineup, model.begun, model.beginning)
+        return lineup is None or self._room_for(lineup, model)
+
+    def _room_for(self, lineup: Lineup, model: "_Model") -> bool:
+        if self._lines is None or model.shared is None:
+            return self._room.for_one_more(lineup, model.begun, model.beginning)
+        self._lines.take_in()
+        since = model.since if model.line else None
+        others = model.shared.others()
+        return self._room.for_one_more(lineup, model.begun, model.beginning, others, since)
+
+    def _add(self, name: str) -> "_Model":
+        model = self._models[name] = _Model(None if self._lines is None else self._lines.of(name))
+        return model
 
     def _lineup(self, name: str | None) -> Lineup | None:
         with suppress(GatewayError):
@@ -118,9 +144,12 @@ class Gate:
         self._waiting -= 1
         if waiter.cancelled():
             # Its client has left, and it is about to learn that.
+            model.tell()
             return
         model.begun += 1
         model.beginning += 1
+        model.since = monotonic_ns()
+        model.tell()
         model.pace.began(monotonic(), others_wait=bool(model.line))
         waiter.set_result(None)
 
@@ -152,18 +181,24 @@ class Gate:
 
     def _wind(self) -> None:
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(TICK_SECONDS, self._tick)
+            self._timer = asyncio.get_running_loop().call_later(self._tick_seconds, self._tick)
 
     def _tick(self) -> None:
         self._timer = None
         self.look()
-        earliest = monotonic() - self._limits.wait_seconds
+        now = monotonic()
+        if now >= self._next_check:
+            self._next_check = now + TICK_SECONDS
+            self._turn_away_late(now - self._limits.wait_seconds)
+        if self._waiting:
+            self._wind()
+
+    def _turn_away_late(self, earliest: float) -> None:
+        """Those who have waited since before that."""
         for key, model in self._models.items():
             for place in [p for p, (_, since) in model.waiters.items() if since < earliest]:
                 expected = model.pace.wait(len(model.line), monotonic())
                 self._turn_away(model, place, self._refusal(key, TOO_LONG, expected))
-        if self._waiting:
-            self._wind()
 
 
 class _Model:
@@ -172,17 +207,26 @@ class _Model:
     Attributes:
         begun: Let in, and not ended.
         beginning: Of these, who have not yet been able to reserve an engine.
+        since: When one of the line last began, or when it began to be one; monotonic ns.
         waiters: Who waits -> what it waits for, and since when.
+        shared: The same of other processes, if there are any.
     """
 
-    __slots__ = ("beginning", "begun", "line", "pace", "waiters")
+    __slots__ = ("beginning", "begun", "line", "pace", "shared", "since", "waiters")
 
-    def __init__(self) -> None:
+    def __init__(self, shared: SharedLine | None = None) -> None:
         self.line = Line()
         self.pace = Pace()
         self.begun = 0
         self.beginning = 0
+        self.since = 0
         self.waiters: dict[Place, tuple[asyncio.Future[None], float]] = {}
+        self.shared = shared
+
+    def tell(self) -> None:
+        """Other processes, of what has changed."""
+        if self.shared is not None:
+            self.shared.tell(self.begun, self.beginning, self.since if self.line else None)
 
 
 class Turn:

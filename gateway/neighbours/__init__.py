@@ -1,11 +1,14 @@
 """What the workers of one gateway know of each other's calls: shared memory, and no lock.
 
-table.py     rows of numbers that one process writes and others read
-folder.py    the tables of all workers that live, one file each
-load.py      the engines' accounts in them: written at each change, read before each choice
-policy.py    any policy, which reads them first
+table.py           rows of numbers that one process writes and others read
+folder.py          the tables of all workers that live, one file each
+neighbourhood.py   the others' rows under a key, and ours
+load.py            engines' accounts in them: written at each change, read before each choice
+policy.py          any policy, which reads them first
+lines.py           the lines of calls that wait (gateway/admission/)
 """
 
+from pdgate.gateway.neighbours.lines import SharedLines
 from pdgate.gateway.neighbours.load import SharedLoad
 
-__all__ = ["SharedLoad"]
+__all__ = ["SharedLines", "SharedLoad"]

@@ -11,22 +11,19 @@ choice (a rule, an only engine's limit, metrics) sees it TAKE_IN_SECONDS old at 
 """
 
 import asyncio
-import logging
 from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
 from typing import Final
 
-from pdgate.gateway.neighbours.folder import Folder
+from pdgate.gateway.neighbours.neighbourhood import Neighbourhood
 from pdgate.gateway.neighbours.policy import LooksAround
-from pdgate.gateway.neighbours.table import ROWS, View, key_of
+from pdgate.gateway.neighbours.table import key_of
 from pdgate.scheduling import policy
 from pdgate.scheduling.candidate import Candidate
 from pdgate.scheduling.instances import Instances
 from pdgate.scheduling.neighbours import Shared
 from pdgate.scheduling.policy import Policy
-
-log = logging.getLogger(__name__)
 
 TAKE_IN_SECONDS: Final = 0.02
 LOOK_SECONDS: Final = 0.1
@@ -38,19 +35,22 @@ INSTANCE: Final = "instance"
 
 
 class SharedLoad:
+    """
+    Attributes:
+        neighbourhood: Where others may share more.
+    """
+
     def __init__(
         self, folder: Path, instances: Instances, clock: Callable[[], float] = monotonic
     ) -> None:
         """Raises OSError if there is no room in the folder."""
-        self._folder = Folder(folder)
+        self.neighbourhood = Neighbourhood(folder)
         self._instances = instances
         self._clock = clock
         self._ours: dict[str, tuple[Candidate, Shared]] = {}
-        self._others: list[View] = []
-        self._changes = 0
         self._theirs: list[tuple[Candidate, Shared, list[memoryview]]] = []
         self._spacing = self._next = 0.0
-        self._full = False
+        self._edition = 0
         self.look()
 
     def policy(self, name: str) -> Policy:
@@ -63,7 +63,7 @@ class SharedLoad:
         if now < self._next:
             return
         self._next = now + self._spacing
-        if self._changes != sum(view.changes for view in self._others):
+        if self.neighbourhood.edition() != self._edition:
             self._match()
         for candidate, shared, rows in self._theirs:
             calls = tokens = unread_tokens = answering = 0
@@ -84,7 +84,7 @@ class SharedLoad:
         for instance_id, candidate in known.items():
             if instance_id not in self._ours:
                 self._share(instance_id, candidate)
-        self._others = list(self._folder.others().values())
+        self.neighbourhood.look()
         self._match()
         self._next = 0.0
         self.take_in()
@@ -105,35 +105,27 @@ class SharedLoad:
         for instance_id in list(self._ours):
             self._forget(instance_id)
         self._theirs.clear()
-        self._others.clear()
-        self._changes = 0
-        self._folder.close()
+        self.neighbourhood.close()
 
     def _share(self, instance_id: str, candidate: Candidate) -> None:
-        row = self._folder.table.give(key_of(INSTANCE, instance_id))
-        if row is None:
-            if not self._full:
-                log.warning("more than %d engines: workers balance some each for itself", ROWS)
-            self._full = True
-            return
-        shared = candidate.shared = Shared(row)
-        self._ours[instance_id] = candidate, shared
-        shared.changed(candidate)
+        row = self.neighbourhood.give(key_of(INSTANCE, instance_id))
+        if row is not None:
+            shared = candidate.shared = Shared(row)
+            self._ours[instance_id] = candidate, shared
+            shared.changed(candidate)
 
     def _forget(self, instance_id: str) -> None:
         candidate, shared = self._ours.pop(instance_id)
         shared.take_in(candidate, 0, 0, 0, 0)
         candidate.shared = None
-        self._folder.table.take_back(key_of(INSTANCE, instance_id))
+        self.neighbourhood.take_back(key_of(INSTANCE, instance_id))
 
     def _match(self) -> None:
         """Which rows of the others are of which engine."""
-        # Before the rows: what changes while they are read is found at the next look.
-        self._changes = sum(view.changes for view in self._others)
-        tables = [view.rows() for view in self._others]
-        self._theirs = []
-        for instance_id, (candidate, shared) in self._ours.items():
-            key = key_of(INSTANCE, instance_id)
-            rows = [table[key] for table in tables if key in table]
-            self._theirs.append((candidate, shared, rows))
-        self._spacing = SPACING_SECONDS * len(self._ours) * len(self._others)
+        self._edition = self.neighbourhood.edition()
+        theirs = self.neighbourhood.theirs
+        self._theirs = [
+            (candidate, shared, theirs(key_of(INSTANCE, instance_id)))
+            for instance_id, (candidate, shared) in self._ours.items()
+        ]
+        self._spacing = SPACING_SECONDS * len(self._ours) * self.neighbourhood.others

@@ -72,7 +72,7 @@ def build(
         lambda: books.in_flight, settings.drain.grace_seconds, settings.drain.notice_seconds
     )
     intake = parts.intake_of(settings, headers)
-    door, gate = parts.door_of(settings), parts.gate_of(settings, instances, scheduler)
+    door, gate = parts.door_of(settings), parts.gate_of(settings, instances, scheduler, neighbours)
     total = total_time_of(settings)
     service = Service(intake, execution, books, door, gate, drain, instances, total)
 

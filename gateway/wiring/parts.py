@@ -32,6 +32,7 @@ from pdgate.gateway.discovery.feed import Feed
 from pdgate.gateway.discovery.state import State
 from pdgate.gateway.front.pings import Pings
 from pdgate.gateway.intake import Intake
+from pdgate.gateway.neighbours import SharedLines, SharedLoad
 from pdgate.gateway.probe import Prober
 from pdgate.gateway.security.door import Door
 from pdgate.gateway.security.engine_access import EngineAccess
@@ -120,12 +121,17 @@ def feed_of(
     return Feed(directory, instances, prober, adopter(settings), time.monotonic, state)
 
 
-def gate_of(settings: Settings, instances: Instances, scheduler: Scheduler) -> Gate | None:
+def gate_of(
+    settings: Settings, instances: Instances, scheduler: Scheduler, neighbours: SharedLoad | None
+) -> Gate | None:
     """None where nothing is limited."""
     limits = Limits(**settings.admission.model_dump()).shared_by(settings.listen.workers)
     if not limits.any:
         return None
-    gate = Gate(limits, instances)
+    lines = None
+    if neighbours is not None:
+        lines = SharedLines(neighbours.neighbourhood, neighbours.take_in)
+    gate = Gate(limits, instances, lines)
     scheduler.freed = gate.look
     return gate
 

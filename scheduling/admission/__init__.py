@@ -2,6 +2,7 @@
 
     limits.py   how much an operator lets in
     room.py     whether one more call would find engines with room now
+    others.py   whose turn it is, of several processes
     line.py     who waits, and in which order: by urgency, then fairly among tenants
     pace.py     how long somebody who joins will wait
 

@@ -1,7 +1,7 @@
 """How much an operator lets in; None is no limit.
 
-They hold for one gateway process: several share an engine's room, so each gets its part of it
-(`shared_by`).
+Those of engines hold for all processes of a gateway together; of places to wait each process has its
+part (`shared_by`).
 """
 
 from dataclasses import dataclass, replace
@@ -33,15 +33,5 @@ class Limits:
         return any(limit is not None for limit in found)
 
     def shared_by(self, processes: int) -> Self:
-        """The part of each of several processes: rounded up, as none may be left without."""
-
-        def part(calls: int) -> int:
-            return -(-calls // processes)
-
-        prefill, decode = self.prefill_concurrency, self.decode_concurrency
-        return replace(
-            self,
-            prefill_concurrency=None if prefill is None else part(prefill),
-            decode_concurrency=None if decode is None else part(decode),
-            waiting=part(self.waiting),
-        )
+        """For each of several processes: its part is rounded up, as none may be left without."""
+        return replace(self, waiting=-(-self.waiting // processes))

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from pdgate.protocols.instance import Role
 from pdgate.scheduling.admission.limits import Limits
+from pdgate.scheduling.admission.others import NOBODY, Others, may_have_one_more
 from pdgate.scheduling.candidate import Candidate
 from pdgate.scheduling.lineup import Lineup
 
@@ -21,35 +22,54 @@ class Room:
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
 
-    def for_one_more(self, lineup: Lineup, begun: int, beginning: int) -> bool:
+    def for_one_more(
+        self,
+        lineup: Lineup,
+        begun: int,
+        beginning: int,
+        others: Others = NOBODY,
+        since: int | None = None,
+    ) -> bool:
         """
         Args:
             begun: Calls of this model that have begun and not ended, `beginning` included.
             beginning: Those of them that no engine has been reserved for yet.
+            others: Other processes, with which the limits are kept together.
+            since: When one of our line last began, monotonic ns; None for who has just come.
         """
         if not lineup.disaggregated and lineup.up[Role.PLAIN]:
-            return self._can_answer(lineup.up[Role.PLAIN], begun)
-        return self._can_answer(lineup.up[Role.DECODE], begun) and self._can_read(
-            lineup.up[Role.PREFILL], beginning
+            return self._can_answer(lineup.up[Role.PLAIN], begun, others, since)
+        return self._can_answer(lineup.up[Role.DECODE], begun, others, since) and self._can_read(
+            lineup.up[Role.PREFILL], beginning, others, since
         )
 
-    def _can_answer(self, engines: Sequence[Candidate], begun: int) -> bool:
+    def _can_answer(
+        self, engines: Sequence[Candidate], begun: int, others: Others, since: int | None
+    ) -> bool:
         """Without an engine there is nothing to wait for here: the call is told so at once."""
         if not engines:
             return True
         limit, kv_free = self._limits.decode_concurrency, self._limits.kv_free
-        if limit is not None and begun >= limit * len(engines):
-            return False
+        if limit is not None:
+            places = limit * len(engines)
+            if begun + others.begun >= places:
+                return False
+            if not may_have_one_more(places, begun, others, since):
+                return False
         return kv_free is None or any(_kv_free(engine) >= kv_free for engine in engines)
 
-    def _can_read(self, engines: Sequence[Candidate], beginning: int) -> bool:
+    def _can_read(
+        self, engines: Sequence[Candidate], beginning: int, others: Others, since: int | None
+    ) -> bool:
         limit = self._limits.prefill_concurrency
         if limit is None or not engines:
             return True
+        without_place = beginning + others.beginning
         for engine in engines:
-            beginning -= max(0, limit - engine.own_calls)
-            if beginning < 0:
-                return True
+            without_place -= max(0, limit - engine.calls)
+            if without_place < 0:
+                own = beginning + sum(engine.own_calls for engine in engines)
+                return may_have_one_more(limit * len(engines), own, others, since)
         return False
 
 

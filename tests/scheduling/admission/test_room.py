@@ -2,6 +2,7 @@ from collections.abc import Sequence
 
 from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.admission import Limits, Room
+from pdgate.scheduling.admission.others import Others
 from pdgate.scheduling.candidate import Candidate
 from pdgate.scheduling.lineup import Lineup
 from pdgate.scheduling.status import Status
@@ -73,9 +74,17 @@ def test_plain_engines_have_the_limits_of_decode_engines() -> None:
     assert not room.for_one_more(plain, begun=2, beginning=0)
 
 
-def test_several_processes_share_the_limits_and_each_gets_one_call_at_least() -> None:
-    limits = Limits(prefill_concurrency=1, decode_concurrency=10, waiting=100)
+def test_several_processes_divide_the_places_to_wait_and_each_gets_one_at_least() -> None:
+    limits = Limits(prefill_concurrency=1, decode_concurrency=10, waiting=5)
 
-    shared = limits.shared_by(4)
+    assert limits.shared_by(4) == Limits(prefill_concurrency=1, decode_concurrency=10, waiting=2)
+    assert limits.shared_by(8).waiting == 1
 
-    assert (shared.prefill_concurrency, shared.decode_concurrency, shared.waiting) == (1, 3, 25)
+
+def test_what_other_processes_have_begun_takes_room_as_ours_does() -> None:
+    room = Room(Limits(prefill_concurrency=2, decode_concurrency=2))
+    lineup = pairs([1], [None, None])
+
+    assert room.for_one_more(lineup, 1, 0, Others(begun=2))
+    assert not room.for_one_more(lineup, 1, 0, Others(begun=3))
+    assert not room.for_one_more(lineup, 1, 0, Others(begun=2, beginning=1))

@@ -1,0 +1,114 @@
+"""Two workers' gates in one process: limits hold for both together, and both lines move."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from pdgate.gateway.admission.gate import Gate
+from pdgate.gateway.neighbours import SharedLines, SharedLoad
+from pdgate.protocols.instance import Instance, Role
+from pdgate.scheduling.admission import Limits, Place
+from pdgate.scheduling.instances import Instances
+from pdgate.scheduling.reservation import Reservation
+
+MODEL = "tiny"
+PATIENCE_SECONDS = 10
+
+
+class Worker:
+    def __init__(self, folder: Path, limits: Limits) -> None:
+        self.instances = Instances()
+        for name, role in (("p", Role.PREFILL), ("d", Role.DECODE)):
+            self.instances.put(
+                Instance(name, f"http://127.0.0.1/{name}", role, "vllm-nixl", model=MODEL)
+            )
+            self.instances.mark_up(name, [MODEL])
+        self.load = SharedLoad(folder, self.instances)
+        lines = SharedLines(self.load.neighbourhood, self.load.take_in)
+        self.gate = Gate(limits, self.instances, lines)
+
+    def begin(self) -> "asyncio.Task[AsyncExitStack]":
+        """A call, which ends when the stack is closed that it has when it has begun."""
+        return asyncio.create_task(self._begin())
+
+    async def _begin(self) -> AsyncExitStack:
+        async with asyncio.timeout(PATIENCE_SECONDS), AsyncExitStack() as stack:
+            await stack.enter_async_context(self.gate.turn(MODEL, Place()))
+            return stack.pop_all()
+
+    def reserve(self) -> Reservation:
+        candidate = self.instances.get("p")
+        assert candidate is not None
+        return Reservation(candidate, 10, reads=True)
+
+
+@contextmanager
+def two(folder: Path, limits: Limits) -> Iterator[tuple[Worker, Worker]]:
+    workers = Worker(folder, limits), Worker(folder, limits)
+    try:
+        for worker in workers:
+            worker.load.look()
+        yield workers
+    finally:
+        for worker in workers:
+            worker.load.close()
+
+
+async def test_decode_engines_have_no_more_than_the_limit_through_both(tmp_path: Path) -> None:
+    with two(tmp_path, Limits(decode_concurrency=2)) as (one, other):
+        calls = [await one.begin(), await other.begin()]
+        waits = other.begin()
+        done, _ = await asyncio.wait([waits], timeout=0.05)
+        assert not done
+
+        await calls[0].aclose()
+        calls.append(await waits)
+        for call in calls[1:]:
+            await call.aclose()
+
+
+async def test_one_worker_may_have_all_while_the_other_needs_none(tmp_path: Path) -> None:
+    with two(tmp_path, Limits(decode_concurrency=4)) as (one, _):
+        for call in [await one.begin() for _ in range(4)]:
+            await call.aclose()
+
+
+async def test_a_prefill_engine_has_no_more_than_the_limit_through_both(tmp_path: Path) -> None:
+    with two(tmp_path, Limits(prefill_concurrency=1)) as (one, other):
+        with one.reserve():
+            waits = other.begin()
+            done, _ = await asyncio.wait([waits], timeout=0.05)
+            assert not done
+        await (await waits).aclose()
+
+
+async def test_a_single_place_goes_from_line_to_line(tmp_path: Path) -> None:
+    """The worker whose call ends looks first, and would take it again each time."""
+    with two(tmp_path, Limits(decode_concurrency=1)) as (one, other):
+        running = await one.begin()
+        waiting = {one.begin(): one, one.begin(): one, other.begin(): other, other.begin(): other}
+        served = []
+        while waiting:
+            await asyncio.sleep(0)
+            await running.aclose()
+            (began,), _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            served.append(waiting.pop(began))
+            running = began.result()
+        await running.aclose()
+
+        assert served in ([one, other, one, other], [other, one, other, one])
+
+
+@pytest.mark.parametrize("limits", [Limits(decode_concurrency=1), Limits(prefill_concurrency=1)])
+async def test_a_worker_that_dies_leaves_its_places(tmp_path: Path, limits: Limits) -> None:
+    with two(tmp_path, limits) as (one, other):
+        async with await one.begin():
+            with one.reserve():
+                waits = other.begin()
+                await asyncio.sleep(0)
+                one.load.close()
+                other.load.look()
+                await (await waits).aclose()
