@@ -19,7 +19,7 @@ from pdgate.gateway.front.bounded_http import BoundedHttp
 from pdgate.gateway.lifecycle.signals import take_over
 from pdgate.gateway.lifecycle.source import Source
 from pdgate.gateway.lifecycle.workers import PARENT_VARIABLE, Workers, tell_the_others
-from pdgate.gateway.neighbours.folder import place
+from pdgate.gateway.neighbours.place import shared_folder
 from pdgate.gateway.security.tls import server_options
 from pdgate.gateway.wiring import build
 
@@ -89,10 +89,10 @@ def serve(settings: Settings, source: Source) -> None:
     if settings.listen.workers > 1:
         with (
             TemporaryDirectory(prefix="pdgate-metrics-") as folder,
-            TemporaryDirectory(prefix="pdgate-load-", dir=place()) as load,
+            shared_folder() as load,
         ):
             os.environ[METRICS_VARIABLE] = folder
-            os.environ[LOAD_VARIABLE] = load
+            os.environ[LOAD_VARIABLE] = str(load)
             Workers(config, sockets, settings, source, _begin_with).run()
     else:
         os.environ.pop(METRICS_VARIABLE, None)

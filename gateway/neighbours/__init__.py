@@ -1,5 +1,6 @@
 """What the workers of one gateway know of each other's calls: shared memory, and no lock.
 
+place.py           the folder in memory where all of it is
 table.py           rows of numbers that one process writes and others read
 folder.py          the tables of all workers that live, one file each
 neighbourhood.py   the others' rows under a key, and ours

@@ -10,19 +10,9 @@ import fcntl
 import os
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import BinaryIO
 
 from pdgate.gateway.neighbours.table import TABLE_BYTES, Table, View
-
-MEMORY: Final = Path("/dev/shm")
-
-
-def place() -> Path | None:
-    """Where to make the folder; None for where temporary files go.
-
-    On a disk a writer may have to wait, now and then, until a page has been written there.
-    """
-    return MEMORY if os.access(MEMORY, os.W_OK | os.X_OK) else None
 
 
 class Folder:
