@@ -41,6 +41,10 @@ ADMIN_PORT_VARIABLE = "PDGATE_ADMIN_PORT"
 """Of the admin listener, where there is one."""
 
 KEEP_ALIVE_SECONDS = 75
+HUNG_SECONDS = 20
+"""After which the parent kills a worker that does not answer it, as while it still imports: on a
+busy machine that takes longer than the 5 s of uvicorn, and no worker would ever start."""
+
 LAST_SECONDS = 2
 """For what is still open when the drain is over (gateway/lifecycle/drain.py)."""
 
@@ -69,6 +73,7 @@ def serve(settings: Settings, source: Source) -> None:
         server_header=False,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=LAST_SECONDS,
+        timeout_worker_healthcheck=HUNG_SECONDS,
         **server_options(tls.cert_file, tls.key_file, tls.client_ca_file),
     )
     sockets = [config.bind_socket()]
