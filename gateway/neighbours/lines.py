@@ -1,6 +1,13 @@
-"""The lines for each model of all workers: what ours tells, and what the others' say."""
+"""The lines for each model of all workers: what ours tells, and what the others' say.
+
+begun, beginning   calls, as in scheduling/admission/room.py
+since              when its turn was last; 0 where nobody waits
+looked             when it looked last whether one may begin; both in monotonic ns, which are the
+                   same in all processes of a host
+"""
 
 from collections.abc import Callable
+from time import monotonic_ns
 from typing import Final
 
 from pdgate.gateway.neighbours.neighbourhood import Neighbourhood
@@ -8,6 +15,8 @@ from pdgate.gateway.neighbours.table import key_of
 from pdgate.scheduling.admission.others import NOBODY, Others
 
 MODEL: Final = "model"
+HANGS_NS: Final = 1_000_000_000
+"""A worker whose calls wait, and that has not looked for so long, must not hold up the others."""
 
 
 class SharedLines:
@@ -40,14 +49,15 @@ class SharedLine:
         self._theirs: list[memoryview] = []
 
     def tell(self, begun: int, beginning: int, since: int | None) -> None:
-        """`since`: when this worker's turn was last; None where nobody waits. Monotonic ns are the
-        same in all processes of a host."""
+        """`since`: None where nobody waits."""
         told = self._told
         told[0] = begun
         told[1] = beginning
         told[2] = since or 0
 
     def others(self) -> Others:
+        """For one who looks whether a call may begin."""
+        now = self._told[3] = monotonic_ns()
         edition = self._neighbourhood.edition()
         if edition != self._edition:
             self._edition = edition
@@ -60,6 +70,6 @@ class SharedLine:
             numbers = row.tolist()
             begun += numbers[0]
             beginning += numbers[1]
-            if numbers[2]:
+            if numbers[2] and now - numbers[3] < HANGS_NS:
                 waiting.append(numbers[2])
         return Others(begun, beginning, len(waiting), min(waiting, default=None))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pdgate.gateway.admission.gate import Gate
-from pdgate.gateway.neighbours import SharedLines, SharedLoad
+from pdgate.gateway.neighbours import SharedLines, SharedLoad, lines
 from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.admission import Limits, Place
 from pdgate.scheduling.instances import Instances
@@ -27,8 +27,8 @@ class Worker:
             )
             self.instances.mark_up(name, [MODEL])
         self.load = SharedLoad(folder, self.instances)
-        lines = SharedLines(self.load.neighbourhood, self.load.take_in)
-        self.gate = Gate(limits, self.instances, lines)
+        shared = SharedLines(self.load.neighbourhood, self.load.take_in)
+        self.gate = Gate(limits, self.instances, shared)
 
     def begin(self) -> "asyncio.Task[AsyncExitStack]":
         """A call, which ends when the stack is closed that it has when it has begun."""
@@ -112,3 +112,24 @@ async def test_a_worker_that_dies_leaves_its_places(tmp_path: Path, limits: Limi
                 one.load.close()
                 other.load.look()
                 await (await waits).aclose()
+
+
+async def test_a_worker_that_hangs_loses_its_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lines, "HANGS_NS", 50_000_000)
+    with two(tmp_path, Limits(decode_concurrency=1)) as (one, other):
+        running = await other.begin()
+        hangs = one.begin()
+        await asyncio.sleep(0)
+        assert one.gate._timer is not None
+        one.gate._timer.cancel()
+        waits = other.begin()
+        await asyncio.sleep(0)
+
+        await running.aclose()
+        assert not waits.done()
+        await (await waits).aclose()
+        assert not hangs.done()
+        hangs.cancel()
+        await asyncio.wait([hangs])
