@@ -17,7 +17,7 @@ from benchmarks.gateway import chart, report
 from benchmarks.gateway.figures import rows
 from benchmarks.gateway.fleet import Cores, fleet
 from benchmarks.gateway.programs import NoCompiler, Programs, compiled
-from benchmarks.gateway.rounds import measure
+from benchmarks.gateway.rounds import Plan, measure
 from benchmarks.gateway.scenarios import SCENARIOS
 from benchmarks.gateway.targets import TARGETS
 from benchmarks.gateway.targets.base import NotInstalled, Target, folder_of
@@ -64,13 +64,17 @@ def _measure(
     here = [target for target in targets if target.name not in missing]
     cores = Cores.two() if asked.pin else Cores()
     before = os.getloadavg()[0]
-    with fleet(programs, here, asked.cache, cores) as running:
-        for name, why in running.down.items():
-            print(f"{name} does not run: {why}", file=sys.stderr)
-        results = measure(running, scenarios, asked.rounds)
-        missing |= running.down
+    with fleet(programs, asked.cache, cores) as running:
+        measured = measure(running, Plan(here, scenarios, asked.rounds))
     load = (before, os.getloadavg()[0])
-    return report.Run(results, rows(results, scenarios), missing, asked.rounds, asked.pin, load)
+    return report.Run(
+        measured.results,
+        rows(measured.results, scenarios),
+        missing | dict(measured.down),
+        asked.rounds,
+        asked.pin,
+        load,
+    )
 
 
 def _install(target: Target, cache: Path) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from benchmarks.gateway.programs import Programs
 from benchmarks.gateway.targets.base import KEY, Place, Target, folder_of
-from tests.support.processes import Child, ChildFailed, child
+from tests.support.processes import Child, child
 
 START_SECONDS = 90
 ENGINE_SECONDS = 10
@@ -68,53 +68,33 @@ class Gateway:
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """
-    Attributes:
-        down: Why a gateway cannot be measured, by name.
-    """
-
     programs: Programs
+    cache: Path
     cores: Cores
     prefill: Engine
     decode: Engine
-    gateways: Sequence[Gateway]
-    down: Mapping[str, str]
+
+    @contextmanager
+    def gateway(self, target: Target) -> Iterator[Gateway]:
+        """One that answers. Raises ChildFailed when it does not get there."""
+        port, spare_port = free_ports(2)
+        folder = folder_of(target, self.cache)
+        place = Place(folder, port, spare_port, self.prefill.url, self.decode.url)
+        command = on(self.cores.gateways, target.command(place))
+        environment = {**os.environ, **dict(target.environment)}
+        with child(command, env=environment, name=target.name) as process:
+            process.wait_until(lambda: _answers(port), "an answer", START_SECONDS)
+            yield Gateway(target, port, process)
 
 
 @contextmanager
-def fleet(
-    programs: Programs, targets: Sequence[Target], cache: Path, cores: Cores
-) -> Iterator[Fleet]:
-    """A gateway that does not start is left out, and said to be."""
+def fleet(programs: Programs, cache: Path, cores: Cores) -> Iterator[Fleet]:
+    """The engines run; gateways are started when they are asked for."""
     with ExitStack() as running:
         prefill, decode = (
             _engine(running, programs, name, cores) for name in ("prefill", "decode")
         )
-        up: list[Gateway] = []
-        down: dict[str, str] = {}
-        for target in targets:
-            port, spare_port = free_ports(2)
-            place = Place(folder_of(target, cache), port, spare_port, prefill.url, decode.url)
-            try:
-                up.append(_gateway(running, target, place, cores))
-            except ChildFailed as failed:
-                down[target.name] = str(failed)
-        yield Fleet(programs, cores, prefill, decode, up, down)
-
-
-def _gateway(running: ExitStack, target: Target, place: Place, cores: Cores) -> Gateway:
-    """Raises ChildFailed when it does not answer; then nothing of it runs."""
-    with ExitStack() as starting:
-        process = starting.enter_context(
-            child(
-                on(cores.gateways, target.command(place)),
-                env={**os.environ, **dict(target.environment)},
-                name=target.name,
-            )
-        )
-        process.wait_until(lambda: _answers(place.port), "an answer", START_SECONDS)
-        running.enter_context(starting.pop_all())
-        return Gateway(target, place.port, process)
+        yield Fleet(programs, cache, cores, prefill, decode)
 
 
 def _engine(running: ExitStack, programs: Programs, name: str, cores: Cores) -> Engine:

@@ -44,9 +44,16 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
+    """
+    Attributes:
+        fresh: For each trial the gateway is started anew: its memory would else be that of the
+            scenarios before.
+    """
+
     name: str
     loads: tuple[Load, ...]
     figures: tuple[Figure, ...]
+    fresh: bool = False
 
 
 def _cpu_of_call(outcomes: Sequence[Outcome]) -> float:
@@ -127,6 +134,7 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
                 Figure("memory with 1,000 open streams", "MB", _peak_mb),
                 Figure("first event of 1,000 at once, p50", "µs", lambda s: s[0].first_us.p50),
             ),
+            fresh=True,
         ),
         Scenario(
             "idle",
@@ -140,6 +148,7 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
                 Figure("memory with 10,000 idle clients", "MB", _peak_mb),
                 Figure("CPU of a call beside them", "µs", _cpu_of_call),
             ),
+            fresh=True,
         ),
         Scenario(
             "slow",
@@ -151,6 +160,7 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
                 ),
             ),
             (Figure("memory with 8 slow readers of 16 MB", "MB", _peak_mb),),
+            fresh=True,
         ),
         Scenario(
             "image",
@@ -165,6 +175,7 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
                 Figure("CPU of a call of 4 MB", "µs", _cpu_of_call),
                 Figure("memory with calls of 4 MB", "MB", _peak_mb),
             ),
+            fresh=True,
         ),
     )
 }
