@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from pdgate.gateway.admission.gate import Gate
-from pdgate.gateway.neighbours import SharedLines, SharedLoad, lines
+from pdgate.gateway.config import Settings
+from pdgate.gateway.config.settings import Admission, Listen
+from pdgate.gateway.neighbours import SharedLoad, lines
+from pdgate.gateway.wiring.parts import gate_of, scheduler_of
 from pdgate.protocols.instance import Instance, Role
-from pdgate.scheduling.admission import Limits, Place
+from pdgate.scheduling.admission import Place
 from pdgate.scheduling.instances import Instances
 from pdgate.scheduling.reservation import Reservation
 
@@ -19,7 +21,7 @@ PATIENCE_SECONDS = 10
 
 
 class Worker:
-    def __init__(self, folder: Path, limits: Limits) -> None:
+    def __init__(self, folder: Path, limits: Admission) -> None:
         self.instances = Instances()
         for name, role in (("p", Role.PREFILL), ("d", Role.DECODE)):
             self.instances.put(
@@ -27,8 +29,11 @@ class Worker:
             )
             self.instances.mark_up(name, [MODEL])
         self.load = SharedLoad(folder, self.instances)
-        shared = SharedLines(self.load.neighbourhood, self.load.take_in)
-        self.gate = Gate(limits, self.instances, shared)
+        settings = Settings(admission=limits, listen=Listen(workers=2))
+        scheduler = scheduler_of(settings, self.instances, self.load.policy)
+        gate = gate_of(settings, self.instances, scheduler, self.load)
+        assert gate is not None
+        self.gate = gate
 
     def begin(self) -> "asyncio.Task[AsyncExitStack]":
         """A call, which ends when the stack is closed that it has when it has begun."""
@@ -46,7 +51,7 @@ class Worker:
 
 
 @contextmanager
-def two(folder: Path, limits: Limits) -> Iterator[tuple[Worker, Worker]]:
+def two(folder: Path, limits: Admission) -> Iterator[tuple[Worker, Worker]]:
     workers = Worker(folder, limits), Worker(folder, limits)
     try:
         for worker in workers:
@@ -58,7 +63,7 @@ def two(folder: Path, limits: Limits) -> Iterator[tuple[Worker, Worker]]:
 
 
 async def test_decode_engines_have_no_more_than_the_limit_through_both(tmp_path: Path) -> None:
-    with two(tmp_path, Limits(decode_concurrency=2)) as (one, other):
+    with two(tmp_path, Admission(decode_concurrency=2)) as (one, other):
         calls = [await one.begin(), await other.begin()]
         waits = other.begin()
         done, _ = await asyncio.wait([waits], timeout=0.05)
@@ -71,13 +76,13 @@ async def test_decode_engines_have_no_more_than_the_limit_through_both(tmp_path:
 
 
 async def test_one_worker_may_have_all_while_the_other_needs_none(tmp_path: Path) -> None:
-    with two(tmp_path, Limits(decode_concurrency=4)) as (one, _):
+    with two(tmp_path, Admission(decode_concurrency=4)) as (one, _):
         for call in [await one.begin() for _ in range(4)]:
             await call.aclose()
 
 
 async def test_a_prefill_engine_has_no_more_than_the_limit_through_both(tmp_path: Path) -> None:
-    with two(tmp_path, Limits(prefill_concurrency=1)) as (one, other):
+    with two(tmp_path, Admission(prefill_concurrency=1)) as (one, other):
         with one.reserve():
             waits = other.begin()
             done, _ = await asyncio.wait([waits], timeout=0.05)
@@ -87,7 +92,7 @@ async def test_a_prefill_engine_has_no_more_than_the_limit_through_both(tmp_path
 
 async def test_a_single_place_goes_from_line_to_line(tmp_path: Path) -> None:
     """The worker whose call ends looks first, and would take it again each time."""
-    with two(tmp_path, Limits(decode_concurrency=1)) as (one, other):
+    with two(tmp_path, Admission(decode_concurrency=1)) as (one, other):
         running = await one.begin()
         waiting = {one.begin(): one, one.begin(): one, other.begin(): other, other.begin(): other}
         served = []
@@ -102,8 +107,10 @@ async def test_a_single_place_goes_from_line_to_line(tmp_path: Path) -> None:
         assert served in ([one, other, one, other], [other, one, other, one])
 
 
-@pytest.mark.parametrize("limits", [Limits(decode_concurrency=1), Limits(prefill_concurrency=1)])
-async def test_a_worker_that_dies_leaves_its_places(tmp_path: Path, limits: Limits) -> None:
+@pytest.mark.parametrize(
+    "limits", [Admission(decode_concurrency=1), Admission(prefill_concurrency=1)]
+)
+async def test_a_worker_that_dies_leaves_its_places(tmp_path: Path, limits: Admission) -> None:
     with two(tmp_path, limits) as (one, other):
         async with await one.begin():
             with one.reserve():
@@ -118,7 +125,7 @@ async def test_a_worker_that_hangs_loses_its_turn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lines, "HANGS_NS", 50_000_000)
-    with two(tmp_path, Limits(decode_concurrency=1)) as (one, other):
+    with two(tmp_path, Admission(decode_concurrency=1)) as (one, other):
         running = await other.begin()
         hangs = one.begin()
         await asyncio.sleep(0)
