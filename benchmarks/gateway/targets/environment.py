@@ -15,12 +15,12 @@ def install(folder: Path, *requirements: str) -> None:
     asked = "\n".join(requirements)
     if done.exists() and done.read_text(encoding="utf-8") == asked:
         return
-    _run(sys.executable, "-m", "venv", "--clear", str(folder))
-    _run(str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", *requirements)
+    run(sys.executable, "-m", "venv", "--clear", str(folder))
+    run(str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", *requirements)
     done.write_text(asked, encoding="utf-8")
 
 
-def _run(*command: str) -> None:
+def run(*command: str) -> None:
     try:
         ran = subprocess.run(
             command, capture_output=True, text=True, check=False, timeout=INSTALL_SECONDS
