@@ -65,3 +65,7 @@ fi
 if ! command -v redis-server >/dev/null; then
     apt_install redis-server || left_out "no Redis is installed: apt-get install redis-server"
 fi
+# What calls cost is guarded by counting instructions.
+if ! command -v valgrind >/dev/null; then
+    apt_install valgrind || left_out "no valgrind is installed: apt-get install valgrind"
+fi
