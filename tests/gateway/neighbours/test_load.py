@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pdgate.gateway.neighbours import table
 from pdgate.gateway.neighbours.load import SharedLoad
 from pdgate.gateway.neighbours.policy import LooksAround
 from pdgate.protocols.instance import Instance, Role
@@ -183,6 +184,21 @@ def test_taking_in_is_not_repeated_at_once(tmp_path: Path) -> None:
             now += 0.0001
             one.load.take_in()
             assert one.account(engine)[0] == 1
+
+
+def test_engines_for_which_there_is_no_row_are_each_workers_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(table, "ROWS", 4)
+    with workers(tmp_path, 2) as (one, other):
+        with ExitStack() as calls:
+            for _ in ENGINES:
+                calls.enter_context(one.reserve())
+            assert other.load is not None
+            other.load.take_in()
+            assert [other.account(engine)[0] for engine in range(6)] == [1, 1, 1, 1, 0, 0]
+        assert [one.account(engine)[0] for engine in range(6)] == [0] * 6
+    assert len(caplog.messages) == 2, "once for each worker"
 
 
 Step = tuple[int, int, bool]
