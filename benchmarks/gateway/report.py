@@ -5,6 +5,8 @@ import os
 import platform
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from math import isnan
+from typing import Any
 
 from benchmarks.gateway.figures import Cell, Row
 from benchmarks.gateway.rounds import Results
@@ -43,7 +45,19 @@ def markdown(run: Run) -> str:
 
 
 def as_json(run: Run) -> str:
-    return json.dumps({"machine": machine(), **asdict(run)}, indent=1, allow_nan=True)
+    return json.dumps(_json({"machine": machine(), **asdict(run)}), indent=1, allow_nan=False)
+
+
+def _json(value: Any) -> Any:
+    """JSON has no word for what was not timed but null."""
+    match value:
+        case dict():
+            return {name: _json(one) for name, one in value.items()}
+        case list() | tuple():
+            return [_json(one) for one in value]
+        case float() if isnan(value):
+            return None
+    return value
 
 
 def _head(run: Run) -> Iterator[str]:

@@ -66,6 +66,7 @@ def test_who_is_not_there_is_named() -> None:
 
     assert "smg was not measured: not installed: no wheel" in markdown(run)
     assert json.loads(as_json(run))["missing"] == {"smg": "not installed: no wheel"}
+    assert "NaN" not in as_json(run)
 
 
 def test_an_install_that_fails_says_why() -> None:
