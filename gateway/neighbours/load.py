@@ -32,6 +32,8 @@ SPACING_SECONDS: Final = 10e-6
 """Between two times of taking in, for each engine and other worker."""
 
 INSTANCE: Final = "instance"
+NEVER: Final = -1
+"""An edition of the neighbourhood that there is not."""
 
 
 class SharedLoad:
@@ -50,7 +52,7 @@ class SharedLoad:
         self._ours: dict[str, tuple[Candidate, Shared]] = {}
         self._theirs: list[tuple[Candidate, Shared, list[memoryview]]] = []
         self._spacing = self._next = 0.0
-        self._edition = 0
+        self._edition = NEVER
         self.look()
 
     def policy(self, name: str) -> Policy:
@@ -85,7 +87,6 @@ class SharedLoad:
             if instance_id not in self._ours:
                 self._share(instance_id, candidate)
         self.neighbourhood.look()
-        self._match()
         self._next = 0.0
         self.take_in()
 
@@ -112,12 +113,14 @@ class SharedLoad:
         if row is not None:
             shared = candidate.shared = Shared(row)
             self._ours[instance_id] = candidate, shared
+            self._edition = NEVER
             shared.changed(candidate)
 
     def _forget(self, instance_id: str) -> None:
         candidate, shared = self._ours.pop(instance_id)
         shared.take_in(candidate, 0, 0, 0, 0)
         candidate.shared = None
+        self._edition = NEVER
         self.neighbourhood.take_back(key_of(INSTANCE, instance_id))
 
     def _match(self) -> None:

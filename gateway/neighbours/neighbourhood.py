@@ -27,9 +27,11 @@ class Neighbourhood:
 
     def look(self) -> None:
         """Who is there now."""
-        self._views = list(self._folder.others().values())
-        self.others = len(self._views)
-        self._match()
+        views = list(self._folder.others().values())
+        if views != self._views:
+            self._views = views
+            self.others = len(views)
+            self._match()
 
     def edition(self) -> int:
         """What `theirs` has said is good for as long as this is the same."""
