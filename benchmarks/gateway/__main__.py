@@ -110,6 +110,8 @@ def _arguments() -> argparse.Namespace:
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     parser.add_argument("--cache", type=Path, default=Path(home) / "pdgate-benchmarks")
     asked = parser.parse_args()
+    if asked.pin and len(os.sched_getaffinity(0)) < 2:
+        parser.error("--pin takes two cores")
     # We go on elsewhere.
     asked.out, asked.cache = asked.out.resolve(), asked.cache.resolve()
     return asked

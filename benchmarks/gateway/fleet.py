@@ -31,7 +31,7 @@ class Cores:
 
     @classmethod
     def two(cls) -> "Cores":
-        """Raises ValueError where there is only one."""
+        """The first two that we may use; there have to be two."""
         load, gateways, *_ = sorted(os.sched_getaffinity(0))
         return cls(load, gateways)
 

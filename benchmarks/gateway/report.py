@@ -66,7 +66,10 @@ def _head(run: Run) -> Iterator[str]:
         f"{machine()}; {'gateways on a core of their own' if run.pinned else 'not pinned'}; "
         f"medians of {run.rounds} rounds; load average {before:.1f} before, {after:.1f} after."
     )
-    yield f"In parentheses: the median of the ratios to {YARDSTICK} within rounds. Less is better."
+    yield (
+        f"In parentheses: the median of the ratios to {YARDSTICK} within rounds. Less is better. "
+        "A single run does not tell differences under 15 %."
+    )
 
 
 def _table(run: Run) -> Iterator[str]:
@@ -100,3 +103,5 @@ def _remarks(run: Run) -> Iterator[str]:
         for name, seen in gateways.items():
             if seen.wrong is not None:
                 yield f"- {name} has no figure in {scenario}: {seen.wrong}"
+            if any(not one.peak_is_new for outcomes in seen.rounds for one in outcomes):
+                yield f"- memory of {name} in {scenario} is the highest since it started"
