@@ -6,6 +6,7 @@
     toy.py         the proxy that one would write first, as a yardstick
     scenarios.py   what is asked, and the figures that come of it
     fleet.py       engines and gateways that run
+    priority.py    lets them run before all else, where the machine has other work
     trial.py       one target in one scenario, once; or what was wrong with it
     rounds.py      all of them in turn
     figures.py     medians and ratios

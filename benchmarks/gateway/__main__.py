@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.gateway import chart, report
+from benchmarks.gateway import chart, priority, report
 from benchmarks.gateway.figures import rows
 from benchmarks.gateway.fleet import Cores, fleet
 from benchmarks.gateway.programs import NoCompiler, Programs, compiled
@@ -62,7 +62,7 @@ def _measure(
     scenarios = [SCENARIOS[name] for name in asked.scenarios]
     missing = {target.name: why for target in targets if (why := _why_not(target, asked.cache))}
     here = [target for target in targets if target.name not in missing]
-    cores = Cores.two() if asked.pin else Cores()
+    cores = Cores.two(asked.first) if asked.pin else Cores(first=asked.first)
     before = os.getloadavg()[0]
     with fleet(programs, asked.cache, cores) as running:
         measured = measure(running, Plan(here, scenarios, asked.rounds))
@@ -72,7 +72,7 @@ def _measure(
         rows(measured.results, scenarios),
         missing | dict(measured.down),
         asked.rounds,
-        asked.pin,
+        cores,
         load,
     )
 
@@ -106,12 +106,17 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--targets", type=_some_of(TARGETS), default=list(TARGETS))
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--pin", action="store_true", help="gateways on a core of their own")
+    parser.add_argument(
+        "--first", action="store_true", help="before all other programs; takes root"
+    )
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "bench")
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     parser.add_argument("--cache", type=Path, default=Path(home) / "pdgate-benchmarks")
     asked = parser.parse_args()
     if asked.pin and len(os.sched_getaffinity(0)) < 2:
         parser.error("--pin takes two cores")
+    if asked.first and not priority.allowed():
+        parser.error("--first takes root, or CAP_SYS_NICE")
     # We go on elsewhere.
     asked.out, asked.cache = asked.out.resolve(), asked.cache.resolve()
     return asked

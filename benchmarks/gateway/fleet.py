@@ -24,16 +24,23 @@ _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 @dataclass(frozen=True, slots=True)
 class Cores:
-    """Which core who runs on; None: wherever the system likes."""
+    """How processes get a core.
+
+    Attributes:
+        load: That of engines and load; None: whichever the system likes.
+        gateways: That of gateways.
+        first: Whether they run before all other programs while they are measured.
+    """
 
     load: int | None = None
     gateways: int | None = None
+    first: bool = False
 
     @classmethod
-    def two(cls) -> "Cores":
+    def two(cls, first: bool = False) -> "Cores":
         """The first two that we may use; there have to be two."""
         load, gateways, *_ = sorted(os.sched_getaffinity(0))
-        return cls(load, gateways)
+        return cls(load, gateways, first)
 
 
 def on(core: int | None, command: Sequence[str]) -> list[str]:
@@ -43,6 +50,7 @@ def on(core: int | None, command: Sequence[str]) -> list[str]:
 @dataclass(frozen=True, slots=True)
 class Engine:
     url: str
+    pid: int
 
     def set(self, settings: Mapping[str, int]) -> None:
         asked = {"pace_us": 0, "in_step": 0, "prefill_us": 0, "event_bytes": 250, **settings}
@@ -100,7 +108,7 @@ def fleet(programs: Programs, cache: Path, cores: Cores) -> Iterator[Fleet]:
 def _engine(running: ExitStack, programs: Programs, name: str, cores: Cores) -> Engine:
     process = running.enter_context(child(on(cores.load, [str(programs.engine)]), name=name))
     port = process.wait_for_line(r"^(\d+)$", ENGINE_SECONDS)[1]
-    return Engine(f"http://127.0.0.1:{port}")
+    return Engine(f"http://127.0.0.1:{port}", process.pid)
 
 
 def _answers(port: int) -> bool:

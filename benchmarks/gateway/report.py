@@ -9,6 +9,7 @@ from math import isnan
 from typing import Any
 
 from benchmarks.gateway.figures import Cell, Row
+from benchmarks.gateway.fleet import Cores
 from benchmarks.gateway.rounds import Results
 from benchmarks.gateway.targets import TARGETS, YARDSTICK
 
@@ -28,7 +29,7 @@ class Run:
     rows: Sequence[Row]
     missing: Mapping[str, str]
     rounds: int
-    pinned: bool
+    cores: Cores
     load: tuple[float, float]
 
 
@@ -63,13 +64,18 @@ def _json(value: Any) -> Any:
 def _head(run: Run) -> Iterator[str]:
     before, after = run.load
     yield (
-        f"{machine()}; {'gateways on a core of their own' if run.pinned else 'not pinned'}; "
+        f"{machine()}; {_cores(run.cores)}; "
         f"medians of {run.rounds} rounds; load average {before:.1f} before, {after:.1f} after."
     )
     yield (
         f"In parentheses: the median of the ratios to {YARDSTICK} within rounds. Less is better. "
         "A single run does not tell differences under 15 %."
     )
+
+
+def _cores(cores: Cores) -> str:
+    pinned = "not pinned" if cores.gateways is None else "gateways on a core of their own"
+    return f"{pinned}, before all other programs" if cores.first else pinned
 
 
 def _table(run: Run) -> Iterator[str]:

@@ -1,11 +1,14 @@
 """One gateway in one scenario, once."""
 
 import json
+import os
 import subprocess
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 from benchmarks.gateway.fleet import Fleet, Gateway, on
 from benchmarks.gateway.outcome import Outcome, Wrong, parse
+from benchmarks.gateway.priority import first
 from benchmarks.gateway.scenarios import Load, Scenario
 from benchmarks.gateway.targets.base import KEY
 
@@ -29,19 +32,22 @@ def _ask(fleet: Fleet, gateway: Gateway, load: Load) -> Outcome:
 
 
 def _run(fleet: Fleet, gateway: Gateway, words: Sequence[str]) -> str:
-    pids = ",".join(map(str, gateway.pids()))
+    pids = gateway.pids()
     command = [
-        *(str(fleet.programs.load), "--port", str(gateway.port), "--key", KEY, "--pids", pids),
-        *words,
+        *(str(fleet.programs.load), "--port", str(gateway.port), "--key", KEY),
+        *("--pids", ",".join(map(str, pids)), *words),
     ]
+    # Who starts a program that shall run first has to be first itself.
+    everybody = [*pids, fleet.prefill.pid, fleet.decode.pid, os.getpid()]
     try:
-        return subprocess.run(
-            on(fleet.cores.load, command),
-            stdout=subprocess.PIPE,
-            text=True,
-            check=True,
-            timeout=AT_MOST_SECONDS,
-        ).stdout
+        with first(everybody) if fleet.cores.first else nullcontext():
+            return subprocess.run(
+                on(fleet.cores.load, command),
+                stdout=subprocess.PIPE,
+                text=True,
+                check=True,
+                timeout=AT_MOST_SECONDS,
+            ).stdout
     except subprocess.TimeoutExpired:
         raise Wrong(f"not done after {AT_MOST_SECONDS} s") from None
 

@@ -137,6 +137,7 @@ def small() -> "Scenario":
 
 def run_of(results: "Results", missing: dict[str, str] | None = None) -> "Run":
     from benchmarks.gateway.figures import rows
+    from benchmarks.gateway.fleet import Cores
     from benchmarks.gateway.report import Run
 
-    return Run(results, rows(results, [small()]), missing or {}, 1, False, (0.0, 0.0))
+    return Run(results, rows(results, [small()]), missing or {}, 1, Cores(), (0.0, 0.0))

@@ -28,7 +28,6 @@ class Load:
 
     program: Path
     engine: "Engine"
-    pid: int
 
     def ask(self, words: str, **settings: int) -> str:
         self.engine.set({"wrong": 0, **settings})
@@ -46,7 +45,7 @@ def load(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Load]:
     programs = compiled(tmp_path_factory.mktemp("programs"))
     with child([str(programs.engine)], name="engine") as engine:
         port = engine.wait_for_line(r"^(\d+)$")[1]
-        yield Load(programs.load, Engine(f"http://127.0.0.1:{port}"), engine.pid)
+        yield Load(programs.load, Engine(f"http://127.0.0.1:{port}", engine.pid))
 
 
 @pytest.mark.parametrize(
@@ -113,7 +112,8 @@ def test_a_slow_reader_makes_the_engine_wait(load: Load) -> None:
 
     slowly = "--read-bytes 65536 --read-every-us 1000"
     line = load.ask(
-        f"--stream --tokens 2000 --calls 1 --warm 0 --pids {load.pid} {slowly}", event_bytes=4096
+        f"--stream --tokens 2000 --calls 1 --warm 0 --pids {load.engine.pid} {slowly}",
+        event_bytes=4096,
     )
 
     outcome = parse(line)
