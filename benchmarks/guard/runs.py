@@ -1,6 +1,6 @@
 """One process in which all contenders serve every scenario, one after another.
 
-    python -m benchmarks.guard.runs mark     a mark before and after each run (`callgrind.py`)
+    python -m benchmarks.guard.runs mark     marks around WINDOWS of each run (`callgrind.py`)
     python -m benchmarks.guard.runs trace    JSON of what each call did (`traced.py`)
 
 Before a run all is warm: connections are open, and the interpreter has specialised its code.
@@ -34,8 +34,12 @@ Json = dict[str, Any]
 RUNS: Final = [(name, scenario.name) for name in CONTENDERS for scenario in SCENARIOS]
 """In their order."""
 
-WARM_CALLS = 64
-CALLS = 100
+WARM_CALLS = 32
+CALLS = 30
+WINDOWS = 3
+"""Of CALLS each. The least counts: once in a while the allocator takes and gives back an arena
+with every piece (seen: a fifth more), which depends on what happens to lie in memory."""
+
 TRACED_CALLS = 4
 
 
@@ -55,16 +59,20 @@ def mark() -> None:
 
 
 async def marked(loop: StillLoop) -> None:
+    in_the_way = []
     for contender in CONTENDERS.values():
         async with contender(loop) as client:
             for scenario in SCENARIOS:
                 await serve(client, scenario, WARM_CALLS)
-                # What was there before is not looked through for garbage in the run.
-                gc.collect()
-                gc.freeze()
-                mark()
-                await serve(client, scenario, CALLS)
-                mark()
+                for window in range(WINDOWS):
+                    # Another place in memory for each window.
+                    in_the_way.append([bytes(100 * window + size) for size in range(400)])
+                    # What was there before is not looked through for garbage in the run.
+                    gc.collect()
+                    gc.freeze()
+                    mark()
+                    await serve(client, scenario, CALLS)
+                    mark()
 
 
 async def traced(loop: StillLoop, warm_calls: int = WARM_CALLS) -> Json:
