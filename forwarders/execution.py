@@ -11,16 +11,14 @@ so they end with the attempt, and with the client, in whatever way it leaves.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Final
 
 from pdgate.forwarders.attempt import Attempt, Deliver
-from pdgate.forwarders.base import Engines, Forwarder, Leg, Mode, Reserved, Upstream
+from pdgate.forwarders.base import Engines, Leg, Mode, Reserved, Upstream
 from pdgate.forwarders.blame import Blame, verdict
-from pdgate.forwarders.crossing import Cross, staged, way_across
+from pdgate.forwarders.crossing import staged
 from pdgate.forwarders.lives import Lives
-from pdgate.forwarders.ownership import KvLedger, KvRules, Ownership
+from pdgate.forwarders.ownership import KvLedger, Ownership
 from pdgate.forwarders.record import (
     DECODE_ONLY,
     DISAGGREGATED,
@@ -33,6 +31,7 @@ from pdgate.forwarders.resuming.resume import Resuming
 from pdgate.forwarders.retrying import Retrying
 from pdgate.forwarders.splitting import decide
 from pdgate.forwarders.tried import Tried
+from pdgate.forwarders.way import Way
 from pdgate.protocols import request_id
 from pdgate.protocols.call import Call
 from pdgate.protocols.errors import (
@@ -53,31 +52,6 @@ _PATHS: Final = {
     Taken.PREFILL_ONLY: PREFILL_ONLY,
 }
 _NO_PREFILL: Final = Decision(Taken.LOCAL, NO_PREFILL)
-
-
-@dataclass(frozen=True)
-class Way:
-    """How calls cross from (and to) an instance: its protocol's forwarder, and the mode.
-
-    Attributes:
-        lease_seconds: How its engines are set up, where that is not the protocol's default.
-    """
-
-    forwarder: Forwarder
-    mode: Mode
-    lease_seconds: float | None = None
-
-    @cached_property
-    def kv(self) -> KvRules:
-        rules = self.forwarder.kv
-        if self.lease_seconds is None or not rules.keeps:
-            return rules
-        return replace(rules, lease_seconds=self.lease_seconds)
-
-    @cached_property
-    def cross(self) -> Cross:
-        """How to cross both engines at once; found once, as isinstance of an ABC is slow."""
-        return way_across(self.forwarder)
 
 
 class Execution:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from pdgate.forwarders import registry
 from pdgate.forwarders.base import Forwarder, Mode
-from pdgate.forwarders.execution import Way
+from pdgate.forwarders.way import Way
 from pdgate.gateway.config import Settings
 from pdgate.gateway.config.checks import mode_for
 from pdgate.protocols.instance import Instance

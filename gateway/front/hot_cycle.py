@@ -209,8 +209,7 @@ class HotCycle:
 
     async def deliver(self, answer: Answer, record: Record) -> None:
         self._answer, self._record = answer, record
-        # Another attempt may have come to nothing before its first byte.
-        self._over, self._error, self._held = False, None, b""
+        self._forget()
         self._streams = streams(answer)
         if record.committed is None:
             front = self._protocol.front
@@ -252,6 +251,10 @@ class HotCycle:
             self._transport.close()
 
     # How.
+
+    def _forget(self) -> None:
+        """Another attempt may have come to nothing before its first byte."""
+        self._over, self._error, self._held = False, None, b""
 
     async def _serve(self, path: str, headers: Headers, body: bytes) -> None:
         try:

@@ -10,8 +10,6 @@ from typing import Any
 import httpx2
 import pytest
 
-from pdgate.forwarders.execution import Execution
-from pdgate.gateway.intake import Intake
 from pdgate.protocols.call import CHAT, COMPLETIONS
 from pdgate.protocols.instance import Role
 from tests.support.fleet import (
@@ -230,15 +228,17 @@ async def test_a_fleet_that_is_all_down_is_a_503_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "method"), [(Execution, "serve"), (Intake, "call")], ids=["execution", "intake"]
+    "where",
+    ["pdgate.gateway.intake.parse_object", "pdgate.forwarders.vllm_nixl.VllmNixl.decode"],
+    ids=["intake", "forwarder"],
 )
 async def test_a_bug_is_an_internal_error_without_details(
-    kind: type, method: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    where: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def buggy(*_: object) -> None:
         raise KeyError("secret of http://10.0.0.1:8100")
 
-    monkeypatch.setattr(kind, method, buggy)
+    monkeypatch.setattr(where, buggy)
     async with pair() as gateway:
         answer = await gateway.chat()
 

@@ -27,11 +27,12 @@ from typing import Final, TypeAlias
 
 from pdgate.forwarders import registry
 from pdgate.forwarders.base import Answer, Leg, Mode, Sink
-from pdgate.forwarders.execution import Execution, Way
+from pdgate.forwarders.execution import Execution
 from pdgate.forwarders.lives import Lives
 from pdgate.forwarders.ownership import KvLedger
 from pdgate.forwarders.record import Record
 from pdgate.forwarders.retrying import OnPrefillFailure, Retrying
+from pdgate.forwarders.way import Way
 from pdgate.protocols.call import CHAT, Call, Headers, Json, encode, parse_object, value
 from pdgate.protocols.errors import GatewayError
 from pdgate.protocols.instance import Instance, Role

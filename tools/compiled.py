@@ -1,0 +1,63 @@
+"""compiled.py FOLDER TARGET: compiles the hot path of the packages in FOLDER, for one platform.
+
+FOLDER has pdgate/ as it is installed. The extension modules go to TARGET, at the places
+where they are installed. mypyc reads the same typed source that the interpreter does; a call
+takes about two thirds of the instructions then (docs/performance.md). The source is
+installed beside them, and a module without its extension is just interpreted.
+
+Compiled classes cannot be subclassed by interpreted ones, so what forwarders, policies and
+transfers of others inherit from is not among these; nor are msgspec's structs, which are C.
+
+mypyc believes mypy: after `self.error = None` it takes `self.error` for None until the end of
+the function, and raises TypeError if a call has set it meanwhile. Such an assignment belongs
+into a method of its own.
+"""
+
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from mypyc.build import mypycify
+from setuptools import Distribution
+
+HOT: Final = {
+    "forwarders": ("attempt blame crossing execution good_start lives retrying splitting tried"),
+    "gateway": "deadlines intake service",
+    "gateway/front": "answer_head head_lines hot_cycle",
+    "gateway/metrics": "books",
+    "gateway/upstream": "client connection exchange pool request",
+    "protocols": "openai request_id sse",
+    "scheduling": "candidate instances lineup reservation scheduler speed",
+    "scheduling/health": "breaker",
+}
+
+MYPY: Final = """\
+[mypy]
+follow_imports = silent
+ignore_missing_imports = True
+"""
+
+
+def compile_hot_path(folder: Path, target: Path) -> None:
+    """Raises SystemExit, with what mypyc found, for source that cannot be compiled."""
+    with tempfile.TemporaryDirectory() as scratch:
+        work = Path(scratch)
+        shutil.copytree(folder / "pdgate", work / "pdgate")
+        (work / "mypy.ini").write_text(MYPY)
+        os.chdir(work)
+        paths = [
+            f"pdgate/{where}/{name}.py" for where, names in HOT.items() for name in names.split()
+        ]
+        extensions = mypycify(["--config-file=mypy.ini", *paths], group_name="pdgate")
+        building = Distribution({"ext_modules": extensions}).get_command_obj("build_ext")
+        building.build_lib = str(target)
+        building.build_temp = str(work / "objects")
+        building.ensure_finalized()
+        building.run()
+
+
+if __name__ == "__main__":
+    compile_hot_path(Path(sys.argv[1]), Path(sys.argv[2]))
