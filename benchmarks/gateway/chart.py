@@ -21,10 +21,10 @@ def draw(rows: Sequence[Row], file: Path) -> None:
     figure = Figure(
         figsize=(COLUMNS * PANEL_INCHES[0], lines * PANEL_INCHES[1]), layout="constrained"
     )
-    panels = figure.subplots(lines, COLUMNS, squeeze=False).flat
+    panels = list(figure.subplots(lines, COLUMNS, squeeze=False).flat)
     for axes, row in zip(panels, rows, strict=False):
         _panel(axes, row)
-    for axes in list(panels)[len(rows) :]:
+    for axes in panels[len(rows) :]:
         axes.set_visible(False)
     figure.savefig(file, dpi=110)
 
@@ -35,14 +35,19 @@ def _panel(axes: Axes, row: Row) -> None:
     values = [row.cells[name].value or 0.0 for name in names]
     colours = [OURS if name.startswith("pdgate") else OTHERS for name in names]
     bars = axes.barh(names, values, color=colours)
-    texts = [
-        "wrong" if row.cells[name].value is None else f"{row.cells[name].value:.3g}"
-        for name in names
-    ]
+    texts = [_text(row.cells[name].value) for name in names]
     axes.bar_label(bars, texts, padding=3, fontsize=7)
     if any(value > 0 for value in values):
         axes.set_xscale("log")
     axes.margins(x=0.25)
     axes.set_title(f"{row.title}, {row.unit}", fontsize=9, loc="left")
     axes.tick_params(labelsize=7)
-    axes.spines[["top", "right"]].set_visible(False)
+    # The bars say what they are.
+    axes.xaxis.set_visible(False)
+    axes.spines[["top", "right", "bottom"]].set_visible(False)
+
+
+def _text(value: float | None) -> str:
+    if value is None:
+        return "wrong"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
