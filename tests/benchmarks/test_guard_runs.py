@@ -24,7 +24,7 @@ def measured() -> "Baseline":
     from benchmarks.guard.runs import new_loop, traced
 
     loop = new_loop()
-    found = loop.run_until_complete(traced(loop, warm_calls=2))
+    found = loop.run_until_complete(traced(loop))
     return Baseline.of(figures(None, per_call(found)))
 
 
