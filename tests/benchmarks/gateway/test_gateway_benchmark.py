@@ -78,7 +78,6 @@ def test_an_install_that_fails_says_why() -> None:
 
 
 def test_every_figure_is_drawn(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib", reason="make bench installs it")
     from benchmarks.gateway.chart import draw
     from benchmarks.gateway.figures import rows
     from benchmarks.gateway.rounds import Seen

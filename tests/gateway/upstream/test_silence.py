@@ -41,14 +41,16 @@ async def test_roles_have_limits_of_their_own() -> None:
             await upstream.ask(leg(server.url, Role.PREFILL), CALL)
 
 
-async def test_an_engine_that_falls_silent_is_too_slow() -> None:
-    async def script(peer: Peer) -> None:
-        await peer.send(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n", chunk(b"one"))
-        await peer.gone()
+async def says_one(peer: Peer) -> None:
+    """A stream's first piece, and nothing more."""
+    await peer.send(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n", chunk(b"one"))
+    await peer.gone()
 
+
+async def test_an_engine_that_falls_silent_is_too_slow() -> None:
     settings = UpstreamSettings(Timeouts(idle_seconds=0.2))
     async with (
-        raw_server(script) as server,
+        raw_server(says_one) as server,
         HttpUpstream(settings) as upstream,
         upstream.open(leg(server.url, Role.DECODE), CALL) as answer,
     ):
@@ -77,13 +79,9 @@ async def test_a_stream_may_last_longer_than_its_silences() -> None:
 
 
 async def test_silence_counts_again_when_the_client_reads_again() -> None:
-    async def script(peer: Peer) -> None:
-        await peer.send(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n", chunk(b"one"))
-        await peer.gone()
-
     settings = UpstreamSettings(Timeouts(idle_seconds=0.2))
     async with (
-        raw_server(script) as server,
+        raw_server(says_one) as server,
         HttpUpstream(settings) as upstream,
         upstream.open(leg(server.url), CALL) as answer,
     ):
