@@ -119,6 +119,14 @@ def test_a_slow_reader_makes_the_engine_wait(load: Load) -> None:
     outcome = parse(line)
     assert outcome.tokens == 2000
     assert outcome.peak_kb < 8000
+
+
+def test_cpu_of_the_named_processes_is_counted(load: Load) -> None:
+    """So many calls that it shows also where the kernel counts in ticks of 10 ms."""
+    from benchmarks.gateway.outcome import parse
+
+    outcome = parse(load.ask(f"--calls 4000 --warm 0 --pids {load.engine.pid}"))
+
     assert outcome.cpu_us > 0
 
 
