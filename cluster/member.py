@@ -2,10 +2,10 @@
 
     /workers/decode/10.0.0.2/8200
     {"protocol": "vllm-nixl", "model": "llama", "kv": "10.0.0.2:5600", "epoch": "9f3c...",
-     "tp": 1, "block_tokens": 16, "state": "ready"}
+     "tp": 1, "block_tokens": 16, "state": "ready", "rack": "r7", "zone": "east"}
 
-Role, host and port are the key's, so nobody can announce a URL; what the value says of them
-is not read. All fields may be missing, and unknown ones are left alone. AWS Neuron's own
+Role, host and port are the key's, so nobody can announce a URL; "host" in the value is no
+address but the machine's name, for who wants engines near each other. All fields may be missing, and unknown ones are left alone. AWS Neuron's own
 proxy and engines write {"connections": []}, which is a member of the protocol "neuron".
 
 Source of keys and that value: AWS Neuron's fork of vLLM, its disaggregated inference proxy
@@ -18,6 +18,7 @@ from typing import Any, Final, Literal
 
 from pdgate.cluster import address
 from pdgate.protocols.instance import Instance, Role
+from pdgate.protocols.place import NOWHERE, Place
 
 FOLDER: Final = "/workers/"
 READY: Final = "ready"
@@ -46,6 +47,7 @@ class Member:
         block_tokens: Tokens in a KV block; 0 if unsaid.
         dp_size: Data-parallel ranks behind the address.
         state: "ready"; with anything else it is to get no calls.
+        place: Its host there is the machine, whatever its name; empty for that of the address.
     """
 
     role: Role
@@ -61,6 +63,7 @@ class Member:
     block_tokens: int = 0
     dp_size: int = 1
     state: str = READY
+    place: Place = NOWHERE
 
     @property
     def key(self) -> str:
@@ -78,7 +81,13 @@ class Member:
         return replace(self, state=DRAINING)
 
     def value(self) -> bytes:
-        return json.dumps(asdict(self)).encode()
+        """Without what the key says, and what nobody said of the place."""
+        said = asdict(self)
+        place = said.pop("place")
+        for name in ("role", "host", "port"):
+            del said[name]
+        said |= {name: value for name, value in place.items() if value}
+        return json.dumps(said).encode()
 
     def instance(self) -> Instance:
         """The record, with protocol and generation as they were said, which may be not at all.
@@ -94,6 +103,7 @@ class Member:
             model=self.model,
             kv=self.kv,
             dp_size=self.dp_size,
+            place=replace(self.place, host=self.place.host or self.host),
         )
 
 
@@ -120,6 +130,7 @@ def read(key: str, value: bytes) -> Member:
         block_tokens=_count(said, "block_tokens", 0),
         dp_size=_count(said, "dp_size", 1),
         state=_text(said, "state") or READY,
+        place=Place(_text(said, "host"), _text(said, "rack"), _text(said, "zone")),
     )
     if not member.protocol and "connections" in said:
         member = replace(member, protocol=NEURON)

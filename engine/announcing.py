@@ -60,6 +60,7 @@ def member(
         epoch=secrets.token_hex(8),
         tp=settings.tp,
         block_tokens=settings.block_tokens,
+        place=settings.place,
     )
 
 

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from pdgate.engine.settings import NO_PROTOCOL, Settings
+from pdgate.protocols.place import Place
 
 LIST_TRANSFERS = "help"
 # Read once, when NumPy is imported; so before it is.
@@ -91,6 +92,11 @@ def engine(
     advertise_host: Annotated[
         str, typer.Option(help="What others dial, if --host is a wildcard.")
     ] = "",
+    on_host: Annotated[
+        str, typer.Option(help="Name of this machine, if not its address.", show_default=False)
+    ] = "",
+    rack: Annotated[str, typer.Option(help="Where it is, for near pairs.")] = "",
+    zone: Annotated[str, typer.Option(help="And where that is.")] = "",
     shutdown_timeout: Annotated[
         float, typer.Option(help="Seconds that answers under way get at the end.")
     ] = 5.0,
@@ -139,6 +145,7 @@ def engine(
             etcd_ca_file=etcd_ca_file,
             admin_token_file=admin_token_file,
             advertise_host=advertise_host,
+            place=Place(on_host, rack, zone),
             goodbye_seconds=shutdown_timeout,
             log_level=log_level,
             threads=threads,

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from pdgate.cluster import address
+from pdgate.protocols.place import NOWHERE, Place
 
 EngineRole = Literal["prefill", "decode", "both", "plain"]
 OnFailedLoad = Literal["fail", "recompute"]
@@ -47,6 +48,7 @@ class Settings:
         etcd_ca_file: Certificates (PEM) that vouch for etcd, where the usual ones do not.
         admin_token_file: Holds the token that opens /admin/role; empty for no such route.
         advertise_host: What others dial, where `host` is a wildcard or a name of ours only.
+        place: Of this engine, for policies that prefer near pairs; the host may be left empty.
         goodbye_seconds: What answers under way get when the process is asked to end.
         threads: Of the linear algebra library.
     """
@@ -85,6 +87,7 @@ class Settings:
     etcd_ca_file: str = ""
     admin_token_file: str = ""
     advertise_host: str = ""
+    place: Place = NOWHERE
     goodbye_seconds: float = 5.0
     log_level: str = "info"
     threads: int = 1

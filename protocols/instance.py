@@ -5,6 +5,8 @@ from enum import StrEnum
 from typing import Final
 from urllib.parse import urlsplit
 
+from pdgate.protocols.place import NOWHERE, Place
+
 GENERATIONS_APART: Final = frozenset({"neuron"})
 """Protocols of which engines of different generations do not understand each other."""
 
@@ -33,6 +35,7 @@ class Instance:
         engine_ids: Data-parallel rank -> engine id, as its bootstrap server told it.
         dp_rank: The rank to pin calls to; None leaves the choice to the engine.
         dp_size: Number of data-parallel ranks behind the URL.
+        place: Its host, rack and zone; the host is that of the URL if nobody says otherwise.
     """
 
     id: str
@@ -45,6 +48,7 @@ class Instance:
     engine_ids: tuple[tuple[int, str], ...] = field(default=())
     dp_rank: int | None = None
     dp_size: int = 1
+    place: Place = NOWHERE
 
     @property
     def speaks(self) -> str:

@@ -17,6 +17,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from pdgate.gateway.config.complaints import ConfigError
 from pdgate.protocols.instance import Instance, Role
+from pdgate.protocols.place import Place
 
 HIGHEST_PORT = 65535
 
@@ -71,6 +72,9 @@ class InstanceEntry(BaseModel):
         protocol: Empty for `pdd_protocol`, or "plain" in the role of that name.
         generation: Empty for what `mooncake_generation` or `neuron_generation` says.
         id: Empty for role and number.
+        host: Name of its machine; empty for that of the URL. Policies may prefer near pairs.
+        rack: Name of its rack, if it is known.
+        zone: Name of its zone, if it is known.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -84,6 +88,9 @@ class InstanceEntry(BaseModel):
     dp_rank: Annotated[int, Field(ge=0)] | None = None
     dp_size: Annotated[int, Field(ge=1)] = 1
     id: str = ""
+    host: str = ""
+    rack: str = ""
+    zone: str = ""
 
 
 def from_flag(text: str) -> dict[str, Any]:
@@ -133,9 +140,14 @@ def records(
                 kv=entry.kv,
                 dp_rank=entry.dp_rank,
                 dp_size=entry.dp_size,
+                place=_place(entry),
             )
         )
     return tuple(made)
+
+
+def _place(entry: InstanceEntry) -> Place:
+    return Place(entry.host or urlsplit(entry.url).hostname or "", entry.rack, entry.zone)
 
 
 def _free_id(role: Role, taken: Mapping[str, int]) -> str:

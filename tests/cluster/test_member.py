@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from pdgate.cluster.member import BadMember, Member, read
 from pdgate.protocols.instance import Role
+from pdgate.protocols.place import Place
 from tests.cluster.watching import D, P
 
 KEY = "/workers/decode/10.0.0.2/8200"
@@ -20,7 +21,13 @@ def said(**fields: Any) -> Member:
 
 @pytest.mark.parametrize(
     "member",
-    [P, D, P.draining(), Member(Role.BOTH, "fd00::1", 80, "https"), Member(Role.PLAIN, "e-0.e", 1)],
+    [
+        P,
+        D,
+        P.draining(),
+        Member(Role.BOTH, "fd00::1", 80, "https"),
+        Member(Role.PLAIN, "e-0.e", 1, place=Place("m", "r7", "east")),
+    ],
     ids=str,
 )
 def test_what_is_written_is_read_again(member: Member) -> None:
@@ -33,7 +40,7 @@ def test_the_entry_of_neuron_has_the_role_and_address_of_its_key() -> None:
 
 
 def test_unknown_fields_are_left_alone() -> None:
-    assert said(model="m", rack="r7", connections=None).model == "m"
+    assert said(model="m", colour="red", connections=None).model == "m"
 
 
 def test_the_address_is_that_of_the_key_whatever_the_value_says() -> None:
@@ -96,6 +103,8 @@ def test_what_is_no_role_host_and_port_is_refused(key: str) -> None:
         {"kv": "::1:80"},
         {"kv": "user@host:80"},
         {"kv": 80},
+        {"host": ["h"]},
+        {"zone": 7},
         {"model": ["m"]},
         {"model": "m" * 513},
         {"model": "a\nb"},
@@ -129,6 +138,11 @@ def test_nothing_but_a_refusal_comes_of_noise(key: str, value: bytes) -> None:
             read(place, value)
         except BadMember:
             continue
+
+
+def test_an_engine_is_on_the_host_of_its_address_unless_it_says_otherwise() -> None:
+    assert said(rack="r7").instance().place == Place("10.0.0.2", "r7")
+    assert said(host="machine-7").instance().place == Place("machine-7")
 
 
 def test_the_instance_is_named_after_its_address_which_outlives_its_role() -> None:

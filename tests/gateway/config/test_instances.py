@@ -7,6 +7,7 @@ import pytest
 from pdgate.gateway.config import ConfigError, Settings, load
 from pdgate.gateway.config.instances import from_flag
 from pdgate.protocols.instance import Instance, Role
+from pdgate.protocols.place import Place
 
 
 def fleet(*flags: str, **keys: Any) -> tuple[Instance, ...]:
@@ -16,7 +17,7 @@ def fleet(*flags: str, **keys: Any) -> tuple[Instance, ...]:
 def test_a_flag_says_everything_that_a_record_holds() -> None:
     (instance,) = fleet(
         "id=p,role=prefill,url=http://[::1]:80/base/,kv=[::1]:14579,protocol=vllm-mooncake,"
-        "model=m/x,generation=c,dp_rank=1,dp_size=2"
+        "model=m/x,generation=c,dp_rank=1,dp_size=2,host=h,rack=r,zone=z"
     )
 
     assert instance == Instance(
@@ -29,6 +30,7 @@ def test_a_flag_says_everything_that_a_record_holds() -> None:
         kv="[::1]:14579",
         dp_rank=1,
         dp_size=2,
+        place=Place("h", "r", "z"),
     )
 
 
@@ -49,6 +51,12 @@ def test_what_is_left_out_is_filled_in() -> None:
     assert (first.protocol, first.generation) == ("vllm-mooncake", "b")
     assert (plain.protocol, plain.generation) == ("plain", "")
     assert (named.protocol, named.generation) == ("neuron", "static")
+
+
+def test_an_engine_is_on_the_host_of_its_url_unless_somebody_says_otherwise() -> None:
+    (instance,) = fleet("role=prefill,url=http://[fd00::7]:8000,rack=r")
+
+    assert instance.place == Place("fd00::7", "r")
 
 
 def test_a_made_up_id_is_never_one_that_was_given() -> None:

@@ -1,0 +1,41 @@
+"""Where an engine runs, as far as somebody said so: which pairs are near each other.
+
+    host   a machine, whatever it is called: engines on one share its memory
+    rack   machines behind one switch
+    zone   racks that one failure can take away together
+
+Names are compared and nothing else; one that is unsaid (empty) is nobody's neighbour.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+
+class Distance(IntEnum):
+    """Between two engines, the nearer the smaller."""
+
+    SAME_HOST = 0
+    SAME_RACK = 1
+    SAME_ZONE = 2
+    FAR = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    host: str = ""
+    rack: str = ""
+    zone: str = ""
+
+    def distance(self, other: "Place") -> Distance:
+        """By the smallest that both are in; racks of two zones may have the same name."""
+        if self.host and self.host == other.host:
+            return Distance.SAME_HOST
+        zones_differ = self.zone and other.zone and self.zone != other.zone
+        if self.rack and self.rack == other.rack and not zones_differ:
+            return Distance.SAME_RACK
+        if self.zone and self.zone == other.zone:
+            return Distance.SAME_ZONE
+        return Distance.FAR
+
+
+NOWHERE = Place()
