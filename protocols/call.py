@@ -98,6 +98,8 @@ class Call(msgspec.Struct, frozen=True):
         headers: Those of the client's that engines get, names in lower case.
         model: None when the client named none.
         prompt_tokens: Estimated from the body's size.
+        blocks: Hashes of its prompt's beginnings; None until somebody asks
+            (scheduling/prefix/blocks.py).
     """
 
     id: str
@@ -109,6 +111,7 @@ class Call(msgspec.Struct, frozen=True):
     streams: bool = False
     prompt_tokens: int = 0
     method: str = "POST"
+    blocks: Sequence[int] | None = None
 
     def value(self, name: str, default: Any = None) -> Any:
         return value(self.body, name, default)

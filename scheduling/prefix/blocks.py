@@ -1,0 +1,106 @@
+"""A call's prompt as hashes of its beginnings, one for each whole block of bytes.
+
+    [{"role":"system","content":"You are ...     what the client sent
+    |<--- 512 bytes --->|<--- 512 bytes --->|
+    hash of the first   of the first two ...
+
+Each number stands for all that comes before it, so two prompts that have one in common have all
+before it in common, and what they share can be found by bisection. Bytes, not tokens: nobody
+here knows the tokenizers, and a tokenizer costs milliseconds where this costs microseconds. Texts
+that differ only in how JSON spells them count as different, which costs a hit and nothing else.
+
+What comes before the prompt in the engine's cache counts as its beginning: the model (an adapter
+is a model of its own), the salt that keeps tenants' caches apart, and the tools, which chat
+templates write before the messages.
+
+A conversation's next turn has the bytes of this one up to the bracket that closes the list. So
+that bracket is left out, and so is the last block unless it is whole.
+"""
+
+from array import array
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import msgspec
+from xxhash import xxh3_64
+
+from pdgate.protocols.call import BYTES_PER_TOKEN, Call, Raw, encode
+
+BLOCK_BYTES: Final = 512
+BLOCK_TOKENS: Final = BLOCK_BYTES // BYTES_PER_TOKEN
+"""On the scale of a call's prompt_tokens."""
+
+MOST_BLOCKS: Final = 8192
+"""4 MB, or a million tokens: prompts that agree so far are taken for the same."""
+
+BlocksOf = Callable[[Call], Sequence[int]]
+"""The hashes of a call's prompt, 0 <= hash < 2**64, each of all that comes before its end."""
+
+_BEFORE: Final = tuple(
+    (name, name.encode())
+    for name in (
+        "model",
+        "cache_salt",
+        "chat_template",
+        "chat_template_kwargs",
+        "documents",
+        "reasoning_effort",
+    )
+)
+"""Fields that change what an engine computes from its first token on."""
+
+
+def blocks_of(call: Call) -> Sequence[int]:
+    """Made once, when first asked for, and kept with the call and its retries."""
+    found = call.blocks
+    if found is None:
+        found = hashed(call)
+        # It is frozen for everybody; this only remembers what follows from it.
+        msgspec.structs.force_setattr(call, "blocks", found)
+    return found
+
+
+def hashed(call: Call) -> Sequence[int]:
+    body = call.body
+    prompt = body.get("messages")
+    if prompt is None:
+        prompt = body.get("prompt")
+    if prompt is None:
+        return array("Q")
+    state = xxh3_64()
+    for name, mark in _BEFORE:
+        field = body.get(name)
+        if field is not None:
+            state.update(mark)
+            state.update(_bytes_of(field))
+    blocks: list[int] = []
+    tools = body.get("tools")
+    if tools is not None:
+        # Also its last block, be it short: the messages begin anew behind it.
+        _hash(state, _bytes_of(tools), blocks, rest=True)
+    # What follows is told apart from tools that end like it.
+    state.update(b"\0")
+    text = _bytes_of(prompt)
+    _hash(state, text[: _end_of(text)], blocks, rest=False)
+    return array("Q", blocks)
+
+
+def _hash(state: xxh3_64, text: memoryview, blocks: list[int], *, rest: bool) -> None:
+    update, digest, add = state.update, state.intdigest, blocks.append
+    whole = min(len(text) // BLOCK_BYTES, MOST_BLOCKS - len(blocks)) * BLOCK_BYTES
+    for start in range(0, whole, BLOCK_BYTES):
+        update(text[start : start + BLOCK_BYTES])
+        add(digest())
+    if rest and whole < len(text) and len(blocks) < MOST_BLOCKS:
+        update(text[whole:])
+        add(digest())
+
+
+def _end_of(text: memoryview) -> int:
+    """Where what a longer prompt has in common with this one must end."""
+    tail = bytes(text[-BLOCK_BYTES:])
+    return len(text) - len(tail) + len(tail[:-1].rstrip())
+
+
+def _bytes_of(field: Any) -> memoryview:
+    return memoryview(field if isinstance(field, Raw) else encode(field))

@@ -1,0 +1,117 @@
+from collections.abc import Sequence
+
+from pdgate.protocols.call import CHAT, Call
+from pdgate.protocols.instance import Instance, Role
+from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling.prefix.index import PrefixIndex
+
+TOKENS = 128
+
+
+def prompt(*blocks: int, more_tokens: int = 0) -> Call:
+    """A call whose prompt has these blocks, and a rest that fills none."""
+    tokens = len(blocks) * TOKENS + more_tokens
+    return Call("c", "c-1", CHAT, {}, prompt_tokens=tokens, blocks=blocks)
+
+
+def tokens(**blocks: int) -> dict[str, int]:
+    return {instance_id: count * TOKENS for instance_id, count in blocks.items()}
+
+
+def candidate(instance_id: str) -> Candidate:
+    return Candidate(Instance(instance_id, "http://127.0.0.1:1", Role.PREFILL, "plain"))
+
+
+def knowing(most_blocks: int = 100, **prompts: Sequence[int]) -> PrefixIndex:
+    """An index in which instances, of so many blocks each, have been sent these prompts."""
+    index = PrefixIndex()
+    for instance_id, blocks in prompts.items():
+        index.capacity(instance_id, most_blocks * TOKENS)
+        index.routed(prompt(*blocks), instance_id)
+    return index
+
+
+def test_an_instance_has_what_it_was_sent() -> None:
+    index = knowing(p0=(1, 2, 3), p1=(1, 2), p2=(7,))
+
+    assert index.matched(prompt(1, 2, 3)) == tokens(p0=3, p1=2)
+    assert index.matched(prompt(1, 2, 3, 4)) == tokens(p0=3, p1=2)
+    assert index.matched(prompt(1, 9)) == tokens(p0=1, p1=1)
+    assert index.matched(prompt(7)) == tokens(p2=1)
+    assert index.matched(prompt(5)) == {}
+    assert index.matched(prompt()) == {}
+
+
+def test_several_prompts_that_begin_alike_are_told_apart() -> None:
+    index = knowing(p0=(1, 2, 3, 4), p1=(1, 2, 3, 4))
+    index.routed(prompt(1, 2, 30, 40), "p1")
+    index.routed(prompt(1, 20), "p0")
+
+    assert index.matched(prompt(1, 2, 3, 4)) == tokens(p0=4, p1=4)
+    assert index.matched(prompt(1, 2, 30, 40, 50)) == tokens(p0=2, p1=4)
+    assert index.matched(prompt(1, 20)) == tokens(p0=2, p1=1)
+
+
+def test_nobody_has_more_of_a_prompt_than_the_prompt() -> None:
+    """Tools fill a block that is not whole, and estimates are estimates."""
+    index = knowing(p0=(1, 2))
+    short = Call("c", "c-1", CHAT, {}, prompt_tokens=200, blocks=(1, 2))
+
+    assert index.matched(short) == {"p0": 200}
+    assert index.share(short, candidate("p0")) == 1.0
+
+
+def test_a_share_is_of_the_whole_prompt() -> None:
+    index = knowing(p0=(1, 2))
+
+    assert index.share(prompt(1, 2, more_tokens=256), candidate("p0")) == 0.5
+    assert index.share(prompt(1, 2), candidate("p1")) == 0.0
+    assert index.share(prompt(), candidate("p0")) == 0.0
+
+
+def test_an_instance_is_believed_to_keep_no_more_than_fits() -> None:
+    """What it used last stays, and of a prompt the beginning."""
+    index = knowing(most_blocks=4, p0=(1, 2, 3))
+    index.routed(prompt(1, 20), "p0")
+    assert index.matched(prompt(1, 2, 3)) == tokens(p0=3)
+
+    index.routed(prompt(5), "p0")
+
+    assert index.matched(prompt(1, 2, 3)) == tokens(p0=2)
+    assert index.matched(prompt(1, 20)) == tokens(p0=2)
+    assert index.evictions == 1
+
+
+def test_what_is_used_again_is_kept_longer() -> None:
+    index = knowing(most_blocks=3, p0=(1,))
+    index.routed(prompt(2), "p0")
+    index.routed(prompt(3), "p0")
+    index.routed(prompt(1), "p0")
+    index.routed(prompt(4), "p0")
+
+    assert index.matched(prompt(2)) == {}
+    assert index.matched(prompt(1)) == tokens(p0=1)
+
+
+def test_what_one_instance_forgets_others_keep() -> None:
+    index = knowing(p0=(1, 2, 3), p1=(1, 2, 3))
+
+    index.forget("p0")
+
+    assert index.matched(prompt(1, 2, 3)) == tokens(p1=3)
+    index.forget("p1")
+    assert index.matched(prompt(1, 2, 3)) == {}
+    index.forget("unheard-of")
+
+
+def test_reports_of_an_engine_add_and_remove_blocks() -> None:
+    index = PrefixIndex()
+    index.stored("p0", [1, 2, 3])
+    assert index.matched(prompt(1, 2, 3)) == tokens(p0=3)
+
+    index.removed("p0", [3])
+    assert index.matched(prompt(1, 2, 3)) == tokens(p0=2)
+
+    index.cleared("p0")
+    assert index.matched(prompt(1, 2, 3)) == {}
+    index.removed("p0", [1, 2])
