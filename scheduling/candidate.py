@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from pdgate.protocols.instance import Instance
 from pdgate.scheduling.health.breaker import Breaker, State
 from pdgate.scheduling.neighbours import Shared
-from pdgate.scheduling.pace import Pace
-from pdgate.scheduling.speed import Speed
+from pdgate.scheduling.predictors.predicts import Predicts
 from pdgate.scheduling.status import Status
 
 
@@ -28,12 +27,10 @@ class Candidate:
         calls: Reserved and not yet ended.
         tokens: Prompt tokens of those calls, estimated.
         unread_tokens: Of these, what it has still to compute itself.
-        reading: How long it takes to read what was unread when a call came.
-        loading: How long it takes, as decode, from the end of prefill to the first token.
+        predicts: How long what it does will take.
         answering: Calls for which it makes tokens now, as far as can be seen.
         read_tokens: All prompt tokens that it has ever computed itself.
-        pace: By how much its streams are held up by what it reads.
-        watched: Streams of which pace is learnt just now.
+        watched: Streams of which its pace is learnt just now.
         whole_calls: Calls whose prompt was its own to compute, since we know it.
         handed_over: Calls that it answered with KV of a prefill engine, since we know it.
         status: What it says of its own load; None while nothing (recent) is known.
@@ -54,11 +51,9 @@ class Candidate:
     calls: int = 0
     tokens: int = 0
     unread_tokens: int = 0
-    reading: Speed = field(default_factory=Speed)
-    loading: Speed = field(default_factory=lambda: Speed(level=True))
+    predicts: Predicts = field(default_factory=Predicts)
     answering: int = 0
     read_tokens: int = 0
-    pace: Pace = field(default_factory=Pace)
     watched: int = 0
     whole_calls: int = 0
     handed_over: int = 0

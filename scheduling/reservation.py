@@ -60,13 +60,13 @@ class Reservation:
 
         Returns who is to be told of the pieces of a stream that begins with this, if anybody.
         """
-        self._candidate.reading.learn(self._to_read, seconds)
+        self._candidate.predicts.reading.learn(self._to_read, seconds)
         self._read()
         return self._begin()
 
     def has_loaded(self, seconds: float) -> Watch | None:
         """It took so long to take over the KV that prefill had computed; returns the same."""
-        self._candidate.loading.learn(self._tokens, seconds)
+        self._candidate.predicts.loading.learn(self._tokens, seconds)
         return self._begin()
 
     def end(self) -> None:

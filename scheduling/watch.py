@@ -55,4 +55,4 @@ class Watch:
 
     def _learn(self, since: float) -> None:
         read = self._candidate.read_tokens - self._read_before
-        self._candidate.pace.learn(self._steps, read, self._latest - since)
+        self._candidate.predicts.pace.learn(self._steps, read, self._latest - since)

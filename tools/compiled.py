@@ -30,8 +30,9 @@ HOT: Final = {
     "gateway/metrics": "books",
     "gateway/upstream": "client connection exchange pool request",
     "protocols": "openai request_id sse",
-    "scheduling": "candidate instances lineup reservation scheduler speed",
+    "scheduling": "candidate instances lineup reservation scheduler",
     "scheduling/health": "breaker",
+    "scheduling/predictors": "predicts speed",
 }
 
 MYPY: Final = """\

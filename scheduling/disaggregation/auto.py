@@ -85,8 +85,8 @@ class Auto(Rule):
 
 def split_seconds(call: Call, prefill: Candidate, decodes: Sequence[Candidate]) -> float | None:
     """Until the first token, if prefill reads the prompt; the call waits there already."""
-    reading = prefill.reading.expect(prefill.unread_tokens)
-    loading = _least(decode.loading.expect(call.prompt_tokens) for decode in decodes)
+    reading = prefill.predicts.prefill_seconds(prefill.unread_tokens)
+    loading = _least(decode.predicts.loading_seconds(call.prompt_tokens) for decode in decodes)
     return None if reading is None or loading is None else reading + loading
 
 
@@ -96,12 +96,12 @@ def least_local(call: Call, decodes: Sequence[Candidate]) -> tuple[float, float]
 
 
 def _local(call: Call, decode: Candidate) -> tuple[float, float] | None:
-    waits = decode.reading.expect(decode.unread_tokens + call.prompt_tokens)
+    waits = decode.predicts.prefill_seconds(decode.unread_tokens + call.prompt_tokens)
     if waits is None:
         return None
     # Who is there but not answered yet comes, on the average, in the middle of it.
     held_up = decode.answering + (decode.calls - decode.answering) / 2
-    return waits, held_up * decode.pace.longer_seconds(call.prompt_tokens)
+    return waits, held_up * decode.predicts.longer_seconds(call.prompt_tokens)
 
 
 def _least(expected: Iterable[float | None]) -> float | None:

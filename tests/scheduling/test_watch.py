@@ -6,7 +6,8 @@ from contextlib import ExitStack
 import pytest
 
 from pdgate.scheduling.candidate import Candidate
-from pdgate.scheduling.pace import Pace
+from pdgate.scheduling.predictors.pace import Pace
+from pdgate.scheduling.predictors.predicts import Predicts
 from pdgate.scheduling.reservation import Reservation
 from pdgate.scheduling.watch import MOST_WATCHED, STRETCH, Watch
 from tests.support.scripted import D0
@@ -28,7 +29,7 @@ class Stream:
 
     def __init__(self) -> None:
         self.pace = Taught()
-        self.engine = Candidate(D0, pace=self.pace)
+        self.engine = Candidate(D0, predicts=Predicts(pace=self.pace))
         self.watch = Watch(self.engine)
         self.now = 0.0
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pdgate.scheduling.pace import Pace
+from pdgate.scheduling.predictors.pace import Pace
 
 STEPS = 8
 STRETCHES = st.lists(

@@ -46,6 +46,10 @@ class Pace:
         self._variance = (1 - share) * (self._variance + share * more * more)
         self._covariance = (1 - share) * (self._covariance + share * more * longer)
 
+    def step_seconds(self, batch: int, context_tokens: int) -> float | None:
+        """Between two tokens, of so many answers with so much context; None while unknown."""
+        return self._seconds if self._seen else None
+
     def longer_seconds(self, tokens: float) -> float:
         """By how much a stream gets longer if its engine reads so many prompt tokens meanwhile."""
         certain = self._variance + DOUBT * self._read * self._read

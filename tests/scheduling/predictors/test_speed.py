@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pdgate.scheduling.speed import ENOUGH, Speed
+from pdgate.scheduling.predictors.speed import ENOUGH, Speed
 
 SEEN = st.lists(
     st.tuples(st.integers(0, 1_000_000), st.floats(0, 3600, allow_nan=False)), min_size=ENOUGH
