@@ -4,11 +4,11 @@ Calls that run end as they began: with their engines, timeouts and policies.
 """
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
 from pdgate.forwarders.execution import Execution
+from pdgate.gateway import policies
 from pdgate.gateway.admin.dial import Dial
 from pdgate.gateway.config.api_keys import api_keys
 from pdgate.gateway.config.complaints import ConfigError
@@ -27,12 +27,12 @@ from pdgate.gateway.front.asgi import Front
 from pdgate.gateway.front.pings import Pings
 from pdgate.gateway.lifecycle.reload import Change, Reload
 from pdgate.gateway.metrics.books import Books
+from pdgate.gateway.policies import Policies
 from pdgate.gateway.probe import Prober
 from pdgate.gateway.upstream.client import HttpUpstream
 from pdgate.gateway.ways import own_fields, ways
 from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.instances import Instances
-from pdgate.scheduling.policy import Policy
 from pdgate.scheduling.scheduler import Scheduler
 
 FLEET = (
@@ -51,11 +51,6 @@ HEALTH = (
     "health.max_failures", "health.slow_start_seconds",
 )  # fmt: skip
 
-POLICIES = {
-    Role.PREFILL: "prefill_policy",
-    Role.DECODE: "decode_policy",
-    Role.PLAIN: "plain_policy",
-}
 DRAIN = ("drain",)
 RULE = ("disaggregation",)
 INTAKE = ("max_body_bytes", "trust_client_kv_params")
@@ -63,7 +58,7 @@ KEYS = ("api_keys", "api_keys_file")
 INSIGHT = ("debug_headers", "call_log", "log_level")
 
 CHANGEABLE = frozenset(
-    (*FLEET, *TIMES, *HEALTH, *POLICIES.values(), *DRAIN, *RULE, *INTAKE, *KEYS, *INSIGHT)
+    (*FLEET, *TIMES, *HEALTH, *policies.KEYS.values(), *DRAIN, *RULE, *INTAKE, *KEYS, *INSIGHT)
 )
 """All keys, and sections, that this can change."""
 
@@ -75,7 +70,7 @@ class Live:
     front: Front
     instances: Instances
     scheduler: Scheduler
-    policy: Callable[[str], Policy]
+    policies: Policies
     execution: Execution
     upstream: HttpUpstream
     prober: Prober
@@ -85,7 +80,7 @@ class Live:
 
     def register(self, reload: Reload) -> None:
         reload.part(FLEET, lambda wanted: self._fleet(reload.settings, wanted))
-        for role, key in POLICIES.items():
+        for role, key in policies.KEYS.items():
             reload.part((key,), partial(self._policy, role, key))
         reload.part(TIMES, self._times)
         reload.part(HEALTH, self._health)
@@ -125,7 +120,7 @@ class Live:
 
     def _policy(self, role: Role, key: str, wanted: Settings) -> Change:
         try:
-            chosen = self.policy(getattr(wanted, key))
+            chosen = self.policies.of(role, wanted)
         except (LookupError, TypeError) as error:
             raise ConfigError(f"{key!r}: {error.args[0]}") from None
         return lambda: self.scheduler.use(role, chosen)

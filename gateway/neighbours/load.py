@@ -24,6 +24,7 @@ from pdgate.scheduling.candidate import Candidate
 from pdgate.scheduling.instances import Instances
 from pdgate.scheduling.neighbours import Shared
 from pdgate.scheduling.policy import Policy
+from pdgate.scheduling.surroundings import Surroundings
 
 LOOK_SECONDS: Final = 0.1
 """How long a worker that was killed still counts, at most. To wake up costs far more than to look:
@@ -55,9 +56,9 @@ class SharedLoad:
         self._edition = NEVER
         self.look()
 
-    def policy(self, name: str) -> Policy:
+    def policy(self, name: str, around: Surroundings) -> Policy:
         """Raises LookupError, TypeError, as `policy.load`."""
-        return LooksAround(policy.load(name), self.take_in)
+        return LooksAround(policy.load(name, around), self.take_in)
 
     def take_in(self) -> None:
         """What the others have in flight goes to the accounts, unless it did so just now."""

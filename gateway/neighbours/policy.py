@@ -12,6 +12,7 @@ class LooksAround(Policy):
 
     def __init__(self, policy: Policy, take_in: Callable[[], None]) -> None:
         self._policy = policy
+        self.needs_prefixes = policy.needs_prefixes
         self._take_in = take_in
 
     def choose(self, call: Call, candidates: Sequence[Candidate]) -> Candidate:

@@ -34,6 +34,7 @@ from pdgate.gateway.metrics.health import HealthMetrics
 from pdgate.gateway.metrics.kv import KvMetrics
 from pdgate.gateway.metrics.workers import WorkerMetrics
 from pdgate.gateway.neighbours import SharedLoad
+from pdgate.gateway.policies import Policies
 from pdgate.gateway.security.books import KeyBooks
 from pdgate.gateway.security.cors import Cors, origins_of
 from pdgate.gateway.service import Service
@@ -41,7 +42,6 @@ from pdgate.gateway.verification.watch import Watch
 from pdgate.gateway.wiring import parts
 from pdgate.gateway.wiring.background import running
 from pdgate.scheduling.instances import Instances
-from pdgate.scheduling.policy import load
 
 
 def build(
@@ -59,8 +59,8 @@ def build(
     """
     instances = Instances(settings.fleet, breaker_limits(settings.health))
     neighbours = SharedLoad(load_folder, instances) if load_folder else None
-    policy = neighbours.policy if neighbours else load
-    scheduler = parts.scheduler_of(settings, instances, policy)
+    policies = Policies(neighbours.policy) if neighbours else Policies()
+    scheduler = parts.scheduler_of(settings, instances, policies)
     headers, access = header_policy(settings), engine_access(settings)
     upstream = parts.upstream_of(settings, headers, access)
     ledger, lives = KvLedger(), Lives()
@@ -139,7 +139,7 @@ def build(
     )
     front.admin_port, front.cors = admin_port, cors
     Live(
-        front, instances, scheduler, policy, execution, upstream, prober, books, dial, feed
+        front, instances, scheduler, policies, execution, upstream, prober, books, dial, feed
     ).register(reload)
     return front
 

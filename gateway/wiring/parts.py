@@ -1,7 +1,6 @@
 """Single parts of the gateway, each made of what the settings say of it."""
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from starlette.types import ASGIApp
@@ -33,6 +32,7 @@ from pdgate.gateway.discovery.state import State
 from pdgate.gateway.front.pings import Pings
 from pdgate.gateway.intake import Intake
 from pdgate.gateway.neighbours import SharedLines, SharedLoad
+from pdgate.gateway.policies import Policies
 from pdgate.gateway.probe import Prober
 from pdgate.gateway.security.door import Door
 from pdgate.gateway.security.engine_access import EngineAccess
@@ -41,24 +41,21 @@ from pdgate.gateway.upstream.client import HttpUpstream
 from pdgate.gateway.upstream.settings import UpstreamSettings
 from pdgate.gateway.verification.watch import Watch
 from pdgate.gateway.ways import own_fields, ways
+from pdgate.protocols.instance import Role
 from pdgate.scheduling.admission import Limits
 from pdgate.scheduling.instances import Instances
-from pdgate.scheduling.policy import Policy
 from pdgate.scheduling.scheduler import Scheduler
 
 SHARED_KEYS = "pdgate"
 """In Redis, for all gateways that use the same database."""
 
 
-def scheduler_of(
-    settings: Settings, instances: Instances, policy: Callable[[str], Policy]
-) -> Scheduler:
-    """`policy`: that of a name."""
+def scheduler_of(settings: Settings, instances: Instances, policies: Policies) -> Scheduler:
     return Scheduler(
         instances,
-        prefill=policy(settings.prefill_policy),
-        decode=policy(settings.decode_policy),
-        plain=policy(settings.plain_policy),
+        prefill=policies.of(Role.PREFILL, settings),
+        decode=policies.of(Role.DECODE, settings),
+        plain=policies.of(Role.PLAIN, settings),
         rule=rule_of(settings.disaggregation),
     )
 

@@ -12,6 +12,7 @@ from random import Random
 from pdgate.protocols.call import Call
 from pdgate.scheduling.candidate import Candidate
 from pdgate.scheduling.policy import Policy
+from pdgate.scheduling.surroundings import Surroundings
 
 TOKENS_PER_CALL = 256
 
@@ -25,6 +26,10 @@ class LeastLoaded(Policy):
         self._random = random or Random()
         self._turn = 0
         self._begin = 0
+
+    @classmethod
+    def made(cls, around: Surroundings) -> Policy:
+        return cls(around.random)
 
     def choose(self, call: Call, candidates: Sequence[Candidate]) -> Candidate:
         count = len(candidates)

@@ -11,11 +11,16 @@ from pdgate.protocols.call import Call
 from pdgate.scheduling.candidate import Candidate
 from pdgate.scheduling.policies.least_loaded import load
 from pdgate.scheduling.policy import Policy
+from pdgate.scheduling.surroundings import Surroundings
 
 
 class RandomTwo(Policy):
     def __init__(self, random: Random | None = None) -> None:
         self._random = random or Random()
+
+    @classmethod
+    def made(cls, around: Surroundings) -> Policy:
+        return cls(around.random)
 
     def choose(self, call: Call, candidates: Sequence[Candidate]) -> Candidate:
         if len(candidates) == 1:

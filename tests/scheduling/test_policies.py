@@ -13,6 +13,7 @@ from pdgate.scheduling.candidate import Candidate
 from pdgate.scheduling.policies.least_loaded import TOKENS_PER_CALL, LeastLoaded
 from pdgate.scheduling.policies.random_two import RandomTwo
 from pdgate.scheduling.policies.round_robin import RoundRobin
+from pdgate.scheduling.surroundings import Surroundings
 from tests.support.scripted import chat
 
 CALL = chat()
@@ -117,20 +118,22 @@ def test_random_two_is_content_with_one() -> None:
     [("least_loaded", LeastLoaded), ("random_two", RandomTwo), ("round_robin", RoundRobin)],
 )
 def test_ours_are_found_by_name(name: str, kind: type[policy.Policy]) -> None:
-    assert isinstance(policy.load(name), kind)
+    assert isinstance(policy.load(name, Surroundings()), kind)
     assert name in plugins.names(plugins.POLICIES)
 
 
 def test_each_role_gets_an_object_of_its_own() -> None:
     """Turns of prefill must not skip those of decode."""
-    assert policy.load("round_robin") is not policy.load("round_robin")
+    assert policy.load("round_robin", Surroundings()) is not policy.load(
+        "round_robin", Surroundings()
+    )
 
 
 def test_an_unknown_policy_lists_the_known_ones() -> None:
     with pytest.raises(
         LookupError, match="'nope'; there are least_loaded, random_two, round_robin"
     ):
-        policy.load("nope")
+        policy.load("nope", Surroundings())
 
 
 def test_a_policy_declared_twice_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,7 +142,7 @@ def test_a_policy_declared_twice_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(plugins, "entry_points", found.select)
 
     with pytest.raises(LookupError, match="'twice' is declared by several packages"):
-        policy.load("twice")
+        policy.load("twice", Surroundings())
 
 
 def test_what_is_no_policy_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,4 +150,34 @@ def test_what_is_no_policy_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plugins, "entry_points", found.select)
 
     with pytest.raises(TypeError, match="json:JSONDecoder is no Policy"):
-        policy.load("wrong")
+        policy.load("wrong", Surroundings())
+
+
+def test_a_policy_is_made_of_its_surroundings() -> None:
+    """Two with the same lots draw alike, so that a simulation repeats itself."""
+    among = candidates(*[(0, 0)] * 9)
+    one, other = (policy.load("random_two", Surroundings(random=Random(7))) for _ in range(2))
+
+    assert [one.choose(CALL, among) for _ in range(9)] == [
+        other.choose(CALL, among) for _ in range(9)
+    ]
+
+
+def test_a_function_may_make_the_policy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of its surroundings, as a class does in `made`."""
+    found = EntryPoints([EntryPoint("made", f"{__name__}:two_of_them", plugins.POLICIES)])
+    monkeypatch.setattr(plugins, "entry_points", found.select)
+
+    assert isinstance(policy.load("made", Surroundings()), RandomTwo)
+
+
+def two_of_them(around: Surroundings) -> policy.Policy:
+    return RandomTwo(around.random)
+
+
+def test_what_a_function_makes_has_to_be_a_policy(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = EntryPoints([EntryPoint("wrong", "builtins:repr", plugins.POLICIES)])
+    monkeypatch.setattr(plugins, "entry_points", found.select)
+
+    with pytest.raises(TypeError, match="builtins:repr is no Policy"):
+        policy.load("wrong", Surroundings())

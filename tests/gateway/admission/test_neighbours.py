@@ -10,6 +10,7 @@ import pytest
 from pdgate.gateway.config import Settings
 from pdgate.gateway.config.settings import Admission, Listen
 from pdgate.gateway.neighbours import SharedLoad, lines
+from pdgate.gateway.policies import Policies
 from pdgate.gateway.wiring.parts import gate_of, scheduler_of
 from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.admission import Place
@@ -30,7 +31,7 @@ class Worker:
             self.instances.mark_up(name, [MODEL])
         self.load = SharedLoad(folder, self.instances)
         settings = Settings(admission=limits, listen=Listen(workers=2))
-        scheduler = scheduler_of(settings, self.instances, self.load.policy)
+        scheduler = scheduler_of(settings, self.instances, Policies(self.load.policy))
         gate = gate_of(settings, self.instances, scheduler, self.load)
         assert gate is not None
         self.gate = gate

@@ -19,6 +19,7 @@ from pdgate.scheduling.policies.least_loaded import LeastLoaded
 from pdgate.scheduling.policy import Policy
 from pdgate.scheduling.reservation import Reservation
 from pdgate.scheduling.scheduler import Scheduler
+from pdgate.scheduling.surroundings import Surroundings
 from tests.support.scripted import chat
 
 ENGINES = [Instance(f"e{n}", f"http://10.0.0.{n}", Role.PLAIN, "plain") for n in range(6)]
@@ -242,5 +243,5 @@ def test_any_policy_looks_first(tmp_path: Path, name: str) -> None:
         assert one.load is not None
         candidates = list(one.instances)
 
-        assert one.load.policy(name).choose(CALL, candidates) in candidates
+        assert one.load.policy(name, Surroundings()).choose(CALL, candidates) in candidates
         assert one.account(int(reservation.instance.id[1:]))[0] == 1
