@@ -7,7 +7,7 @@ from pdgate.protocols.instance import Instance
 from pdgate.scheduling.health.breaker import Breaker, State
 from pdgate.scheduling.neighbours import Shared
 from pdgate.scheduling.predictors.predicts import Predicts
-from pdgate.scheduling.status import Status
+from pdgate.scheduling.status import NOTHING, Beyond, Status
 
 
 @dataclass(slots=True, eq=False)
@@ -34,6 +34,7 @@ class Candidate:
         whole_calls: Calls whose prompt was its own to compute, since we know it.
         handed_over: Calls that it answered with KV of a prefill engine, since we know it.
         status: What it says of its own load; None while nothing (recent) is known.
+        beyond: What it has besides, as of then (scheduling/account.py).
         shared: What of calls, tokens, unread_tokens and answering is other processes', which are
             told ours; None where this process is alone.
     """
@@ -58,6 +59,7 @@ class Candidate:
     whole_calls: int = 0
     handed_over: int = 0
     status: Status | None = None
+    beyond: Beyond = NOTHING
     shared: Shared | None = None
 
     @property

@@ -1,6 +1,7 @@
 """What an engine says of its own load, which no account of ours can know: others may use it too."""
 
 from dataclasses import dataclass
+from typing import Final
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,9 +15,45 @@ class Status:
         running: Requests in its batch.
         waiting: Requests that wait for a turn, for pages, or for their KV.
         step_seconds: Between two tokens of one request, lately.
+        transferring: Of those that wait, the ones whose KV is under way.
+        kv_pages: How many it has.
+        page_tokens: Tokens in one of them.
+        queued_tokens: Prompt tokens that it has still to compute.
     """
 
     kv_free: float | None = None
     running: int | None = None
     waiting: int | None = None
     step_seconds: float | None = None
+    transferring: int | None = None
+    kv_pages: int | None = None
+    page_tokens: int | None = None
+    queued_tokens: int | None = None
+
+    @property
+    def kv_tokens(self) -> int | None:
+        """Of how many its pages can hold the KV."""
+        if self.kv_pages is None or self.page_tokens is None:
+            return None
+        return self.kv_pages * self.page_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Beyond:
+    """What an engine has beyond our account of it, as of its last word (scheduling/account.py).
+
+    Attributes:
+        calls: That somebody else sent.
+        unread_tokens: Of prompts that somebody else sent.
+        kv_tokens: Whose KV is held for others, for answers, or for prefill's readers; less than 0
+            where our calls share pages.
+        kv_capacity: Tokens whose KV it can hold; None where it does not say.
+    """
+
+    calls: int = 0
+    unread_tokens: int = 0
+    kv_tokens: int = 0
+    kv_capacity: int | None = None
+
+
+NOTHING: Final = Beyond()

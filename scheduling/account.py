@@ -1,0 +1,96 @@
+"""How busy an engine is: what we count ourselves, and what only the engine can know.
+
+    what it says ----.
+                      >-- beyond = said - ours, at that moment --.
+    our account then -'                                           >-- ours now + beyond = its load
+    our account now ---------------------------------------------'
+
+The engine's word is seconds old, our account is not; so the word only adds what is beyond our
+account (other gateways' calls, answers' KV), and a burst that we sent since then counts at once.
+
+Our account is also the floor: an engine that says that it is idle, while it has calls of ours, is
+no idler for that. So who lies gets no more than others, and who exaggerates only gets less. KV is
+the exception, as prompts of several calls share pages: what they take may be as little as
+MOST_SHARED says. An engine that claims less than that is not believed, and our account is all that
+counts, until it says something better.
+
+A status that is too old is taken away by who reads it (gateway/engine_metrics/reader.py), so none
+of this looks at a clock: it costs an addition for each candidate of each choice.
+"""
+
+from dataclasses import dataclass
+from typing import Final, Self
+
+from pdgate.protocols.call import Call
+from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling.status import NOTHING, Beyond, Status
+
+MOST_SHARED: Final = 0.5
+"""Of our prompt tokens at an engine, those whose pages hold another of our prompts as well."""
+
+
+def calls_there(candidate: Candidate) -> int:
+    """In flight at the engine, whoever sent them."""
+    return candidate.calls + candidate.beyond.calls
+
+
+def unread_tokens_there(candidate: Candidate) -> int:
+    """Prompt tokens that it has still to compute, whoever sent them."""
+    return candidate.unread_tokens + candidate.beyond.unread_tokens
+
+
+def kv_free_after(call: Call, candidate: Candidate) -> float | None:
+    """Share of its KV that is left once it has taken this call and all that is on its way to it.
+
+    It is below 0 where they do not fit. None for an engine that does not say how much it can hold.
+    """
+    beyond = candidate.beyond
+    if not beyond.kv_capacity:
+        return None
+    used = max(0, candidate.tokens + beyond.kv_tokens) + call.prompt_tokens
+    return 1 - used / beyond.kv_capacity
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """Ours of an engine, at one moment."""
+
+    calls: int = 0
+    tokens: int = 0
+    unread_tokens: int = 0
+
+    @classmethod
+    def of(cls, candidate: Candidate) -> Self:
+        return cls(candidate.calls, candidate.tokens, candidate.unread_tokens)
+
+
+def told(candidate: Candidate, status: Status | None, asked: Account) -> None:
+    """The engine has said this now; None for one that says nothing.
+
+    `asked`: our account when it was asked. It answered at some moment since.
+    """
+    candidate.status = status
+    candidate.beyond = NOTHING
+    if status is not None:
+        candidate.beyond = beyond(status, asked, Account.of(candidate))
+
+
+def beyond(status: Status, asked: Account, now: Account) -> Beyond:
+    """What of the engine's word is surely not of our account, at either end of the question."""
+    calls = (status.running or 0) + (status.waiting or 0)
+    return Beyond(
+        max(0, calls - max(asked.calls, now.calls)),
+        max(0, (status.queued_tokens or 0) - max(asked.unread_tokens, now.unread_tokens)),
+        _kv_tokens(status, asked, now),
+        status.kv_tokens,
+    )
+
+
+def _kv_tokens(status: Status, asked: Account, now: Account) -> int:
+    if status.kv_tokens is None or status.kv_free is None:
+        return 0
+    held = round((1 - status.kv_free) * status.kv_tokens)
+    # Those that are not read yet hold no pages, and will.
+    read = min(asked.tokens - asked.unread_tokens, now.tokens - now.unread_tokens)
+    more = held - max(asked.tokens - asked.unread_tokens, now.tokens - now.unread_tokens)
+    return more if held >= (1 - MOST_SHARED) * read else 0

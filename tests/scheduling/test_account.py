@@ -1,0 +1,172 @@
+"""An engine's load is our account of it, and what only the engine knows beyond that."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pdgate.scheduling.account import (
+    Account,
+    beyond,
+    calls_there,
+    kv_free_after,
+    told,
+    unread_tokens_there,
+)
+from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling.reservation import Reservation
+from pdgate.scheduling.status import NOTHING, Status
+from tests.support.scripted import D0, P0, chat
+
+CALL = chat()
+
+
+def says(candidate: Candidate, status: Status | None) -> None:
+    """Nothing of ours happened between the question and the answer."""
+    told(candidate, status, Account.of(candidate))
+
+
+def pages(free: float) -> Status:
+    return Status(kv_free=free, kv_pages=100, page_tokens=10)
+
+
+def test_calls_of_other_gateways_are_seen_in_what_the_engine_says() -> None:
+    candidate = Candidate(D0, calls=5)
+
+    says(candidate, Status(running=30, waiting=2))
+
+    assert calls_there(candidate) == 32
+
+
+def test_calls_that_we_send_after_the_engine_has_spoken_count_at_once() -> None:
+    candidate = Candidate(P0)
+    says(candidate, Status(running=3, queued_tokens=500))
+
+    with Reservation(candidate, 10, reads=True), Reservation(candidate, 10, reads=True):
+        assert calls_there(candidate) == 5
+        assert unread_tokens_there(candidate) == 520
+    assert calls_there(candidate) == 3
+
+
+def test_calls_of_ours_that_the_engine_speaks_of_count_once() -> None:
+    candidate = Candidate(P0)
+    with Reservation(candidate, 10, reads=True):
+        says(candidate, Status(running=1, queued_tokens=10))
+
+        assert calls_there(candidate) == 1
+        assert unread_tokens_there(candidate) == 10
+    assert calls_there(candidate) == 0
+
+
+def test_calls_that_begin_or_end_while_it_is_asked_are_taken_for_ours() -> None:
+    candidate = Candidate(P0, calls=2, unread_tokens=20)
+    asked = Account(calls=8, tokens=80, unread_tokens=80)
+
+    told(candidate, Status(running=8, queued_tokens=80), asked)
+
+    assert candidate.beyond == NOTHING
+
+
+def test_who_says_that_it_is_idle_has_our_calls_all_the_same() -> None:
+    liar = Candidate(D0, calls=5, tokens=500, unread_tokens=100)
+
+    says(liar, Status(kv_free=1, running=0, waiting=0, kv_pages=100, page_tokens=10))
+
+    assert calls_there(liar) == 5
+    assert unread_tokens_there(liar) == 100
+    assert kv_free_after(CALL, liar) == 1 - (500 + CALL.prompt_tokens) / 1000
+
+
+def test_who_says_no_more_has_nothing_beyond_our_account() -> None:
+    candidate = Candidate(D0, calls=5)
+    says(candidate, Status(running=30))
+
+    says(candidate, None)
+
+    assert candidate.status is None
+    assert calls_there(candidate) == 5
+
+
+def test_pages_that_our_calls_share_are_not_counted_twice() -> None:
+    candidate = Candidate(D0, calls=2, tokens=400)
+
+    says(candidate, pages(free=0.7))
+
+    assert kv_free_after(CALL, candidate) == 1 - (300 + CALL.prompt_tokens) / 1000
+
+
+def test_pages_of_answers_and_of_others_count() -> None:
+    candidate = Candidate(D0, calls=2, tokens=400)
+
+    says(candidate, pages(free=0.2))
+
+    assert kv_free_after(CALL, candidate) == 1 - (800 + CALL.prompt_tokens) / 1000
+
+
+def test_prompts_that_wait_at_the_engine_will_need_pages() -> None:
+    candidate = Candidate(P0, calls=2, tokens=400, unread_tokens=300)
+
+    says(candidate, pages(free=0.9))
+
+    assert kv_free_after(CALL, candidate) == 1 - (400 + CALL.prompt_tokens) / 1000
+
+
+def test_a_burst_that_does_not_fit_leaves_less_than_nothing() -> None:
+    candidate = Candidate(D0)
+    says(candidate, pages(free=1))
+    with Reservation(candidate, 1500, reads=False):
+        left = kv_free_after(CALL, candidate)
+
+    assert left is not None
+    assert left < -0.5
+
+
+def test_calls_that_shared_pages_and_have_ended_leave_no_more_free_than_there_is() -> None:
+    candidate = Candidate(D0)
+    with Reservation(candidate, 400, reads=False), Reservation(candidate, 400, reads=False):
+        says(candidate, pages(free=0.5))
+
+    assert kv_free_after(CALL, candidate) == 1 - CALL.prompt_tokens / 1000
+
+
+def test_nothing_is_said_of_the_kv_of_an_engine_whose_size_is_unknown() -> None:
+    candidate = Candidate(D0)
+    says(candidate, Status(kv_free=0.5))
+
+    assert kv_free_after(CALL, candidate) is None
+    assert kv_free_after(CALL, Candidate(D0)) is None
+
+
+numbers = st.integers(0, 1 << 40)
+counts = st.none() | numbers
+accounts = st.builds(Account, numbers, numbers, numbers)
+statuses = st.builds(
+    Status,
+    kv_free=st.none() | st.floats(0, 1),
+    running=counts,
+    waiting=counts,
+    kv_pages=counts,
+    page_tokens=st.none() | st.integers(0, 1024),
+    queued_tokens=counts,
+)
+
+
+@given(statuses, accounts, accounts)
+def test_whatever_an_engine_says_our_account_is_the_floor(
+    status: Status, asked: Account, now: Account
+) -> None:
+    found = beyond(status, asked, now)
+
+    assert found.calls >= 0
+    assert found.unread_tokens >= 0
+
+
+@given(st.floats(0, 1), st.integers(0, 2000))
+def test_whatever_it_says_of_its_pages_at_least_half_of_what_it_has_read_counts(
+    free: float, tokens: int
+) -> None:
+    candidate = Candidate(D0, tokens=tokens)
+    says(candidate, pages(free))
+
+    left = kv_free_after(CALL, candidate)
+
+    assert left is not None
+    assert 1 - left >= tokens / 2 / 1000
