@@ -67,6 +67,14 @@ class EngineMetrics(Collector):
         yield self._gauge(
             "pdgate_engine_requests_loading", "Requests whose KV is under way", gauges.loading
         )
+        yield self._gauge(
+            "pdgate_engine_kv_tokens", "Tokens whose KV its blocks can hold", gauges.kv_tokens
+        )
+        yield self._gauge(
+            "pdgate_engine_queued_prompt_tokens",
+            "Prompt tokens that are still to be computed here",
+            gauges.queued_tokens,
+        )
         counters: dict[str, tuple[str, float]] = {
             "requests_failed": ("Requests refused with a server error", stats.requests_failed),
             "kv_loads_failed": ("Loads of KV that failed", stats.loads_failed),

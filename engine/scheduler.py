@@ -47,6 +47,13 @@ class Scheduler:
     def add(self, job: Job) -> None:
         (self.waiting if job.load is None else self.arriving).append(job)
 
+    @property
+    def queued_tokens(self) -> int:
+        """Of prompts, still to be computed here. May be asked by another thread."""
+        # Each is copied at once, as they change meanwhile.
+        jobs = [*self.arriving.copy(), *self.waiting.copy(), *self.running.copy()]
+        return sum(max(0, job.missing - (job.load or 0)) for job in jobs if not job.decodes)
+
     def step(self, handing_over: int = 0) -> Step:
         """`handing_over`: jobs that are over, and whose pages are still to be read by a peer."""
         chunks = self._continue_running()

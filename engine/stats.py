@@ -29,11 +29,18 @@ class Stats:
 
 @dataclass(frozen=True, slots=True)
 class Gauges:
-    """What is the case now: requests by state, blocks by owner."""
+    """What is the case now: requests by state, blocks by owner.
+
+    Attributes:
+        queued_tokens: Of prompts, still to be computed here.
+        kv_tokens: Whose KV all blocks together can hold.
+    """
 
     running: int
     waiting: int
     loading: int
+    queued_tokens: int
+    kv_tokens: int
     blocks_total: int
     blocks_used: int
     blocks_kept: int

@@ -94,6 +94,8 @@ class Work:
             running=len(scheduler.running),
             waiting=len(scheduler.waiting) + len(scheduler.arriving),
             loading=len(scheduler.loading),
+            queued_tokens=scheduler.queued_tokens,
+            kv_tokens=self._layout.blocks * self._layout.block_tokens,
             blocks_total=self._layout.blocks,
             blocks_used=self._pool.allocator.used,
             blocks_kept=self._outliving.leases.blocks,

@@ -16,8 +16,7 @@ class Status:
         waiting: Requests that wait for a turn, for pages, or for their KV.
         step_seconds: Between two tokens of one request, lately.
         transferring: Of those that wait, the ones whose KV is under way.
-        kv_pages: How many it has.
-        page_tokens: Tokens in one of them.
+        kv_tokens: Of how many its pages can hold the KV.
         queued_tokens: Prompt tokens that it has still to compute.
     """
 
@@ -26,16 +25,8 @@ class Status:
     waiting: int | None = None
     step_seconds: float | None = None
     transferring: int | None = None
-    kv_pages: int | None = None
-    page_tokens: int | None = None
+    kv_tokens: int | None = None
     queued_tokens: int | None = None
-
-    @property
-    def kv_tokens(self) -> int | None:
-        """Of how many its pages can hold the KV."""
-        if self.kv_pages is None or self.page_tokens is None:
-            return None
-        return self.kv_pages * self.page_tokens
 
 
 @dataclass(frozen=True, slots=True)

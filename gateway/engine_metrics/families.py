@@ -3,18 +3,27 @@
 Several engines have several names for one thing; nobody has two of them on one page.
 
 Sources: vLLM 0.32.0, v1/metrics/loggers.py and .../kv_connector/v1/nixl/stats.py; SGLang 0.5,
-srt/metrics/collector.py; ours, engine/vllm/metrics.py and engine/metrics.py.
+srt/metrics/collector.py, where those that wait for KV are in queues of their own; ours, engine/vllm/metrics.py and engine/metrics.py.
 """
 
 from collections.abc import Mapping
 from typing import Final
 
-BY_SOURCE: Final = b"vllm:prompt_tokens_by_source_total"
-SOURCES: Final[Mapping[bytes, str]] = {
-    b"local_compute": "computed",
-    b"local_cache_hit": "cached",
-    b"external_kv_transfer": "transferred",
+RUNNING, WAITING, TRANSFERRING = "running", "waiting", "transferring"
+KV_USED, KV_TOKENS, QUEUED_TOKENS, QUEUE_UP = "kv_used", "kv_tokens", "queued_tokens", "queue_up"
+
+BY_LABEL: Final[Mapping[bytes, tuple[bytes, Mapping[bytes, str]]]] = {
+    b"vllm:prompt_tokens_by_source_total": (
+        b"source",
+        {
+            b"local_compute": "computed",
+            b"local_cache_hit": "cached",
+            b"external_kv_transfer": "transferred",
+        },
+    ),
+    b"vllm:num_requests_kv_fetch_by_stage": (b"stage", {b"in_progress": TRANSFERRING}),
 }
+"""Family -> its label, and which field each value of that stands for."""
 
 CACHE_CONFIG: Final = b"vllm:cache_config_info"
 """Its value is always 1; what it says stands in its labels."""
@@ -41,15 +50,19 @@ COUNTERS: Final[Mapping[bytes, str]] = {
 }
 """Family -> field of Counters."""
 
-RUNNING, WAITING, KV_USED, QUEUE_UP = "running", "waiting", "kv_used", "queue_up"
-
 GAUGES: Final[Mapping[bytes, str]] = {
     b"vllm:num_requests_running": RUNNING,
     b"vllm:num_requests_waiting": WAITING,
     b"vllm:kv_cache_usage_perc": KV_USED,
     b"sglang:num_running_reqs": RUNNING,
     b"sglang:num_queue_reqs": WAITING,
+    b"sglang:num_decode_prealloc_queue_reqs": WAITING,
+    b"sglang:num_decode_transfer_queue_reqs": WAITING,
     b"sglang:token_usage": KV_USED,
+    b"sglang:max_total_num_tokens": KV_TOKENS,
+    b"pdgate_engine_requests_loading": TRANSFERRING,
+    b"pdgate_engine_kv_tokens": KV_TOKENS,
+    b"pdgate_engine_queued_prompt_tokens": QUEUED_TOKENS,
     b"pdgate_prefill_queue_up": QUEUE_UP,
 }
 """Family -> field of Page."""

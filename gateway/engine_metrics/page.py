@@ -5,27 +5,41 @@
 
 Pages have thousands of lines, most of them buckets of histograms, so a line is looked at no
 further than its name unless the name is known. Of several series of one name (data-parallel
-ranks) counters and requests are added up, and shares averaged.
+ranks) counters and requests are added up, and shares averaged. A number that cannot be, being
+negative or beyond MOST, is not believed: it is as if the line was not there.
 
 Source of the format: Prometheus, "Exposition formats", text format 0.0.4.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from math import isfinite
+from math import inf, isfinite
+from typing import Final
 
 from pdgate.gateway.engine_metrics.counters import Counters
 from pdgate.gateway.engine_metrics.families import (
-    BY_SOURCE,
+    BY_LABEL,
     CACHE_CONFIG,
     COUNTERS,
     GAUGES,
+    KV_TOKENS,
     KV_USED,
     QUEUE_UP,
+    QUEUED_TOKENS,
     RUNNING,
-    SOURCES,
+    TRANSFERRING,
     WAITING,
 )
+
+MOST_REQUESTS: Final = 1_000_000
+MOST_TOKENS: Final = 1_000_000_000_000
+MOST: Final = {
+    RUNNING: MOST_REQUESTS,
+    WAITING: MOST_REQUESTS,
+    TRANSFERRING: MOST_REQUESTS,
+    KV_TOKENS: MOST_TOKENS,
+    QUEUED_TOKENS: MOST_TOKENS,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +48,10 @@ class Page:
 
     Attributes:
         running, waiting: Requests, now.
+        transferring: Of those that wait, the ones whose KV is under way.
         kv_used: Share of KV pages that somebody holds, 0..1.
+        kv_tokens: Of how many its pages can hold the KV.
+        queued_tokens: Prompt tokens that it has still to compute.
         block_tokens: Tokens in a KV page.
         queue_up: Whether it reaches the prefill queue, if it has one.
     """
@@ -42,7 +59,10 @@ class Page:
     counters: Counters = field(default_factory=Counters)
     running: int | None = None
     waiting: int | None = None
+    transferring: int | None = None
     kv_used: float | None = None
+    kv_tokens: int | None = None
+    queued_tokens: int | None = None
     block_tokens: int | None = None
     queue_up: bool | None = None
 
@@ -57,28 +77,35 @@ def parse(page: bytes, rank: int | None = None) -> Page:
         labels = line[len(name) : line.rfind(b"}") + 1]
         if of_rank is not None and b'engine="' in labels and of_rank not in labels:
             continue
+        meant, value = _meant(name, labels), _value(line)
         if name == CACHE_CONFIG:
             block_tokens = _whole_number(_label(labels, b"block_size"))
-            continue
-        meant = _FIELDS.get(name) or SOURCES.get(_label(labels, b"source"))
-        value = _value(line)
-        if meant is not None and value is not None:
+            blocks = _whole_number(_label(labels, b"num_gpu_blocks"))
+            value = block_tokens * blocks if block_tokens and blocks else None
+        if meant is not None and value is not None and 0 <= value <= MOST.get(meant, inf):
             found[meant] = found.get(meant, 0.0) + value
             times[meant] = times.get(meant, 0) + 1
-    gauges = (RUNNING, WAITING, KV_USED, QUEUE_UP)
-    running, waiting, used, queue_up = (found.pop(gauge, None) for gauge in gauges)
+    amounts = {gauge: int(found.pop(gauge)) for gauge in MOST if gauge in found}
+    used, queue_up = found.pop(KV_USED, None), found.pop(QUEUE_UP, None)
     return Page(
         Counters(**found),
-        None if running is None else int(running),
-        None if waiting is None else int(waiting),
-        None if used is None else min(1.0, max(0.0, used / times[KV_USED])),
-        block_tokens,
-        None if queue_up is None else queue_up >= times[QUEUE_UP],
+        **amounts,
+        kv_used=None if used is None else min(1.0, used / times[KV_USED]),
+        block_tokens=block_tokens,
+        queue_up=None if queue_up is None else queue_up >= times[QUEUE_UP],
     )
 
 
-_FIELDS = {**COUNTERS, **GAUGES}
-_WANTED = frozenset((*_FIELDS, BY_SOURCE, CACHE_CONFIG))
+_FIELDS = {**COUNTERS, **GAUGES, CACHE_CONFIG: KV_TOKENS}
+_WANTED = frozenset((*_FIELDS, *BY_LABEL))
+
+
+def _meant(name: bytes, labels: bytes) -> str | None:
+    """The field that a line is about."""
+    if name in BY_LABEL:
+        label, fields = BY_LABEL[name]
+        return fields.get(_label(labels, label))
+    return _FIELDS[name]
 
 
 def _wanted(page: bytes) -> Iterator[tuple[bytes, bytes]]:

@@ -5,6 +5,7 @@ event loop together. What a page says of load becomes the candidate's `status`; 
 goes to whoever compares it with what was sent (`sees`).
 
 A status is as good as its age: an engine that has not answered for STALE_INTERVALS has none.
+Nobody else looks at its age, so each round takes away what has become stale by then.
 """
 
 import asyncio
@@ -18,6 +19,7 @@ from pdgate.gateway.engine_metrics.counters import Counters
 from pdgate.gateway.engine_metrics.page import Page, parse
 from pdgate.gateway.security.engine_access import OPEN, EngineAccess
 from pdgate.protocols.instance import Instance
+from pdgate.scheduling.account import Account, told
 from pdgate.scheduling.candidate import Candidate
 from pdgate.scheduling.instances import Instances
 from pdgate.scheduling.status import Status
@@ -95,6 +97,8 @@ class Reader:
                 del kept[gone]
         async with asyncio.TaskGroup() as asking:
             for candidate in candidates:
+                if candidate.status is not None and not self.is_fresh(candidate.instance.id):
+                    told(candidate, None, Account())
                 asking.create_task(self._ask(client, candidate))
                 await asyncio.sleep(seconds / len(candidates))
 
@@ -108,12 +112,12 @@ class Reader:
         return age is not None and age <= STALE_INTERVALS * self._interval_seconds
 
     async def _ask(self, client: httpx2.AsyncClient, candidate: Candidate) -> None:
-        instance = candidate.instance
+        instance, account = candidate.instance, Account.of(candidate)
         page = await self._told(client, instance)
         if isinstance(page, str):
             self._complain(instance.id, page)
             if not self.is_fresh(instance.id):
-                candidate.status = None
+                told(candidate, None, account)
             return
         # Whoever is at another address by now has not told this.
         if candidate.instance.url != instance.url:
@@ -122,7 +126,7 @@ class Reader:
         last = self.readings.get(instance.id)
         before = last.page if last is not None and last.url == instance.url else None
         self.readings[instance.id] = Reading(instance.url, self._clock(), page)
-        candidate.status = status_of(page, before)
+        told(candidate, status_of(page, before), account)
         self._sees(candidate, page)
 
     async def _told(self, client: httpx2.AsyncClient, instance: Instance) -> Page | str:
@@ -168,5 +172,13 @@ def status_of(page: Page, before: Page | None) -> Status | None:
         if new.steps and new.step_seconds is not None:
             step_seconds = new.step_seconds / new.steps
     kv_free = None if page.kv_used is None else 1.0 - page.kv_used
-    status = Status(kv_free, page.running, page.waiting, step_seconds)
+    status = Status(
+        kv_free,
+        page.running,
+        page.waiting,
+        step_seconds,
+        page.transferring,
+        page.kv_tokens,
+        page.queued_tokens,
+    )
     return None if status == Status() else status

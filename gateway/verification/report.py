@@ -89,4 +89,7 @@ def _load(status: Status) -> dict[str, Any]:
         "running": status.running,
         "waiting": status.waiting,
         "step_seconds": status.step_seconds,
+        "transferring": status.transferring,
+        "kv_tokens": status.kv_tokens,
+        "queued_tokens": status.queued_tokens,
     }

@@ -54,6 +54,17 @@ def test_a_long_prompt_is_cut_into_chunks() -> None:
     assert counts == [8, 8, 4]
 
 
+def test_what_is_left_of_prompts_is_queued_and_answers_and_loads_are_not() -> None:
+    made = scheduler()
+    for one in (job("answering", 2), job("long", 20), job("far", 12, load=11)):
+        made.add(one)
+    assert made.queued_tokens == 2 + 20 + 1
+
+    compute(made, made.step())
+
+    assert made.queued_tokens == 20 - 6
+
+
 def test_no_more_run_than_allowed() -> None:
     made = scheduler(seqs=2)
     for name in "abc":

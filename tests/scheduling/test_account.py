@@ -25,7 +25,7 @@ def says(candidate: Candidate, status: Status | None) -> None:
 
 
 def pages(free: float) -> Status:
-    return Status(kv_free=free, kv_pages=100, page_tokens=10)
+    return Status(kv_free=free, kv_tokens=1000)
 
 
 def test_calls_of_other_gateways_are_seen_in_what_the_engine_says() -> None:
@@ -68,7 +68,7 @@ def test_calls_that_begin_or_end_while_it_is_asked_are_taken_for_ours() -> None:
 def test_who_says_that_it_is_idle_has_our_calls_all_the_same() -> None:
     liar = Candidate(D0, calls=5, tokens=500, unread_tokens=100)
 
-    says(liar, Status(kv_free=1, running=0, waiting=0, kv_pages=100, page_tokens=10))
+    says(liar, Status(kv_free=1, running=0, waiting=0, kv_tokens=1000))
 
     assert calls_there(liar) == 5
     assert unread_tokens_there(liar) == 100
@@ -143,8 +143,7 @@ statuses = st.builds(
     kv_free=st.none() | st.floats(0, 1),
     running=counts,
     waiting=counts,
-    kv_pages=counts,
-    page_tokens=st.none() | st.integers(0, 1024),
+    kv_tokens=counts,
     queued_tokens=counts,
 )
 

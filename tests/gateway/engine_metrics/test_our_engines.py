@@ -36,7 +36,8 @@ def test_a_page_of_the_reference_engine_is_read() -> None:
         steps=5,
         step_seconds=6,
     )
-    assert (page.running, page.waiting, page.kv_used) == (0, 0, 0)
+    assert (page.running, page.waiting, page.transferring, page.queued_tokens) == (0, 0, 0, 0)
+    assert (page.kv_used, page.kv_tokens) == (0, layout().blocks * layout().block_tokens)
 
 
 def test_the_counters_of_our_connector_are_known() -> None:

@@ -13,6 +13,8 @@ VLLM = b"""\
 vllm:num_requests_running{engine="0",model_name="m"} 3.0
 vllm:num_requests_waiting{engine="0",model_name="m"} 2.0
 vllm:num_requests_waiting_by_reason{engine="0",model_name="m",reason="capacity"} 7.0
+vllm:num_requests_kv_fetch_by_stage{engine="0",model_name="m",stage="waiting_to_start"} 5.0
+vllm:num_requests_kv_fetch_by_stage{engine="0",model_name="m",stage="in_progress"} 1.0
 vllm:kv_cache_usage_perc{engine="0",model_name="m"} 0.25
 vllm:prompt_tokens_by_source_total{engine="0",model_name="m",source="local_compute"} 5.0
 vllm:prompt_tokens_by_source_total{engine="0",model_name="m",source="local_cache_hit"} 16.0
@@ -47,7 +49,9 @@ def test_a_page_of_vllm_is_read() -> None:
         ),
         running=3,
         waiting=2,
+        transferring=1,
         kv_used=0.25,
+        kv_tokens=8192,
         block_tokens=16,
     )
 
@@ -56,10 +60,12 @@ def test_a_page_of_sglang_says_its_load() -> None:
     page = parse(
         b'sglang:num_running_reqs{model_name="m"} 8\n'
         b'sglang:num_queue_reqs{model_name="m"} 4\n'
+        b'sglang:num_decode_transfer_queue_reqs{model_name="m"} 2\n'
+        b'sglang:max_total_num_tokens{model_name="m"} 471258\n'
         b'sglang:token_usage{model_name="m"} 0.5'
     )
 
-    assert (page.running, page.waiting, page.kv_used) == (8, 4, 0.5)
+    assert (page.running, page.waiting, page.kv_used, page.kv_tokens) == (8, 6, 0.5, 471258)
     assert page.counters == Counters()
 
 
@@ -67,6 +73,7 @@ def test_ranks_are_added_up_and_shares_averaged() -> None:
     page = parse(VLLM + VLLM.replace(b'engine="0"', b'engine="1"').replace(b" 0.25", b" 0.75"))
 
     assert (page.running, page.counters.transferred, page.kv_used) == (6, 2400, 0.5)
+    assert page.kv_tokens == 2 * 8192
 
 
 def test_an_instance_that_is_one_rank_reads_its_own_lines() -> None:
@@ -92,6 +99,12 @@ def test_labels_may_hold_anything() -> None:
         b'vllm:num_requests_running{engine="0"} many',
         b"vllm:num_requests_running NaN",
         b"vllm:num_requests_running +Inf",
+        b"vllm:num_requests_running -3",
+        b"vllm:num_requests_waiting 1e300",
+        b"vllm:kv_cache_usage_perc -0.5",
+        b'vllm:cache_config_info{num_gpu_blocks="-5"} 1.0',
+        b"pdgate_engine_queued_prompt_tokens 1e13",
+        b"pdgate_engine_steps_total -1",
         b"vllm:prompt_tokens_by_source_total 3",
         b'vllm:prompt_tokens_by_source_total{source="a_new_one"} 3',
         b'vllm:cache_config_info{block_size="None"} 1.0',

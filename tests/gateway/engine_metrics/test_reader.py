@@ -10,6 +10,7 @@ import pytest
 from pdgate.gateway.engine_metrics import reader
 from pdgate.gateway.engine_metrics.page import Page
 from pdgate.gateway.engine_metrics.reader import Reader
+from pdgate.scheduling.account import calls_there
 from pdgate.scheduling.candidate import Candidate
 from pdgate.scheduling.status import Status
 from tests.support.scripted import D0, P0, fleet
@@ -47,9 +48,12 @@ class Scene:
             await self.reader.round(client)
 
     def status(self, instance_id: str) -> Status | None:
+        return self.candidate(instance_id).status
+
+    def candidate(self, instance_id: str) -> Candidate:
         candidate = self.instances.get(instance_id)
         assert candidate is not None
-        return candidate.status
+        return candidate
 
     def _see(self, candidate: Candidate, page: Page) -> None:
         self.seen.append((candidate.instance.id, page))
@@ -101,6 +105,51 @@ async def test_what_is_known_goes_stale() -> None:
 
     await scene.round(0.1)
     assert scene.status("d0") is None
+
+
+async def test_what_is_stale_is_gone_though_the_engine_only_hangs() -> None:
+    scene = Scene()
+    scene.says(D_HOST, "vllm:num_requests_running 3")
+    await scene.round()
+    candidate = scene.candidate("d0")
+    asked = asyncio.Event()
+
+    async def hang(_: httpx2.Request) -> httpx2.Response:
+        asked.set()
+        return await asyncio.Future()
+
+    scene.now += INTERVAL_SECONDS * reader.STALE_INTERVALS + 0.1
+    async with httpx2.AsyncClient(transport=httpx2.MockTransport(hang)) as client:
+        round_ = asyncio.create_task(scene.reader.round(client))
+        await asked.wait()
+        assert (candidate.status, calls_there(candidate)) == (None, 0)
+        round_.cancel()
+
+
+async def test_calls_of_others_are_those_beyond_ours_when_it_was_asked_or_answered() -> None:
+    scene = Scene()
+    candidate = scene.candidate("d0")
+    candidate.calls = 5
+
+    def answer() -> httpx2.Response:
+        # One ends and none begins while it is asked.
+        candidate.calls = 4
+        return httpx2.Response(200, text="vllm:num_requests_running 30")
+
+    scene.pages[D_HOST] = answer
+    await scene.round()
+
+    assert calls_there(candidate) == 29
+
+
+async def test_an_engine_that_lies_has_our_calls_all_the_same() -> None:
+    scene = Scene()
+    candidate = scene.candidate("d0")
+    candidate.calls = 5
+    for lie in ("0", "-1000", "NaN", "-Inf"):
+        scene.says(D_HOST, f"vllm:num_requests_running {lie}\nvllm:num_requests_waiting {lie}")
+        await scene.round()
+        assert calls_there(candidate) == 5
 
 
 async def test_a_page_without_load_is_no_status() -> None:
