@@ -100,7 +100,11 @@ class Scheduler:
             candidates = self._instances.admitted(candidates)
         one = candidates[0]
         if len(candidates) > 1:
-            one = self._policies[role].choose(call, candidates)
+            policy = self._policies[role]
+            if peer is None:
+                one = policy.choose(call, candidates)
+            else:
+                one = policy.choose_beside(call, candidates, peer)
         if reads is None:
             reads = role is not Role.DECODE
         return Reservation(

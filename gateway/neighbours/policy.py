@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from pdgate.protocols.call import Call
+from pdgate.protocols.instance import Instance
 from pdgate.scheduling.candidate import Candidate
 from pdgate.scheduling.policy import Policy
 
@@ -18,3 +19,9 @@ class LooksAround(Policy):
     def choose(self, call: Call, candidates: Sequence[Candidate]) -> Candidate:
         self._take_in()
         return self._policy.choose(call, candidates)
+
+    def choose_beside(
+        self, call: Call, candidates: Sequence[Candidate], peer: Instance
+    ) -> Candidate:
+        self._take_in()
+        return self._policy.choose_beside(call, candidates, peer)
