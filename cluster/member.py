@@ -5,8 +5,10 @@
      "tp": 1, "block_tokens": 16, "state": "ready", "rack": "r7", "zone": "east"}
 
 Role, host and port are the key's, so nobody can announce a URL; "host" in the value is no
-address but the machine's name, for who wants engines near each other. All fields may be missing, and unknown ones are left alone. AWS Neuron's own
-proxy and engines write {"connections": []}, which is a member of the protocol "neuron".
+address but the machine's name, for who wants engines near each other. All fields may be
+missing, and unknown ones are left alone. Who changes what a field means says "version": 2,
+which is refused here. AWS Neuron's own proxy and engines write {"connections": []}, which is a
+member of the protocol "neuron".
 
 Source of keys and that value: AWS Neuron's fork of vLLM, its disaggregated inference proxy
 ("neuron_dis_inference" examples): etcd keys /workers/{prefill|decode}/{ip}/{api port}.
@@ -24,6 +26,8 @@ FOLDER: Final = "/workers/"
 READY: Final = "ready"
 DRAINING: Final = "draining"
 NEURON: Final = "neuron"
+VERSION: Final = 1
+"""Of what is written here; a higher one may mean something else by the same words."""
 
 MAX_VALUE_BYTES: Final = 64 << 10
 LONGEST_TEXT: Final = 512
@@ -113,6 +117,8 @@ def read(key: str, value: bytes) -> Member:
         raise BadMember(f"its value has more than {MAX_VALUE_BYTES} bytes")
     role, host, port = _place(key)
     said = _said(value)
+    if (version := _count(said, "version", 1)) > VERSION:
+        raise BadMember(f"it is of version {version}, and what is known here is {VERSION}")
     scheme = said.get("scheme", "http")
     if scheme not in ("http", "https"):
         raise BadMember(f"the scheme {scheme!r} is neither http nor https")

@@ -1,35 +1,57 @@
-"""What holds for every directory. Each test runs against memory and against a real etcd."""
+"""What holds for every directory; against real servers where there are such."""
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
 
-from pdgate.cluster.directory import Directory, Joined, Left, Listed, Refused
-from pdgate.cluster.etcd import Etcd
+from pdgate.cluster.directory import Joined, Left, Listed, Refused
 from pdgate.cluster.member import Member
-from pdgate.cluster.memory import Memory
+from pdgate.cluster.read_only import CannotAnnounce
 from pdgate.protocols.instance import Role
-from tests.cluster.watching import D, P, following
-
-Put = Callable[[str, bytes], None]
-
-
-class Store:
-    """A directory, and the way of somebody else to write into its store."""
-
-    def __init__(self, directory: Directory, put: Put, delete: Callable[[str], None]) -> None:
-        self.directory, self.put, self.delete = directory, put, delete
+from tests.cluster.stores import KINDS, Kind, Store
+from tests.cluster.watching import following
 
 
-@pytest.fixture(params=["memory", "etcd"])
+def _stores(can: Callable[[Kind], bool]) -> list[str]:
+    return [name for name, kind in KINDS.items() if can(kind)]
+
+
+@contextmanager
+def _made(request: pytest.FixtureRequest) -> Iterator[Store]:
+    with KINDS[request.param].make(request) as store:
+        yield store
+
+
+@pytest.fixture(params=KINDS)
 def store(request: pytest.FixtureRequest) -> Iterator[Store]:
-    if request.param == "memory":
-        memory = Memory()
-        yield Store(memory, memory.put, memory.delete)
-    else:
-        server = request.getfixturevalue("etcd")
-        yield Store(Etcd(server.endpoints), server.put, server.delete)
+    with _made(request) as store:
+        yield store
+
+
+@pytest.fixture(params=_stores(lambda kind: kind.changes))
+def changing(request: pytest.FixtureRequest) -> Iterator[Store]:
+    with _made(request) as store:
+        yield store
+
+
+@pytest.fixture(params=_stores(lambda kind: kind.takes_anything))
+def open_store(request: pytest.FixtureRequest) -> Iterator[Store]:
+    with _made(request) as store:
+        yield store
+
+
+@pytest.fixture(params=_stores(lambda kind: kind.announces))
+def announcing(request: pytest.FixtureRequest) -> Iterator[Store]:
+    with _made(request) as store:
+        yield store
+
+
+@pytest.fixture(params=_stores(lambda kind: not kind.announces))
+def read_only(request: pytest.FixtureRequest) -> Iterator[Store]:
+    with _made(request) as store:
+        yield store
 
 
 async def test_an_empty_directory_says_so(store: Store) -> None:
@@ -38,102 +60,152 @@ async def test_an_empty_directory_says_so(store: Store) -> None:
 
 
 async def test_who_is_there_is_listed_whole(store: Store) -> None:
-    store.put(P.key, P.value())
-    store.put(D.key, D.value())
+    store.add(store.p)
+    store.add(store.d)
 
     async with following(store.directory) as told:
-        assert await told.next() == Listed({P.key: P, D.key: D})
-
-
-async def test_who_announces_itself_joins_and_leaves_with_its_block(store: Store) -> None:
-    async with following(store.directory) as told:
-        await told.next()
-        async with store.directory.announce(P):
-            assert await told.next() == Joined(P.key, P)
-        before = await told.until(Left(P.key))
-
-        # It may say that it drains before it is gone, but nothing else.
-        assert before in ([], [Joined(P.key, P.draining())])
-
-
-async def test_a_role_changes_in_one_step(store: Store) -> None:
-    """First it is there in the new role, then gone in the old one; and both leave with the block."""
-    now = replace(P, role=Role.DECODE)
-    async with following(store.directory) as told:
-        await told.next()
-        async with store.directory.announce(P) as listing:
-            assert await told.next() == Joined(P.key, P)
-
-            await listing.change(now)
-
-            assert [await told.next() for _ in range(2)] == [Joined(now.key, now), Left(P.key)]
-            async with following(store.directory) as newcomer:
-                assert await newcomer.next() == Listed({now.key: now})
-            await listing.change(P)
-            assert [await told.next() for _ in range(2)] == [Joined(P.key, P), Left(now.key)]
-        await told.until(Left(P.key))
-
-
-async def test_entries_are_listed_in_the_order_of_their_writing(store: Store) -> None:
-    """So that of two at one address the later one can be told."""
-    for one in (D, P, replace(D, epoch="two")):
-        store.put(one.key, one.value())
-
-    async with following(store.directory) as told:
-        listed = await told.first(Listed)
-
-    assert list(listed.members) == [P.key, D.key]
+        assert await told.next() == Listed({store.p.key: store.p, store.d.key: store.d})
 
 
 async def test_every_follower_is_told(store: Store) -> None:
+    store.add(store.d)
     async with following(store.directory) as one, following(store.directory) as other:
         for told in (one, other):
+            assert await told.next() == Listed({store.d.key: store.d})
+
+
+async def test_who_comes_and_goes_is_told(changing: Store) -> None:
+    p, d = changing.p, changing.d
+    changing.add(p)
+    async with following(changing.directory) as told:
+        await told.next()
+        changing.add(d)
+        assert await told.next() == Joined(d.key, d)
+        changing.remove(p.key)
+        assert await told.next() == Left(p.key)
+        changing.remove(d.key)
+        assert await told.next() == Left(d.key)
+        changing.add(p)
+        assert await told.next() == Joined(p.key, p)
+
+
+async def test_who_cannot_announce_itself_is_told_so(read_only: Store) -> None:
+    with pytest.raises(CannotAnnounce, match=read_only.p.host):
+        read_only.directory.announce(read_only.p)
+
+
+async def test_who_announces_itself_joins_and_leaves_with_its_block(announcing: Store) -> None:
+    p = announcing.p
+    async with following(announcing.directory) as told:
+        await told.next()
+        async with announcing.directory.announce(p):
+            assert await told.next() == Joined(p.key, p)
+        before = await told.until(Left(p.key))
+
+        # It may say that it drains before it is gone, but nothing else.
+        assert before in ([], [Joined(p.key, p.draining())])
+
+
+async def test_a_role_changes_in_one_step(announcing: Store) -> None:
+    """First it is there in the new role, then gone in the old one; and both leave with the block."""
+    p = announcing.p
+    now = replace(p, role=Role.DECODE)
+    async with following(announcing.directory) as told:
+        await told.next()
+        async with announcing.directory.announce(p) as listing:
+            assert await told.next() == Joined(p.key, p)
+
+            await listing.change(now)
+
+            assert [await told.next() for _ in range(2)] == [Joined(now.key, now), Left(p.key)]
+            async with following(announcing.directory) as newcomer:
+                assert await newcomer.next() == Listed({now.key: now})
+            await listing.change(p)
+            assert [await told.next() for _ in range(2)] == [Joined(p.key, p), Left(now.key)]
+        await told.until(Left(p.key))
+
+
+async def test_every_follower_is_told_of_a_newcomer(announcing: Store) -> None:
+    d = announcing.d
+    async with (
+        following(announcing.directory) as one,
+        following(announcing.directory) as other,
+    ):
+        for told in (one, other):
             await told.next()
-        async with store.directory.announce(D):
-            assert [await told.next() for told in (one, other)] == [Joined(D.key, D)] * 2
+        async with announcing.directory.announce(d):
+            assert [await told.next() for told in (one, other)] == [Joined(d.key, d)] * 2
 
 
-async def test_a_restart_at_the_same_address_is_told(store: Store) -> None:
-    """The first process may leave later than the second one came."""
-    again = replace(P, epoch="two")
-    async with following(store.directory) as told:
+async def test_a_restart_at_the_same_address_is_told(announcing: Store) -> None:
+    """The first process may leave later than the second one came, which stays."""
+    p = announcing.p
+    again = replace(p, epoch="two")
+    async with following(announcing.directory) as told:
         await told.next()
-        async with store.directory.announce(P):
-            await told.until(Joined(P.key, P))
-            store.put(P.key, again.value())
+        async with announcing.directory.announce(p):
+            await told.until(Joined(p.key, p))
+            announcing.add(again)
 
-            assert await told.next() == Joined(P.key, again)
+            assert await told.next() == Joined(p.key, again)
 
 
-async def test_the_entry_of_neuron_is_read(store: Store) -> None:
-    async with following(store.directory) as told:
+async def test_entries_are_listed_in_the_order_of_their_writing(open_store: Store) -> None:
+    """So that of two at one address the later one can be told."""
+    p, d = open_store.p, open_store.d
+    for one in (d, p, replace(d, epoch="two")):
+        open_store.add(one)
+
+    async with following(open_store.directory) as told:
+        listed = await told.first(Listed)
+
+    assert list(listed.members) == [p.key, d.key]
+
+
+async def test_an_entry_that_says_something_else_is_told(open_store: Store) -> None:
+    p = open_store.p
+    open_store.add(p)
+    async with following(open_store.directory) as told:
         await told.next()
-        store.put("/workers/decode/10.0.0.9/8000", b'{"connections": []}')
+        open_store.add(p.draining())
+
+        assert await told.next() == Joined(p.key, p.draining())
+
+
+async def test_the_entry_of_neuron_is_read(open_store: Store) -> None:
+    assert open_store.write is not None
+    async with following(open_store.directory) as told:
+        await told.next()
+        open_store.write("/workers/decode/10.0.0.9/8000", b'{"connections": []}')
 
         joined = await told.first(Joined)
 
         assert joined.member == Member(Role.DECODE, "10.0.0.9", 8000, protocol="neuron")
 
 
-async def test_nonsense_is_refused_and_harms_nobody_else(store: Store) -> None:
-    store.put("/workers/prefill/10.0.0.8/8000", b"no JSON")
-    async with following(store.directory) as told:
+async def test_nonsense_is_refused_and_harms_nobody_else(open_store: Store) -> None:
+    assert open_store.write is not None
+    open_store.write("/workers/prefill/10.0.0.8/8000", b'"no object"')
+    async with following(open_store.directory) as told:
         listed = await told.first(Listed)
         assert listed == Listed(
-            {}, refused={"/workers/prefill/10.0.0.8/8000": "its value is no JSON"}
+            {}, refused={"/workers/prefill/10.0.0.8/8000": "its value is no JSON object"}
         )
 
-        store.put("/workers/anything/10.0.0.8/8000", b"{}")
-        store.put(P.key, P.value())
-
+        open_store.write("/workers/anything/10.0.0.8/8000", b"{}")
         assert isinstance(await told.next(), Refused)
-        assert await told.next() == Joined(P.key, P)
+
+        open_store.add(open_store.p)
+        assert await told.next() == Joined(open_store.p.key, open_store.p)
 
 
-async def test_what_somebody_else_deletes_is_gone(store: Store) -> None:
-    store.put(P.key, P.value())
-    async with following(store.directory) as told:
+async def test_an_entry_of_a_newer_version_is_refused(open_store: Store) -> None:
+    """What it says may mean something else then."""
+    assert open_store.write is not None
+    async with following(open_store.directory) as told:
         await told.next()
-        store.delete(P.key)
+        open_store.write("/workers/prefill/10.0.0.8/8000", b'{"version": 2}')
 
-        assert await told.next() == Left(P.key)
+        refused = await told.first(Refused)
+
+        assert "version 2" in refused.why

@@ -1,0 +1,119 @@
+"""Every kind of directory, for the tests that hold for all of them.
+
+A kind says what can be done to its store from outside, and each claim of test_conformance.py
+runs against the kinds that can do what it needs.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from pdgate.cluster.directory import Directory
+from pdgate.cluster.etcd import Etcd
+from pdgate.cluster.file import File
+from pdgate.cluster.member import Member
+from pdgate.cluster.memory import Memory
+from pdgate.cluster.static import Static
+from tests.cluster.watching import D, P
+
+LOOK_SECONDS = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """A directory, and the way of somebody else to write into its store.
+
+    Attributes:
+        p: A prefill engine as this store can describe it, and d a decode engine.
+        add: Lists a member.
+        remove: The member of this key is gone.
+        write: Any entry, sense or nonsense.
+    """
+
+    directory: Directory
+    add: Callable[[Member], None]
+    remove: Callable[[str], None]
+    write: Callable[[str, bytes], None] | None = None
+    p: Member = P
+    d: Member = D
+
+
+Make = Callable[[pytest.FixtureRequest], AbstractContextManager[Store]]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """
+    Attributes:
+        changes: Its members come and go.
+        takes_anything: Its entries are keys and values, which anybody may write.
+        announces: Engines can list themselves.
+    """
+
+    make: Make
+    changes: bool = True
+    takes_anything: bool = False
+    announces: bool = False
+
+
+def of_values(
+    directory: Directory, put: Callable[[str, bytes], None], remove: Callable[[str], None]
+) -> Store:
+    return Store(directory, lambda member: put(member.key, member.value()), remove, put)
+
+
+@contextmanager
+def memory(_: pytest.FixtureRequest) -> Iterator[Store]:
+    made = Memory()
+    yield of_values(made, made.put, made.delete)
+
+
+@contextmanager
+def etcd(request: pytest.FixtureRequest) -> Iterator[Store]:
+    server = request.getfixturevalue("etcd")
+    yield of_values(Etcd(server.endpoints), server.put, server.delete)
+
+
+@contextmanager
+def static(_: pytest.FixtureRequest) -> Iterator[Store]:
+    members: dict[str, Member] = {}
+    made = Static(members.values())
+    yield Store(made, lambda member: members.update({member.key: member}), members.__delitem__)
+
+
+@contextmanager
+def file(request: pytest.FixtureRequest) -> Iterator[Store]:
+    folder: Path = request.getfixturevalue("tmp_path")
+    path, entries = folder / "engines.json", dict[str, str]()
+
+    def save() -> None:
+        beside = folder / ".engines"
+        beside.write_text(
+            "{" + ", ".join(f"{json.dumps(k)}: {v}" for k, v in entries.items()) + "}"
+        )
+        beside.replace(path)
+
+    def put(key: str, value: bytes) -> None:
+        entries.pop(key, None)
+        entries[key] = value.decode()
+        save()
+
+    def remove(key: str) -> None:
+        del entries[key]
+        save()
+
+    save()
+    yield of_values(File(path=str(path), every_seconds=LOOK_SECONDS), put, remove)
+
+
+KINDS: Final[Mapping[str, Kind]] = {
+    "static": Kind(static, changes=False),
+    "memory": Kind(memory, takes_anything=True, announces=True),
+    "etcd": Kind(etcd, takes_anything=True, announces=True),
+    "file": Kind(file, takes_anything=True),
+}
