@@ -1,21 +1,29 @@
-"""Which instance has which beginnings of prompts in its KV cache."""
+"""Which instance has which beginnings of prompts in its KV cache.
 
-from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+    what calls were sent there     routed()             tree.py, a guess
+    what engines say of it         stored(), removed()  reported.py, for those that say
+
+An instance has of a prompt what either knows. Everybody here counts in tokens, on the scale of
+the call's prompt_tokens: of that many, so many need not be computed again.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from pdgate.protocols.call import Call
 from pdgate.scheduling.candidate import Candidate
 from pdgate.scheduling.prefix.blocks import BLOCK_TOKENS, BlocksOf, blocks_of
+from pdgate.scheduling.prefix.reported import Reported
+from pdgate.scheduling.prefix.tree import Tree
 
 MAX_BYTES: Final = 256 * 2**20
-BYTES_PER_BLOCK: Final = 300
 
 
 class PrefixIndex:
     """
     Attributes:
-        evictions: Blocks that were forgotten for want of room.
+        read_tokens: Of all prompts that an engine was to read.
+        cached_tokens: Of these, what that engine had already, as expected.
     """
 
     def __init__(
@@ -27,82 +35,98 @@ class PrefixIndex:
     ) -> None:
         """
         Args:
+            source: What makes blocks of a call; they are kept as long as the call.
             block_tokens: Of a block of the source, on the scale of calls' prompt_tokens.
+            max_bytes: Half of it for what was routed, half for what is reported.
         """
         self._source = source
         self._block_tokens = block_tokens
-        self._max_blocks = max_bytes // BYTES_PER_BLOCK
-        self._of: dict[str, OrderedDict[int, None]] = {}
-        self._capacity: dict[str, int] = {}
-        self._blocks = 0
-        self.evictions = 0
+        self._routed = Tree(max_bytes // 2)
+        self._reported = Reported(max_bytes // 2)
+        self._asked: Sequence[int] | None = None
+        self._answer: dict[str, int] = {}
+        self.read_tokens = 0
+        self.cached_tokens = 0
+
+    @property
+    def bytes(self) -> int:
+        return self._routed.bytes + self._reported.bytes
+
+    @property
+    def blocks(self) -> int:
+        return self._routed.blocks + self._reported.blocks
+
+    @property
+    def evictions(self) -> int:
+        """Blocks that were forgotten, or not taken in, for want of room."""
+        return self._routed.evictions + self._reported.refused
 
     def matched(self, call: Call) -> Mapping[str, int]:
         """Instance id -> tokens of the call's prompt that it has; without those that have none.
 
-        On the scale of the call's prompt_tokens, and never more than those.
+        Valid until the index is changed.
         """
         blocks = self._source(call)
-        matched = {}
-        for instance_id, theirs in self._of.items():
-            count = 0
-            for block in blocks:
-                if block not in theirs:
-                    break
-                count += 1
-            if count:
-                matched[instance_id] = min(count * self._block_tokens, call.prompt_tokens)
-        return matched
+        # Everybody who asks for one call asks in a row.
+        if blocks is self._asked:
+            return self._answer
+        found: dict[str, int] = {}
+        each, most = self._block_tokens, call.prompt_tokens
+        for count, owners in self._routed.matched(blocks):
+            found.update(dict.fromkeys(owners, min(count * each, most)))
+        for count, owners_ in self._reported.matched(blocks):
+            tokens = min(count * each, most)
+            for owner in owners_:
+                if found.get(owner, 0) < tokens:
+                    found[owner] = tokens
+        self._asked, self._answer = blocks, found
+        return found
 
     def share(self, call: Call, candidate: Candidate) -> float:
         """Of the call's prompt, how much this one has: 0..1."""
         cached = self.matched(call).get(candidate.instance.id, 0)
         return cached / call.prompt_tokens if cached else 0.0
 
-    def routed(self, call: Call, instance_id: str) -> None:
-        """The instance is to read the call's prompt, or to take over its KV."""
-        self.stored(instance_id, self._source(call))
+    def routed(self, call: Call, instance_id: str, *, reads: bool = True) -> int:
+        """The instance is to read the call's prompt, or else to take over its KV.
 
-    def stored(self, instance_id: str, blocks: Sequence[int]) -> None:
-        """The instance has this beginning of a prompt, from its first block on."""
-        theirs = self._of.setdefault(instance_id, OrderedDict())
-        self._blocks -= len(theirs)
-        for block in reversed(blocks):
-            theirs[block] = None
-            theirs.move_to_end(block)
-        most = self._capacity.get(instance_id)
-        while most is not None and len(theirs) > most:
-            theirs.popitem(last=False)
-            self.evictions += 1
-        self._blocks += len(theirs)
-        while self._blocks > self._max_blocks:
-            most_known = max(self._of.values(), key=len)
-            most_known.popitem(last=False)
-            self._blocks -= 1
-            self.evictions += 1
+        Returns how many tokens of it it had already.
+        """
+        had = self.matched(call).get(instance_id, 0)
+        if reads:
+            self.read_tokens += call.prompt_tokens
+            self.cached_tokens += had
+        self._asked = None
+        self._routed.learn(instance_id, self._source(call))
+        return had
 
-    def removed(self, instance_id: str, blocks: Sequence[int]) -> None:
-        """The instance has no longer any of these."""
-        theirs = self._of.get(instance_id, OrderedDict())
-        for block in blocks:
-            if theirs.pop(block, _MISSING) is None:
-                self._blocks -= 1
+    def unrouted(self, call: Call, instance_id: str, had: int) -> None:
+        """It failed to, so it has no more tokens of it than it had before."""
+        self._asked = None
+        self._routed.unlearn(instance_id, self._source(call), had // self._block_tokens)
+
+    def stored(self, instance_id: str, blocks: Iterable[int]) -> None:
+        """The engine says that it has these blocks."""
+        self._asked = None
+        self._reported.stored(instance_id, blocks)
+
+    def removed(self, instance_id: str, blocks: Iterable[int]) -> None:
+        """The engine says that it no longer has these, of those that it has stored."""
+        self._asked = None
+        self._reported.removed(instance_id, blocks)
 
     def cleared(self, instance_id: str) -> None:
-        """The instance has emptied its cache."""
-        self._blocks -= len(self._of.pop(instance_id, ()))
+        """The instance has emptied its cache, or is another process now."""
+        self._asked = None
+        self._routed.forget(instance_id)
+        self._reported.forget(instance_id)
 
     def forget(self, instance_id: str) -> None:
-        """The instance is gone, or is another process now."""
+        """The instance is gone for good."""
         self.cleared(instance_id)
-        self._capacity.pop(instance_id, None)
+        self._routed.limit(instance_id, None)
 
     def capacity(self, instance_id: str, tokens: int | None) -> None:
         """So many tokens fit into its cache; None for what is not known."""
-        if tokens is None:
-            self._capacity.pop(instance_id, None)
-        else:
-            self._capacity[instance_id] = tokens // self._block_tokens
-
-
-_MISSING: Final = object()
+        self._asked = None
+        self._routed.limit(instance_id, None if tokens is None else tokens // self._block_tokens)

@@ -104,14 +104,72 @@ def test_what_one_instance_forgets_others_keep() -> None:
     index.forget("unheard-of")
 
 
-def test_reports_of_an_engine_add_and_remove_blocks() -> None:
-    index = PrefixIndex()
+def test_a_leg_that_fails_leaves_what_was_known_before_it() -> None:
+    index = knowing(p0=(1, 2))
+    call = prompt(1, 2, 3, 4)
+
+    had = index.routed(call, "p0")
+    assert index.matched(call) == tokens(p0=4)
+    index.unrouted(call, "p0", had)
+
+    assert had == 2 * TOKENS
+    assert index.matched(call) == tokens(p0=2)
+
+
+def test_what_engines_say_counts_beside_what_they_were_sent() -> None:
+    index = knowing(p0=(1, 2))
     index.stored("p0", [1, 2, 3])
-    assert index.matched(prompt(1, 2, 3)) == tokens(p0=3)
+    index.stored("p1", [1])
 
-    index.removed("p0", [3])
-    assert index.matched(prompt(1, 2, 3)) == tokens(p0=2)
-
+    assert index.matched(prompt(1, 2, 3)) == tokens(p0=3, p1=1)
+    index.removed("p0", [3, 2])
+    index.removed("p1", [7])
+    assert index.matched(prompt(1, 2, 3)) == tokens(p0=2, p1=1)
     index.cleared("p0")
-    assert index.matched(prompt(1, 2, 3)) == {}
-    index.removed("p0", [1, 2])
+    assert index.matched(prompt(1, 2, 3)) == tokens(p1=1)
+
+
+def test_an_answer_is_made_anew_when_something_has_changed() -> None:
+    """Whoever asks twice for one call is told the same, without another look."""
+    index, call = knowing(p0=(1,)), prompt(1, 2)
+    told = index.matched(call)
+
+    assert index.matched(call) is told
+    for change in (
+        lambda: index.routed(call, "p1"),
+        lambda: index.stored("p1", [1]),
+        lambda: index.removed("p1", [1]),
+        lambda: index.cleared("p1"),
+        lambda: index.capacity("p0", 0),
+    ):
+        before = index.matched(call)
+        change()
+        assert index.matched(call) is not before
+
+
+def test_the_hit_rate_is_that_of_the_engines_that_read() -> None:
+    index = knowing(p0=(1, 2))
+    index.routed(prompt(1, 2, 3, 4), "p0")
+    index.routed(prompt(1, 2, 3, 4), "d0", reads=False)
+
+    assert (index.read_tokens, index.cached_tokens) == (6 * TOKENS, 2 * TOKENS)
+
+
+def test_it_takes_no_more_than_its_bytes() -> None:
+    index = PrefixIndex(max_bytes=100_000)
+    for number in range(0, 100_000, 100):
+        index.routed(prompt(*range(number, number + 10)), "p0")
+        index.stored("p0", range(number, number + 10))
+
+    assert 50_000 < index.bytes <= 100_000
+    assert index.evictions
+    assert index.blocks
+
+
+def test_blocks_may_come_from_elsewhere() -> None:
+    """As in a simulation, whose calls have no bytes."""
+    index = PrefixIndex(lambda call: [len(call.id)], block_tokens=512)
+    call = Call("long", "a", CHAT, {}, prompt_tokens=1000)
+    index.routed(call, "p0")
+
+    assert index.matched(call) == {"p0": 512}
