@@ -130,9 +130,7 @@ def test_each_role_gets_an_object_of_its_own() -> None:
 
 
 def test_an_unknown_policy_lists_the_known_ones() -> None:
-    with pytest.raises(
-        LookupError, match="'nope'; there are least_loaded, random_two, round_robin"
-    ):
+    with pytest.raises(LookupError, match=r"'nope'; there are .*least_loaded, .*round_robin"):
         policy.load("nope", Surroundings())
 
 

@@ -1,0 +1,77 @@
+"""Calls of one session go to one engine, whose cache knows their past; unless that is overloaded.
+
+A session is what the client calls one: the header x-session-id, else prompt_cache_key, else user;
+else the beginning of the prompt, which later turns share. Each session ranks all engines by
+rendezvous hashing, so every gateway ranks them alike without asking another, and when an engine
+comes or goes, only its own sessions move. The first in the ranking is taken that has no more than
+a fair share of the load and a quarter, and one call like this: a hot session cannot overload it.
+Calls without any of these, short ones, go where least is in flight.
+
+Source of the bound: Mirrokni, Thorup, Zadimoghaddam, "Consistent Hashing with Bounded Loads".
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from xxhash import xxh3_64_intdigest
+
+from pdgate.protocols.call import Call, encode
+from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling.policy import Policy
+from pdgate.scheduling.prefix.blocks import blocks_of
+from pdgate.scheduling.sentence.words import TOKENS_PER_CALL, in_flight
+
+HEADER: Final = b"x-session-id"
+FIELDS: Final = ("prompt_cache_key", "user")
+
+FAIR: Final = 1.25
+"""Times the mean load, this call's included."""
+
+_MIX: Final = 0x9E3779B97F4A7C15
+_BITS: Final = 2**64 - 1
+_GONE: Final = 1024
+"""Engines that may be remembered for nothing."""
+
+
+class StickySession(Policy):
+    def __init__(self) -> None:
+        self._seeds: dict[str, int] = {}
+
+    def choose(self, call: Call, candidates: Sequence[Candidate]) -> Candidate:
+        session = session_of(call)
+        if session is None:
+            return min(candidates, key=in_flight)
+        loads = list(map(in_flight, candidates))
+        mine = call.prompt_tokens + TOKENS_PER_CALL
+        # Whoever has least has no more than this, so there is always somebody.
+        most = FAIR * (sum(loads) + mine) / len(loads) + mine
+        seeds = self._seeds_of(candidates)
+        best, rank = candidates[0], -1
+        for candidate, load in zip(candidates, loads, strict=True):
+            if load <= most:
+                its = (session ^ seeds[candidate.instance.id]) * _MIX & _BITS
+                if its > rank:
+                    best, rank = candidate, its
+        return best
+
+    def _seeds_of(self, candidates: Sequence[Candidate]) -> dict[str, int]:
+        seeds = self._seeds
+        if len(seeds) > len(candidates) + _GONE:
+            seeds.clear()
+        for candidate in candidates:
+            if candidate.instance.id not in seeds:
+                seeds[candidate.instance.id] = xxh3_64_intdigest(candidate.instance.id.encode())
+        return seeds
+
+
+def session_of(call: Call) -> int | None:
+    """A number that all calls of its session have; None for a short call that names none."""
+    for name, value in call.headers:
+        if name == HEADER:
+            return xxh3_64_intdigest(value)
+    for field in FIELDS:
+        named = call.value(field)
+        if named is not None:
+            return xxh3_64_intdigest(encode(named))
+    blocks = blocks_of(call)
+    return blocks[0] if blocks else None

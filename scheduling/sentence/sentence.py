@@ -1,0 +1,97 @@
+"""A policy that is a sentence: keep these, prefer those, choose so.
+
+    keep     call, candidate -> bool   who comes into question; if that is nobody, all who came so far
+    prefer   call, candidate -> 0..1   each with its weight, added up
+    choose   Best, PowerOfTwo, Softmax
+
+Beside its other half, a call may also prefer who is near: on the same host 1, in the same rack 2/3,
+in the same zone 1/3, times the weight `near`.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from pdgate.protocols.call import Call
+from pdgate.protocols.instance import Instance
+from pdgate.protocols.place import Distance
+from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling.policy import Policy
+from pdgate.scheduling.sentence.pick import Pick, Score
+from pdgate.scheduling.sentence.shortlist import Shortlist
+from pdgate.scheduling.surroundings import Prefixes
+
+Keep = Callable[[Call, Candidate], bool]
+Prefer = Callable[[Call, Candidate], float]
+
+
+class Sentence(Policy):
+    """
+    Attributes:
+        passed_over: Name of a keep -> how often it would have left nobody.
+    """
+
+    def __init__(
+        self,
+        *,
+        keep: Sequence[Keep] = (),
+        prefer: Sequence[tuple[float, Prefer]],
+        choose: Pick,
+        near: float = 0.0,
+        prefixes: Prefixes | None = None,
+    ) -> None:
+        """
+        Args:
+            near: How much it weighs to be near the peer.
+            prefixes: What its words ask of caches; among very many, those who have most of a
+                prompt are always looked at.
+        """
+        self.passed_over: Counter[str] = Counter()
+        self.needs_prefixes = prefixes is not None
+        self._keep = tuple(keep)
+        self._prefer = tuple(prefer)
+        self._pick = choose
+        self._near = near
+        self._shortlist = Shortlist(prefixes, choose.random)
+
+    def choose(self, call: Call, candidates: Sequence[Candidate]) -> Candidate:
+        return self._pick.among(self._kept(call, candidates), self._score(call))
+
+    def choose_beside(
+        self, call: Call, candidates: Sequence[Candidate], peer: Instance
+    ) -> Candidate:
+        if not self._near:
+            return self.choose(call, candidates)
+        return self._pick.among(self._kept(call, candidates), self._score_beside(call, peer))
+
+    def _kept(self, call: Call, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
+        kept = self._shortlist.of(call, candidates)
+        for keep in self._keep:
+            some = [candidate for candidate in kept if keep(call, candidate)]
+            if some:
+                kept = some
+            else:
+                self.passed_over[keep.__name__] += 1
+        return kept
+
+    def _score(self, call: Call) -> Score:
+        prefer = self._prefer
+
+        def score(candidate: Candidate) -> float:
+            together = 0.0
+            for weight, one in prefer:
+                together += weight * one(call, candidate)
+            return together
+
+        return score
+
+    def _score_beside(self, call: Call, peer: Instance) -> Score:
+        prefer, near = self._prefer, self._near
+        distance = peer.place.distance
+
+        def score(candidate: Candidate) -> float:
+            together = near * (1 - distance(candidate.instance.place) / Distance.FAR)
+            for weight, one in prefer:
+                together += weight * one(call, candidate)
+            return together
+
+        return score

@@ -1,0 +1,54 @@
+"""Whom to look at among very many: who has most of the prompt, and some that are drawn.
+
+The best of DRAWN is among the best fiftieth of all, and looking at more would cost more than it
+gives: loads are not known that well, and several gateways would run to the same engine. What
+is rare and worth a lot, a cached prompt, is not left to the draw.
+"""
+
+from collections.abc import Sequence
+from heapq import nlargest
+from random import Random
+from typing import Final
+
+from pdgate.protocols.call import Call
+from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling.surroundings import Prefixes
+
+ALL: Final = 64
+"""So many are all looked at."""
+
+DRAWN: Final = 48
+MATCHED: Final = 16
+
+
+class Shortlist:
+    def __init__(self, prefixes: Prefixes | None, random: Random) -> None:
+        self._prefixes = prefixes
+        self._random = random
+        self._of: Sequence[Candidate] = ()
+        self._by_id: dict[str, Candidate] = {}
+
+    def of(self, call: Call, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
+        if len(candidates) <= ALL:
+            return candidates
+        # Neighbours in the list are as good as any: where it begins is drawn anew each time.
+        first = self._random.randrange(len(candidates))
+        drawn = [*candidates[first : first + DRAWN]]
+        drawn += candidates[: DRAWN - len(drawn)]
+        if self._prefixes is None:
+            return drawn
+        matched = self._prefixes.matched(call)
+        if not matched:
+            return drawn
+        by_id = self._known(candidates)
+        found = [
+            by_id[one] for one in nlargest(MATCHED, matched, matched.__getitem__) if one in by_id
+        ]
+        return [*dict.fromkeys((*found, *drawn))]
+
+    def _known(self, candidates: Sequence[Candidate]) -> dict[str, Candidate]:
+        """Lineups stay the same objects until something changes (scheduling/instances.py)."""
+        if self._of is not candidates:
+            self._of = candidates
+            self._by_id = {c.instance.id: c for c in candidates}
+        return self._by_id

@@ -1,0 +1,128 @@
+"""Keep, prefer, choose: what a sentence does with its words."""
+
+from collections import Counter
+from random import Random
+
+import pytest
+
+from pdgate.protocols.call import Call
+from pdgate.protocols.instance import Role
+from pdgate.protocols.place import Place
+from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling.sentence import Best, PowerOfTwo, Sentence, Softmax
+from tests.support.fleets import at, fleet, prompt
+
+CALL = prompt(100)
+
+
+def even(call: Call, candidate: Candidate) -> bool:
+    return int(candidate.instance.id) % 2 == 0
+
+
+def nobody(call: Call, candidate: Candidate) -> bool:
+    return False
+
+
+def late(call: Call, candidate: Candidate) -> float:
+    return int(candidate.instance.id) / 10
+
+
+def first(call: Call, candidate: Candidate) -> float:
+    return float(candidate.instance.id == "0")
+
+
+def alike(call: Call, candidate: Candidate) -> float:
+    return 0.5
+
+
+def test_the_most_preferred_of_the_kept_is_chosen() -> None:
+    sentence = Sentence(keep=[even], prefer=[(1.0, late)], choose=Best())
+
+    assert sentence.choose(CALL, fleet(6)).instance.id == "4"
+
+
+def test_weights_decide_between_words() -> None:
+    among = fleet(6)
+    light = Sentence(prefer=[(1.0, late), (0.4, first)], choose=Best())
+    heavy = Sentence(prefer=[(1.0, late), (0.6, first)], choose=Best())
+
+    assert light.choose(CALL, among).instance.id == "5"
+    assert heavy.choose(CALL, among).instance.id == "0"
+
+
+def test_a_keep_that_leaves_nobody_is_passed_over_and_counted() -> None:
+    """A call goes to an engine that is full rather than to none; others still have their say."""
+    sentence = Sentence(keep=[nobody, even], prefer=[(1.0, late)], choose=Best())
+
+    assert sentence.choose(CALL, fleet(6)).instance.id == "4"
+    assert sentence.passed_over == {"nobody": 1}
+
+
+def test_equals_share_the_calls() -> None:
+    sentence = Sentence(prefer=[(1.0, alike)], choose=Best(Random(1)))
+    among = fleet(4)
+
+    chosen = Counter(sentence.choose(CALL, among).instance.id for _ in range(400))
+
+    assert set(chosen) == {"0", "1", "2", "3"}
+    assert min(chosen.values()) > 60
+
+
+def test_the_better_of_two_never_is_the_worst_of_three() -> None:
+    sentence = Sentence(prefer=[(1.0, late)], choose=PowerOfTwo(Random(1)))
+    among = fleet(3)
+
+    assert {sentence.choose(CALL, among).instance.id for _ in range(50)} == {"1", "2"}
+    assert sentence.choose(CALL, among[:1]) is among[0]
+
+
+def test_a_cold_softmax_takes_the_best_and_a_hot_one_anybody() -> None:
+    among = fleet(4)
+    cold = Sentence(prefer=[(1.0, late)], choose=Softmax(0.001, Random(1)))
+    hot = Sentence(prefer=[(1.0, late)], choose=Softmax(100.0, Random(1)))
+
+    assert {cold.choose(CALL, among).instance.id for _ in range(50)} == {"3"}
+    assert {hot.choose(CALL, among).instance.id for _ in range(200)} == {"0", "1", "2", "3"}
+
+
+def test_softmax_gives_chances_by_the_exponent_of_the_difference() -> None:
+    """A difference of one temperature is e times the chances."""
+    among = fleet(2)
+    sentence = Sentence(prefer=[(1.0, late)], choose=Softmax(0.1, Random(1)))
+
+    chosen = Counter(sentence.choose(CALL, among).instance.id for _ in range(4000))
+
+    assert chosen["1"] / chosen["0"] == pytest.approx(2.718, rel=0.2)
+
+
+@pytest.mark.parametrize("temperature", [0.0, -1.0, float("nan")])
+def test_a_temperature_must_be_above_zero(temperature: float) -> None:
+    with pytest.raises(ValueError, match="a temperature must be above 0"):
+        Softmax(temperature)
+
+
+def placed() -> list[Candidate]:
+    """Beside a peer on h0: on its host, in its rack, in its zone, far away."""
+    places = Place("h0", "r0", "z0"), Place("h1", "r0", "z0"), Place("h2", "r1", "z0"), Place("h3")
+    return [at(one, place) for one, place in zip(fleet(4, Role.DECODE), places, strict=True)]
+
+
+def test_among_equals_the_nearest_to_the_peer_is_chosen() -> None:
+    sentence = Sentence(prefer=[(1.0, alike)], choose=Best(), near=0.1)
+    peer = at(fleet(1)[0], Place("h0", "r0", "z0")).instance
+    among = placed()
+
+    while among:
+        nearest = among[0]
+        assert sentence.choose_beside(CALL, among, peer) is nearest
+        among.remove(nearest)
+
+
+def test_being_near_weighs_no_more_than_it_is_said_to() -> None:
+    """The far one is preferred by 0.3, and the near one is nearer by 1."""
+    peer = at(fleet(1)[0], Place("h0", "r0", "z0")).instance
+    light = Sentence(prefer=[(1.0, late)], choose=Best(), near=0.2)
+    heavy = Sentence(prefer=[(1.0, late)], choose=Best(), near=0.9)
+
+    assert light.choose_beside(CALL, placed(), peer).instance.id == "3"
+    assert heavy.choose_beside(CALL, placed(), peer).instance.id == "0"
