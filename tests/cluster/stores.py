@@ -16,10 +16,13 @@ import pytest
 from pdgate.cluster.directory import Directory
 from pdgate.cluster.etcd import Etcd
 from pdgate.cluster.file import File
+from pdgate.cluster.kubernetes import Kubernetes
 from pdgate.cluster.member import Member
 from pdgate.cluster.memory import Memory
 from pdgate.cluster.static import Static
+from tests.cluster import kubernetes_services as services
 from tests.cluster.watching import D, P
+from tests.support.kubernetes import api_server
 
 LOOK_SECONDS = 0.02
 
@@ -111,9 +114,20 @@ def file(request: pytest.FixtureRequest) -> Iterator[Store]:
     yield of_values(File(path=str(path), every_seconds=LOOK_SECONDS), put, remove)
 
 
+@contextmanager
+def kubernetes(_: pytest.FixtureRequest) -> Iterator[Store]:
+    with api_server() as server:
+        yield Store(
+            Kubernetes(services.access(server)),
+            lambda member: server.put(services.service(member)),
+            lambda key: server.delete(services.slice_name(key)),
+        )
+
+
 KINDS: Final[Mapping[str, Kind]] = {
     "static": Kind(static, changes=False),
     "memory": Kind(memory, takes_anything=True, announces=True),
     "etcd": Kind(etcd, takes_anything=True, announces=True),
     "file": Kind(file, takes_anything=True),
+    "kubernetes": Kind(kubernetes),
 }

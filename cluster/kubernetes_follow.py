@@ -1,0 +1,136 @@
+"""Tells what happens to the EndpointSlices: reads them once, then watches.
+
+    read all, as of version 41    --> Listed
+    watch from 41: 43, 44         --> Joined, Left
+    a bookmark: 60
+    the server ends the watch     ... as it does every few minutes: watch from 60
+    the connection breaks         ... read all --> Listed
+    nobody answers                --> Lost, and again and again: read all --> Listed
+    410, version 60 is forgotten  ... read all --> Listed
+
+After anything but an orderly end everything is read anew: that is one small answer, and right
+even if somebody has restored an older state of the cluster meanwhile, in which a watch from
+a version that was not there yet would say nothing. It is also read anew once in a while.
+
+A watch that says nothing is what a quiet fleet looks like, and also a server that hangs. So a
+small question is asked beside it, every few seconds, whose answer needs the server's store.
+"""
+
+import asyncio
+import random
+import time
+from dataclasses import dataclass
+
+from pdgate.cluster import kubernetes_slices as slices
+from pdgate.cluster import kubernetes_wire as wire
+from pdgate.cluster.directory import Lost, Tell
+from pdgate.cluster.kubernetes_access import Access
+from pdgate.cluster.kubernetes_fleet import Fleet
+from pdgate.cluster.kubernetes_http import KubernetesHttp
+from pdgate.cluster.kubernetes_wire import Bookmark, Deleted, Interrupted, KubernetesError, Written
+
+FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.2, 10.0
+LONGEST_ASKED_WAIT_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """
+    Attributes:
+        beat_seconds: How often the server is asked whether it is there.
+        watch_seconds: How long a watch is to last.
+        resync_seconds: After how long everything is read anew, when a watch ends.
+        request_seconds: How long a request may take.
+    """
+
+    beat_seconds: float = 5.0
+    watch_seconds: int = 240
+    resync_seconds: float = 600.0
+    request_seconds: float = 5.0
+
+
+class Follower:
+    def __init__(self, access: Access, tell: Tell, timing: Timing) -> None:
+        self._access = access
+        self._tell = tell
+        self._timing = timing
+        self._fleet = Fleet()
+        # Up to this version everything has been told; None if all is to be read anew.
+        self._version: str | None = None
+        self._read_at = 0.0
+        self._is_lost = False
+        self._wait_seconds = FIRST_WAIT_SECONDS
+
+    async def run(self) -> None:
+        while True:
+            asked_wait_seconds = 0.0
+            try:
+                await self._follow_once()
+            except* KubernetesError as several:
+                error = several.exceptions[0]
+                assert isinstance(error, KubernetesError)
+                asked_wait_seconds = min(error.wait_seconds, LONGEST_ASKED_WAIT_SECONDS)
+                self._lose(str(error))
+            # Many gateways lose a server at once.
+            wait_seconds = self._wait_seconds * random.uniform(0.5, 1.0)
+            await asyncio.sleep(max(wait_seconds, asked_wait_seconds))
+            self._wait_seconds = min(2 * self._wait_seconds, LONGEST_WAIT_SECONDS)
+
+    async def _follow_once(self) -> None:
+        """Until a watch is over. Raises KubernetesError, alone or in a group."""
+        async with KubernetesHttp(self._access, self._timing.request_seconds) as http:
+            version = self._version
+            if version is None or self._is_due():
+                version = await self._read_all(http)
+            async with asyncio.TaskGroup() as group:
+                beat = group.create_task(self._beat(http))
+                try:
+                    await self._watch(http, version)
+                except Interrupted:
+                    # It was there a moment ago: reading will show whether it still is.
+                    self._version = None
+                beat.cancel()
+
+    def _is_due(self) -> bool:
+        return time.monotonic() - self._read_at >= self._timing.resync_seconds
+
+    async def _read_all(self, http: KubernetesHttp) -> str:
+        found = await http.contents()
+        self._version, self._read_at = found.version, time.monotonic()
+        self._is_lost = False
+        self._tell(self._fleet.list(slices.read(each) for each in found.slices))
+        return found.version
+
+    async def _beat(self, http: KubernetesHttp) -> None:
+        while True:
+            await asyncio.sleep(self._timing.beat_seconds)
+            await http.is_well()
+            # It has gone well for a while, however little is said.
+            self._wait_seconds = FIRST_WAIT_SECONDS
+
+    async def _watch(self, http: KubernetesHttp, version: str) -> None:
+        """Returns when the server ends it. Raises Interrupted, KubernetesError."""
+        seconds = self._timing.watch_seconds
+        async with http.watch(version, seconds) as lines:
+            async for text in lines:
+                self._tell_line(text)
+                self._wait_seconds = FIRST_WAIT_SECONDS
+
+    def _tell_line(self, text: bytes) -> None:
+        said = wire.line(text)
+        match said:
+            case Written(slice=written):
+                events = self._fleet.put(slices.read(written))
+            case Deleted(slice=gone):
+                events = self._fleet.drop(slices.name_of(gone))
+            case Bookmark():
+                events = ()
+        self._version = said.version
+        for event in events:
+            self._tell(event)
+
+    def _lose(self, why: str) -> None:
+        self._version = None
+        if not self._is_lost:
+            self._is_lost = True
+            self._tell(Lost(why))
