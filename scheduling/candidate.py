@@ -27,6 +27,7 @@ class Candidate:
         calls: Reserved and not yet ended.
         tokens: Prompt tokens of those calls, estimated.
         unread_tokens: Of these, what it has still to compute itself.
+        own_unread_squares: The sum of squares of those of this process, prompt by prompt.
         predicts: How long what it does will take.
         answering: Calls for which it makes tokens now, as far as can be seen.
         read_tokens: All prompt tokens that it has ever computed itself.
@@ -52,6 +53,7 @@ class Candidate:
     calls: int = 0
     tokens: int = 0
     unread_tokens: int = 0
+    own_unread_squares: int = 0
     predicts: Predicts = field(default_factory=Predicts)
     answering: int = 0
     read_tokens: int = 0
@@ -71,6 +73,14 @@ class Candidate:
     def own_unread_tokens(self) -> int:
         shared = self.shared
         return self.unread_tokens if shared is None else self.unread_tokens - shared.unread_tokens
+
+    @property
+    def unread_squares(self) -> float:
+        """Others' prompts are taken to be as long as ours."""
+        own = self.own_unread_tokens
+        if own == self.unread_tokens or not own:
+            return float(self.own_unread_squares)
+        return self.own_unread_squares * (self.unread_tokens / own)
 
     @property
     def fit(self) -> bool:

@@ -23,6 +23,7 @@ from pdgate.scheduling.health.breaker import Limits
 from pdgate.scheduling.health.cause import Cause
 from pdgate.scheduling.health.returning import admitted
 from pdgate.scheduling.lineup import Lineup, lineup_of
+from pdgate.scheduling.predictors.family import Families
 
 RETRY_AFTER_SECONDS = 2
 
@@ -48,6 +49,7 @@ class Instances:
         self._clock = clock
         self._draw = draw or Random().random
         self._candidates: dict[str, Candidate] = {}
+        self._families = Families()
         self._lineups: dict[str, Lineup] = {}
         self._only_model: str | None = None
         self._roles_change = False
@@ -73,11 +75,14 @@ class Instances:
         elif candidate.instance.role is not record.role:
             self._roles_change = True
         candidate.instance = record
+        self._join(candidate)
         self._changed()
         return candidate
 
     def remove(self, instance_id: str) -> None:
-        if self._candidates.pop(instance_id, None) is not None:
+        candidate = self._candidates.pop(instance_id, None)
+        if candidate is not None:
+            self._families.remove(candidate.predicts)
             self._changed()
 
     def mark_up(self, instance_id: str, models: Iterable[str]) -> None:
@@ -92,6 +97,7 @@ class Instances:
             if candidate.left:
                 candidate.left, candidate.returned = False, self._clock()
             candidate.up, candidate.silent, candidate.models = True, False, served
+            self._join(candidate)
         if changed:
             self._changed()
 
@@ -186,6 +192,11 @@ class Instances:
     def models(self) -> list[str]:
         """Names of all that are known."""
         return sorted({model for c in self for model in c.models})
+
+    def _join(self, candidate: Candidate) -> None:
+        """Those that it is like now."""
+        one = candidate.instance
+        self._families.put(candidate.predicts, (candidate.models, one.role, one.speaks))
 
     def _out(self, candidate: Candidate, why: str) -> None:
         candidate.ejections[why] += 1

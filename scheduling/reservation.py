@@ -13,8 +13,8 @@ class Reservation:
     """An instance that counts as busy until the block, or `end`, is over."""
 
     __slots__ = (
-        "_answering", "_candidate", "_ended", "_freed", "_to_read", "_tokens", "_trial", "_unread",
-        "_watch", "_watches", "instance",
+        "_answering", "_candidate", "_ended", "_expected", "_freed", "_squares", "_to_read", "_tokens",
+        "_trial", "_unread", "_watch", "_watches", "instance",
     )  # fmt: skip
 
     def __init__(
@@ -48,6 +48,12 @@ class Reservation:
         candidate.unread_tokens += self._unread
         candidate.whole_calls += reads
         self._to_read = candidate.unread_tokens
+        self._squares = 0.0
+        self._expected: float | None = None
+        if reads:
+            candidate.own_unread_squares += self._unread * self._unread
+            self._squares = candidate.unread_squares
+            self._expected = candidate.predicts.prefill_seconds(self._to_read, self._squares)
         self._answering = answering
         candidate.answering += answering
         self._watches = watches
@@ -60,13 +66,13 @@ class Reservation:
 
         Returns who is to be told of the pieces of a stream that begins with this, if anybody.
         """
-        self._candidate.predicts.reading.learn(self._to_read, seconds)
+        self._candidate.predicts.has_read(self._to_read, self._squares, seconds, self._expected)
         self._read()
         return self._begin()
 
     def has_loaded(self, seconds: float) -> Watch | None:
         """It took so long to take over the KV that prefill had computed; returns the same."""
-        self._candidate.predicts.loading.learn(self._tokens, seconds)
+        self._candidate.predicts.has_loaded(self._tokens, seconds)
         return self._begin()
 
     def end(self) -> None:
@@ -97,6 +103,7 @@ class Reservation:
 
     def _read(self) -> None:
         self._candidate.unread_tokens -= self._unread
+        self._candidate.own_unread_squares -= self._unread * self._unread
         self._candidate.read_tokens += self._unread
         self._unread = 0
 

@@ -54,5 +54,8 @@ class Watch:
             self._learn(self._since)
 
     def _learn(self, since: float) -> None:
-        read = self._candidate.read_tokens - self._read_before
-        self._candidate.predicts.pace.learn(self._steps, read, self._latest - since)
+        candidate = self._candidate
+        read = candidate.read_tokens - self._read_before
+        candidate.predicts.pace.learn(
+            self._steps, read, self._latest - since, candidate.answering, candidate.tokens
+        )

@@ -32,7 +32,7 @@ HOT: Final = {
     "protocols": "openai request_id sse",
     "scheduling": "candidate instances lineup reservation scheduler",
     "scheduling/health": "breaker",
-    "scheduling/predictors": "predicts speed",
+    "scheduling/predictors": "accuracy bend family plane predicts speed",
 }
 
 MYPY: Final = """\

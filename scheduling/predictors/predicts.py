@@ -1,11 +1,19 @@
 """What is expected of one instance; None for what nobody can know yet.
 
-candidate.predicts.prefill_seconds(candidate.unread_tokens + uncached_tokens)
-candidate.predicts.step_seconds(batch=9, context_tokens=40_000)
+    candidate.predicts.prefill_seconds(candidate.unread_tokens + uncached_tokens)
+    candidate.predicts.step_seconds(candidate.answering + 1, candidate.tokens + prompt_tokens)
+
+The queue is part of it: a prompt is read when those before it are, so what is learnt is how
+long everything took that was unread when the call came, itself included. That needs nothing of
+the engine, and has in it how many prompts it reads at once.
+
+What comes back is asked for so often that it must be cheap: a line that was fitted before.
 """
 
+from pdgate.scheduling.predictors.accuracy import Accuracy
+from pdgate.scheduling.predictors.family import Family
 from pdgate.scheduling.predictors.pace import Pace
-from pdgate.scheduling.predictors.speed import Speed
+from pdgate.scheduling.predictors.speed import ENOUGH, Speed
 
 
 class Predicts:
@@ -14,9 +22,11 @@ class Predicts:
         reading: How long it takes to read what was unread when a call came.
         loading: How long it takes, as decode, from the end of prefill to the first token.
         pace: How long its steps take.
+        prefill_accuracy: Of `prefill_seconds`, asked when a call came.
+        family: Those who are alike.
     """
 
-    __slots__ = ("loading", "pace", "reading")
+    __slots__ = ("family", "loading", "pace", "prefill_accuracy", "reading")
 
     def __init__(
         self, reading: Speed | None = None, loading: Speed | None = None, pace: Pace | None = None
@@ -24,19 +34,66 @@ class Predicts:
         self.reading = reading or Speed()
         self.loading = loading or Speed(level=True)
         self.pace = pace or Pace()
+        self.prefill_accuracy = Accuracy()
+        self.family = Family()
+        self.family.join(self)
 
-    def prefill_seconds(self, uncached_tokens: int) -> float | None:
-        """Until so many prompt tokens have been read, beginning now: those that wait, and more."""
-        return self.reading.expect(uncached_tokens)
+    def belongs_to(self, family: Family) -> None:
+        """What it has learnt itself stays."""
+        if family is not self.family:
+            self.family.leave(self)
+            self.family = family
+            family.join(self)
+
+    # What is asked.
+
+    def prefill_seconds(self, uncached_tokens: int, squares: float | None = None) -> float | None:
+        """Until so many prompt tokens have been read, beginning now: those that wait, and more.
+
+        `squares`: the sum of squares of their prompts, as attention has to do with; None for one
+        prompt.
+        """
+        reading: Speed | None = self.reading
+        if self.reading.seen < ENOUGH:
+            reading = self.family.reading()
+            if reading is None:
+                return None
+        if squares is None:
+            squares = float(uncached_tokens) * uncached_tokens
+        assert reading is not None
+        return reading.expect(self.family.bend.straight(uncached_tokens, squares))
 
     def loading_seconds(self, tokens: int) -> float | None:
         """From the end of prefill to decode's first token, for a prompt of so many."""
-        return self.loading.expect(tokens)
+        if self.loading.seen >= ENOUGH:
+            return self.loading.expect(tokens)
+        like = self.family.loading()
+        return None if like is None else like.expect(tokens)
 
     def step_seconds(self, batch: int, context_tokens: int) -> float | None:
         """Between two tokens of an answer, of so many answers with so much context together."""
-        return self.pace.step_seconds(batch, context_tokens)
+        if self.pace.known:
+            return self.pace.step_seconds(batch, context_tokens)
+        like = self.family.stepping()
+        return None if like is None else like.pace.step_seconds(batch, context_tokens)
 
     def longer_seconds(self, tokens: int) -> float:
         """By how much each answer gets longer if the engine reads so many tokens meanwhile."""
         return self.pace.longer_seconds(tokens)
+
+    # What was seen.
+
+    def has_read(self, tokens: int, squares: float, seconds: float, expected: float | None) -> None:
+        """All that was unread when a call came; `expected`: what was said to be then."""
+        if expected is not None:
+            self.prefill_accuracy.compare(expected, seconds)
+        bend = self.family.bend
+        believed = self.reading.learn(bend.straight(tokens, squares), seconds)
+        bend.learn(tokens, squares, believed)
+        if self.reading.seen == ENOUGH:
+            self.family.changed()
+
+    def has_loaded(self, tokens: int, seconds: float) -> None:
+        self.loading.learn(tokens, seconds)
+        if self.loading.seen == ENOUGH:
+            self.family.changed()

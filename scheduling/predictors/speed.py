@@ -6,6 +6,9 @@ A straight line through what was seen, fitted by least squares with each weighed
 1 / tokens (long ones vary more) and the latest counting most. What was seen of one size only
 is taken to grow in proportion, or to be the same for all sizes, as is likelier for what is
 measured. Neither part can be negative; where the fit says so, what is left is fitted alone.
+
+One that takes MOST times as long as expected (a machine that slept, a call that got stuck) counts
+as that; of several in a row the limit doubles each time, as then it is the engine that changed.
 """
 
 from typing import Final
@@ -25,9 +28,25 @@ ANCHOR: Final = 0.02
 LEVEL: Final = 1.0
 """Where they do not: how far sizes must differ, in their mean, for a slope to be believed half."""
 
+MOST: Final = 4.0
+"""Times what was expected."""
+
+MOST_DOUBLINGS: Final = 20
+
+LEAST_SECONDS: Final = 0.01
+"""What is shorter is not strange, whatever was expected."""
+
 
 class Speed:
-    __slots__ = ("_level", "_products", "_seconds", "_squares", "_tokens", "_weight", "seen")
+    """
+    Attributes:
+        seen: How often it was learnt from.
+    """
+
+    __slots__ = (
+        "_fixed", "_fresh", "_level", "_per_token", "_products", "_seconds", "_squares", "_strange",
+        "_tokens", "_weight", "seen",
+    )  # fmt: skip
 
     def __init__(self, *, level: bool = False) -> None:
         """`level`: sizes make no difference unless it shows."""
@@ -35,8 +54,14 @@ class Speed:
         self._level = level
         # Sums of w, wt, ws, wtt and wts over tokens t and seconds s with their weights w.
         self._weight = self._tokens = self._seconds = self._squares = self._products = 0.0
+        # The line through them, made when it is asked for.
+        self._fixed = self._per_token = 0.0
+        self._fresh = False
+        self._strange = 0
 
-    def learn(self, tokens: int, seconds: float) -> None:
+    def learn(self, tokens: float, seconds: float) -> float:
+        """Returns the seconds that are believed."""
+        seconds = self._believed(tokens, seconds)
         weight = 1 / max(tokens, LEAST_TOKENS)
         kept = self._kept(tokens)
         self.seen += 1
@@ -45,17 +70,36 @@ class Speed:
         self._seconds = self._seconds * kept + weight * seconds
         self._squares = self._squares * kept + weight * tokens * tokens
         self._products = self._products * kept + weight * tokens * seconds
+        self._fresh = False
+        return seconds
 
-    def _kept(self, tokens: int) -> float:
+    def expect(self, tokens: float) -> float | None:
+        """Seconds; None while too little was seen."""
+        if self.seen < ENOUGH:
+            return None
+        if not self._fresh:
+            self._fit()
+        return self._fixed + self._per_token * tokens
+
+    def _believed(self, tokens: float, seconds: float) -> float:
+        expected = self.expect(tokens)
+        if expected is None:
+            return seconds
+        most = MOST * 2.0**self._strange * max(expected, LEAST_SECONDS)
+        if seconds <= most:
+            self._strange = 0
+            return seconds
+        self._strange = min(self._strange + 1, MOST_DOUBLINGS)
+        return most
+
+    def _kept(self, tokens: float) -> float:
         """A short prompt says little of long ones, so it makes them forgotten only a little."""
         if tokens * self._tokens >= self._squares:
             return 1 - FORGOTTEN
         return 1 - FORGOTTEN * tokens * self._tokens / self._squares
 
-    def expect(self, tokens: int) -> float | None:
-        """Seconds; None while too little was seen."""
-        if self.seen < ENOUGH:
-            return None
+    def _fit(self) -> None:
+        self._fresh = True
         weight = self._weight * (1 if self._level else 1 + ANCHOR)
         mean_tokens, mean_seconds = self._tokens / weight, self._seconds / weight
         spread = self._squares / weight - mean_tokens**2
@@ -63,11 +107,12 @@ class Speed:
             spread += LEVEL * mean_tokens**2
         if spread <= 0:
             # Nothing but empty prompts.
-            return self._seconds / self._weight
+            self._fixed, self._per_token = self._seconds / self._weight, 0.0
+            return
         per_token = (self._products / weight - mean_tokens * mean_seconds) / spread
         fixed = mean_seconds - per_token * mean_tokens
         if fixed < 0:
-            return self._products / self._squares * tokens
-        if per_token < 0:
-            return self._seconds / self._weight
-        return fixed + per_token * tokens
+            fixed, per_token = 0.0, self._products / self._squares
+        elif per_token < 0:
+            fixed, per_token = self._seconds / self._weight, 0.0
+        self._fixed, self._per_token = fixed, per_token

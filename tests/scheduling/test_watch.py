@@ -20,7 +20,14 @@ class Taught(Pace):
         super().__init__()
         self.told: list[tuple[int, int, float]] = []
 
-    def learn(self, steps: int, read_tokens: int, seconds: float) -> None:
+    def learn(
+        self,
+        steps: int,
+        read_tokens: int,
+        seconds: float,
+        batch: float = 1.0,
+        context_tokens: float = 0.0,
+    ) -> None:
         self.told.append((steps, read_tokens, seconds))
 
 

@@ -110,3 +110,42 @@ def test_more_tokens_never_cost_less(
 
     assert 0 <= few <= many
     assert math.isfinite(many)
+
+
+def test_steps_grow_with_answers_and_their_context() -> None:
+    draw, pace = random.Random(6), Pace()
+    for _ in range(300):
+        batch, read = draw.randint(1, 60), draw.choice([0, 0, 800])
+        context = batch * draw.randint(100, 10_000)
+        step = 0.01 + 0.0002 * batch + 1e-8 * context + 0.0001 * read / STEPS
+        pace.learn(STEPS, read, STEPS * step * draw.gauss(1, 0.05), batch, context)
+
+    assert pace.step_seconds(60, 360_000) == pytest.approx(0.0256, rel=0.1)
+    assert pace.step_seconds(1, 1000) == pytest.approx(0.0102, rel=0.1)
+    assert pace.accuracy.error < 0.1
+    assert abs(pace.accuracy.bias) < 0.05
+
+
+def test_of_steps_nothing_is_said_before_enough_were_seen() -> None:
+    pace = Pace()
+    pace.learn(STEPS, 0, STEPS * 0.02, 1, 10)
+    assert pace.step_seconds(1, 10) is None
+
+    pace.learn(STEPS, 0, STEPS * 0.02, 1, 10)
+
+    assert pace.step_seconds(1, 10) == pytest.approx(0.02)
+
+
+def test_an_engine_s_own_word_counts_where_nothing_was_seen() -> None:
+    pace = Pace()
+    for batch in (1, 11, 21) * 20:
+        pace.said(0.01 + 0.001 * batch, batch, 0)
+
+    assert pace.step_seconds(21, 0) == pytest.approx(0.031, rel=0.1)
+    assert pace.longer_seconds(1000) == 0.0
+
+    for _ in range(200):
+        pace.learn(STEPS, 0, STEPS * 0.05, 1, 0)
+    pace.said(9.0, 1, 0)
+
+    assert pace.step_seconds(1, 0) == pytest.approx(0.05, rel=0.2)
