@@ -71,11 +71,10 @@ class PrefixIndex:
         if blocks is self._asked:
             return self._answer
         found: dict[str, int] = {}
-        each, most = self._block_tokens, call.prompt_tokens
         for count, owners in self._routed.matched(blocks):
-            found.update(dict.fromkeys(owners, min(count * each, most)))
+            found.update(dict.fromkeys(owners, self._tokens(count, call)))
         for count, owners_ in self._reported.matched(blocks):
-            tokens = min(count * each, most)
+            tokens = self._tokens(count, call)
             for owner in owners_:
                 if found.get(owner, 0) < tokens:
                     found[owner] = tokens
@@ -92,16 +91,26 @@ class PrefixIndex:
 
         Returns how many tokens of it it had already.
         """
-        had = self.matched(call).get(instance_id, 0)
+        answer = self.matched(call)
+        had, blocks = answer.get(instance_id, 0), self._source(call)
         if reads:
             self.read_tokens += call.prompt_tokens
             self.cached_tokens += had
-        self._asked = None
-        self._routed.learn(instance_id, self._source(call))
+        if blocks:
+            evictions = self._routed.evictions
+            self._routed.learn(instance_id, blocks)
+            if self._routed.evictions == evictions:
+                # Nothing else has changed for this call, about which the next leg will ask.
+                self._answer[instance_id] = self._tokens(len(blocks), call)
+            else:
+                self._asked = None
         return had
 
-    def unrouted(self, call: Call, instance_id: str, had: int) -> None:
-        """It failed to, so it has no more tokens of it than it had before."""
+    def unrouted(self, call: Call, instance_id: str, had: int, *, reads: bool = True) -> None:
+        """It does not, so it has no more tokens of it than it had before."""
+        if reads:
+            self.read_tokens -= call.prompt_tokens
+            self.cached_tokens -= had
         self._asked = None
         self._routed.unlearn(instance_id, self._source(call), had // self._block_tokens)
 
@@ -126,7 +135,18 @@ class PrefixIndex:
         self.cleared(instance_id)
         self._routed.limit(instance_id, None)
 
+    def clear(self) -> None:
+        """Everything, of all instances."""
+        self._asked = None
+        self._routed.clear()
+        self._reported.clear()
+
     def capacity(self, instance_id: str, tokens: int | None) -> None:
         """So many tokens fit into its cache; None for what is not known."""
-        self._asked = None
-        self._routed.limit(instance_id, None if tokens is None else tokens // self._block_tokens)
+        blocks = None if tokens is None else tokens // self._block_tokens
+        if self._routed.limit(instance_id, blocks):
+            self._asked = None
+
+    def _tokens(self, blocks: int, call: Call) -> int:
+        # The last block of tools is short, and prompt_tokens an estimate.
+        return min(blocks * self._block_tokens, call.prompt_tokens)

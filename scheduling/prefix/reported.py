@@ -90,6 +90,10 @@ class Reported:
         for block in self._of.pop(instance_id, ()):
             self._disown(instance_id, block)
 
+    def clear(self) -> None:
+        for instance_id in list(self._of):
+            self.forget(instance_id)
+
     def known(self, instance_id: str) -> int:
         return len(self._of.get(instance_id, ()))
 

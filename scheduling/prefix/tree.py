@@ -169,10 +169,20 @@ class Tree:
         if holder is self._fullest:
             self._elect(None)
 
-    def limit(self, instance_id: str, blocks: int | None) -> None:
-        """The instance can keep so many, from now on; None if that is not known."""
+    def clear(self) -> None:
+        """Everything but capacities."""
+        for instance_id in list(self._holders):
+            self.forget(instance_id)
+
+    def limit(self, instance_id: str, blocks: int | None) -> bool:
+        """The instance can keep so many, from now on; None if that is not known.
+
+        Returns whether that is new.
+        """
+        if self._capacities.get(instance_id) == blocks:
+            return False
         if blocks is None:
-            self._capacities.pop(instance_id, None)
+            del self._capacities[instance_id]
         else:
             self._capacities[instance_id] = blocks
         holder = self._holders.get(instance_id)
@@ -180,6 +190,7 @@ class Tree:
             holder.capacity = blocks
             if blocks is not None:
                 self._shrink(holder, blocks)
+        return True
 
     def known(self, instance_id: str) -> int:
         """Blocks of the instance."""

@@ -4,6 +4,7 @@ from pdgate.protocols.call import CHAT, Call
 from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.candidate import Candidate
 from pdgate.scheduling.prefix.index import PrefixIndex
+from pdgate.scheduling.prefix.lesson import Lesson
 
 TOKENS = 128
 
@@ -133,18 +134,30 @@ def test_an_answer_is_made_anew_when_something_has_changed() -> None:
     """Whoever asks twice for one call is told the same, without another look."""
     index, call = knowing(p0=(1,)), prompt(1, 2)
     told = index.matched(call)
-
     assert index.matched(call) is told
-    for change in (
-        lambda: index.routed(call, "p1"),
-        lambda: index.stored("p1", [1]),
-        lambda: index.removed("p1", [1]),
-        lambda: index.cleared("p1"),
-        lambda: index.capacity("p0", 0),
-    ):
-        before = index.matched(call)
-        change()
-        assert index.matched(call) is not before
+
+    index.routed(call, "p1")
+    assert index.matched(call) == tokens(p0=1, p1=2)
+    index.stored("p0", [1, 2])
+    assert index.matched(call) == tokens(p0=2, p1=2)
+    index.removed("p0", [2])
+    assert index.matched(call) == tokens(p0=1, p1=2)
+    index.capacity("p1", TOKENS)
+    assert index.matched(call) == tokens(p0=1, p1=1)
+    index.cleared("p1")
+    assert index.matched(call) == tokens(p0=1)
+    index.clear()
+    assert index.matched(call) == {}
+
+
+def test_an_answer_is_made_anew_when_what_is_learnt_makes_something_else_forgotten() -> None:
+    index = knowing(most_blocks=3, p0=(1, 2))
+    index.matched(prompt(1, 2))
+    long = prompt(7, 8, 9, 10)
+
+    index.routed(long, "p0")
+
+    assert index.matched(long) == tokens(p0=3)
 
 
 def test_the_hit_rate_is_that_of_the_engines_that_read() -> None:
@@ -153,6 +166,18 @@ def test_the_hit_rate_is_that_of_the_engines_that_read() -> None:
     index.routed(prompt(1, 2, 3, 4), "d0", reads=False)
 
     assert (index.read_tokens, index.cached_tokens) == (6 * TOKENS, 2 * TOKENS)
+
+
+def test_a_leg_that_came_to_nothing_is_not_in_the_hit_rate() -> None:
+    index, call = knowing(p0=(1, 2)), prompt(1, 2, 3)
+    before = index.read_tokens, index.cached_tokens
+
+    lesson = Lesson(index, call, "p0", reads=True)
+    assert lesson.cached_tokens == 2 * TOKENS
+    lesson.take_back()
+
+    assert (index.read_tokens, index.cached_tokens) == before
+    assert index.matched(call) == tokens(p0=2)
 
 
 def test_it_takes_no_more_than_its_bytes() -> None:

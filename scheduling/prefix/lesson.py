@@ -1,0 +1,29 @@
+"""What the index was told when a leg was reserved, until it is certain or taken back."""
+
+from pdgate.protocols.call import Call
+from pdgate.scheduling.prefix.index import PrefixIndex
+
+
+class Lesson:
+    """A prompt is on its way to an instance, which is taken to have it from now on.
+
+    From now on, and not once it has: of calls that come at once and begin alike, all would go to
+    different engines otherwise, and each would read the same.
+
+    Attributes:
+        cached_tokens: Of the prompt, what the instance had before.
+    """
+
+    __slots__ = ("_call", "_index", "_instance_id", "_reads", "cached_tokens")
+
+    def __init__(self, index: PrefixIndex, call: Call, instance_id: str, *, reads: bool) -> None:
+        """`reads`: it computes the prompt, instead of taking over its KV."""
+        self._index = index
+        self._call = call
+        self._instance_id = instance_id
+        self._reads = reads
+        self.cached_tokens = index.routed(call, instance_id, reads=reads)
+
+    def take_back(self) -> None:
+        """The prompt has not come to be there after all."""
+        self._index.unrouted(self._call, self._instance_id, self.cached_tokens, reads=self._reads)
