@@ -1,6 +1,6 @@
 """A directory on etcd 3.4 or newer, over its HTTP gateway.
 
-    directory = opened("http://10.0.0.1:2379,http://10.0.0.2:2379", user_file="", ca_file="")
+    directory = opened(urls="http://10.0.0.1:2379,http://10.0.0.2:2379")
 
 The layout of AWS Neuron's disaggregated inference, /workers/{prefill|decode}/{ip}/{port}, so
 that both can share an etcd; `both` and `plain` are ours. Why not one of the packages for
@@ -48,7 +48,7 @@ class Etcd(Directory):
         await Follower(self._access, tell, self._beat_seconds).run()
 
 
-def opened(urls: str, user_file: str, ca_file: str) -> Etcd:
+def opened(*, urls: str, user_file: str = "", ca_file: str = "") -> Etcd:
     """Of URLs between commas, and files with name:password and with certificates, or "".
 
     Raises ValueError.

@@ -15,6 +15,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcon
 from pdgate.cluster import address
 from pdgate.cluster.directory import Directory
 from pdgate.cluster.member import Member
+from pdgate.cluster.opening import opened
 from pdgate.engine.connector import Connector
 from pdgate.engine.roles import Roles
 from pdgate.engine.settings import WILDCARDS, Settings
@@ -32,12 +33,14 @@ def announcement(
     roles: Roles,
 ) -> AbstractAsyncContextManager[None]:
     """The block in which the engine is listed; nothing where there is no directory."""
-    if not settings.etcd:
+    if not settings.listed_in:
         return nullcontext()
-    # An engine alone needs no HTTP client.
-    from pdgate.cluster import etcd
-
-    directory = etcd.opened(settings.etcd, settings.etcd_user_file, settings.etcd_ca_file)
+    implied = {
+        "urls": settings.etcd,
+        "user_file": settings.etcd_user_file,
+        "ca_file": settings.etcd_ca_file,
+    }
+    directory = opened(settings.listed_in, settings.directory_options, implied)
     return _settling(directory, member(settings, api_port, connector, names), roles)
 
 

@@ -77,6 +77,12 @@ def engine(
     die_after: Annotated[
         int | None, typer.Option(help="Take in so many requests, then die at the next.")
     ] = None,
+    directory: Annotated[
+        str, typer.Option(help="Where to be listed: etcd, redis, ...", show_default=False)
+    ] = "",
+    directory_option: Annotated[
+        list[str] | None, typer.Option(help="name=value for the directory; repeatable.")
+    ] = None,
     etcd: Annotated[
         str, typer.Option(help="URL of the etcd to be listed in; several between commas.")
     ] = "",
@@ -140,6 +146,8 @@ def engine(
             min_read_ms=min_read_ms,
             fail_rate=fail_rate,
             die_after=die_after,
+            directory=directory,
+            directory_options=tuple(directory_option or ()),
             etcd=etcd,
             etcd_user_file=etcd_user_file,
             etcd_ca_file=etcd_ca_file,

@@ -53,7 +53,9 @@ def why_fixed(protocol: str) -> str:
 
 def may_change(settings: Settings) -> bool:
     """Then it has to be built for both roles."""
-    return bool(settings.admin_token_file and settings.etcd) and not why_fixed(settings.protocol)
+    return bool(settings.admin_token_file and settings.listed_in) and not why_fixed(
+        settings.protocol
+    )
 
 
 class Roles:

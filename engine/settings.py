@@ -43,6 +43,8 @@ class Settings:
         min_read_ms: Least duration of a step for each prompt token that it reads.
         fail_rate: Share of requests refused with a 500.
         die_after: Requests to take in before the process dies at the next one.
+        directory: Name of the kind of directory to be listed in; empty for none, or etcd.
+        directory_options: "name=value" for that kind.
         etcd: URLs of the etcd to be listed in, between commas; empty for none.
         etcd_user_file: Holds name:password, where etcd asks for one.
         etcd_ca_file: Certificates (PEM) that vouch for etcd, where the usual ones do not.
@@ -82,6 +84,8 @@ class Settings:
     min_read_ms: float = 0.0
     fail_rate: float = 0.0
     die_after: int | None = None
+    directory: str = ""
+    directory_options: tuple[str, ...] = ()
     etcd: str = ""
     etcd_user_file: str = ""
     etcd_ca_file: str = ""
@@ -116,10 +120,19 @@ class Settings:
             address.host(self.advertise_host)
         if self.etcd:
             address.endpoints(self.etcd)
-            if self.host in WILDCARDS and not self.advertise_host:
-                raise ValueError(
-                    f"nobody can dial {self.host!r}: name the address to announce (advertise host)"
-                )
+            if self.listed_in != "etcd":
+                raise ValueError(f"there is one directory, not etcd and {self.directory!r}")
+        if self.directory_options and not self.listed_in:
+            raise ValueError("directory options are of no use without a directory")
+        if self.listed_in and self.host in WILDCARDS and not self.advertise_host:
+            raise ValueError(
+                f"nobody can dial {self.host!r}: name the address to announce (advertise host)"
+            )
+
+    @property
+    def listed_in(self) -> str:
+        """The kind of directory; empty for none."""
+        return self.directory or ("etcd" if self.etcd else "")
 
     @property
     def most_tokens(self) -> int:

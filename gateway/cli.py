@@ -55,6 +55,7 @@ KEYS = {
     "min_kv_free": "admission.kv_free",
     "max_waiting": "admission.waiting",
     "max_wait": "admission.wait_seconds",
+    "directory_option": "directory_options",
 }
 ENGINE_FLAGS = ("instance", "prefill", "decode", "plain")
 
@@ -87,6 +88,10 @@ def serve(
     prefill: Annotated[Urls, _option(ENGINES, "URL of a prefill engine; repeat it.")] = None,
     decode: Annotated[Urls, _option(ENGINES, "URL of a decode engine; repeat it.")] = None,
     plain: Annotated[Urls, _option(ENGINES, "URL of an engine that does both.")] = None,
+    directory: Annotated[
+        str | None, _option(ENGINES, "Where engines are found: etcd, redis, file, dns, ...")
+    ] = None,
+    directory_option: Annotated[Urls, _option(ENGINES, "Its name=value; repeat it.")] = None,
     etcd: Annotated[
         str | None,
         _option(ENGINES, "URL of the etcd that engines announce themselves in."),
@@ -99,7 +104,7 @@ def serve(
     ] = None,
     state_dir: Annotated[
         str | None,
-        _option(ENGINES, "Folder for what etcd told last, for a start while it is away."),
+        _option(ENGINES, "Folder for what the directory told last, for a start while it is away."),
     ] = None,
     redis: Annotated[
         str | None,

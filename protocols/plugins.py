@@ -5,6 +5,7 @@ plugins.find("pdgate.policies", "policy", "least_loaded").load()
 
 from importlib.metadata import EntryPoint, entry_points
 
+DIRECTORIES = "pdgate.directories"
 FORWARDERS = "pdgate.forwarders"
 POLICIES = "pdgate.policies"
 TRANSFERS = "pdgate.transfers"

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pdgate.forwarders import registry
 from pdgate.forwarders.base import Mode
 from pdgate.gateway.config.complaints import ConfigError
+from pdgate.gateway.config.directory import directory_of
 from pdgate.gateway.config.security import check_security
 from pdgate.gateway.config.settings import Settings
 from pdgate.gateway.config.token import read_token
@@ -23,6 +24,7 @@ def check(settings: Settings) -> None:
     _check_protocol("'pdd_protocol'", settings, settings.pdd_protocol)
     for instance in settings.fleet:
         check_instance(settings, instance)
+    directory_of(settings)
     check_security(settings)
     if settings.admin_token_file:
         read_token(settings.admin_token_file)

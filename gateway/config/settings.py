@@ -234,10 +234,13 @@ class Settings(Section):
     """Everything that the gateway is told.
 
     Attributes:
+        directory: Where engines are found, by the name of what a package declares: etcd, redis, file,
+            dns and others.
+        directory_options: What it needs to know, each as name=value.
         etcd: URLs of etcd's members, between commas; engines announce themselves there.
         etcd_user_file: File with name:password, where etcd asks for one.
         etcd_ca_file: Certificates (PEM) that vouch for etcd, where the usual ones do not.
-        state_dir: Folder for what etcd told last, for a start while it is away.
+        state_dir: Folder for what the directory told last, for a start while it is away.
         redis: URL of the Redis in which replicas share what is changed while they run.
         pdd_protocol: For instances that name none.
         scheduling_mode: None takes what each protocol prefers: batch if it can.
@@ -278,6 +281,8 @@ class Settings(Section):
     etcd: Annotated[str, AfterValidator(_etcd)] = ""
     etcd_user_file: Annotated[str, AfterValidator(_etcd_user)] = ""
     etcd_ca_file: Annotated[str, AfterValidator(_etcd_ca)] = ""
+    directory: str = ""
+    directory_options: tuple[str, ...] = ()
     state_dir: str = ""
     redis: Annotated[str, AfterValidator(_redis)] = ""
     pdd_protocol: str = "vllm-nixl"

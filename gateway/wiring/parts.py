@@ -5,7 +5,6 @@ from pathlib import Path
 
 from starlette.types import ASGIApp
 
-from pdgate.cluster import etcd
 from pdgate.cluster.directory import Directory
 from pdgate.forwarders.execution import Execution
 from pdgate.forwarders.lives import Lives
@@ -18,6 +17,7 @@ from pdgate.gateway.admin.listener import Listeners
 from pdgate.gateway.admission.gate import Gate
 from pdgate.gateway.config import Settings
 from pdgate.gateway.config.api_keys import api_keys
+from pdgate.gateway.config.directory import directory_of
 from pdgate.gateway.config.rules import (
     retrying_of,
     rule_of,
@@ -110,8 +110,7 @@ def prober_of(settings: Settings, instances: Instances, access: EngineAccess) ->
 def feed_of(
     settings: Settings, directory: Directory | None, instances: Instances, prober: Prober
 ) -> Feed | None:
-    if directory is None and settings.etcd:
-        directory = etcd.opened(settings.etcd, settings.etcd_user_file, settings.etcd_ca_file)
+    directory = directory or directory_of(settings)
     if directory is None:
         return None
     state = State(Path(settings.state_dir)) if settings.state_dir else None

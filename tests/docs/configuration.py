@@ -164,7 +164,7 @@ def _word(schema: dict[str, Any]) -> str:
 def _default(field: FieldInfo) -> str:
     if field.is_required():
         return "needed"
-    if field.default is None or field.default == "":
+    if field.default in (None, "", ()):
         return ""
     shown = str(field.default).lower() if isinstance(field.default, bool) else str(field.default)
     return f"`{shown}`"

@@ -4,8 +4,8 @@ import pytest
 
 from pdgate.engine import transfer_options
 from pdgate.engine.settings import Settings
-from pdgate.engine.transfer_options import Value
 from pdgate.protocols import plugins
+from pdgate.protocols.options import Value
 
 
 class Acme:
@@ -58,10 +58,10 @@ def test_several_words_are_several_options() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["lanes"], "'lanes' must be name=value"),
+        (["lanes"], "'lanes' of .* must be name=value"),
         (["lanes=many"], "lanes is no integer: 'many'"),
         (["crc=maybe"], "crc is no yes/no: 'maybe'"),
-        (["lanes=1", "lanes=2"], "'lanes' is given twice"),
+        (["lanes=1", "lanes=2"], "'lanes' of .* is given twice"),
         # Neither what the engine itself sets, nor what no word can say.
         (["host=0.0.0.0"], r"no option 'host'; there are crc \(yes/no\), lanes \(integer\)"),
         (["hook=x"], "no option 'hook'"),

@@ -91,7 +91,7 @@ def default_of(key: str) -> Any:
 
 def in_words(default: Any) -> str:
     match default:
-        case None:
+        case None | ():
             return ""
         case bool():
             return "yes" if default else "no"
