@@ -124,6 +124,11 @@ class PrefixIndex:
         self._asked = None
         self._reported.removed(instance_id, blocks)
 
+    def lost(self, instance_id: str, blocks: Sequence[int], kept: int) -> None:
+        """The engine says what shows that, of a prompt it was sent, it has only so many blocks."""
+        self._asked = None
+        self._routed.unlearn(instance_id, blocks, kept)
+
     def cleared(self, instance_id: str) -> None:
         """The instance has emptied its cache, or is another process now."""
         self._asked = None

@@ -130,6 +130,15 @@ def test_what_engines_say_counts_beside_what_they_were_sent() -> None:
     assert index.matched(prompt(1, 2, 3)) == tokens(p1=1)
 
 
+def test_what_an_engine_has_lost_of_what_it_was_sent_is_believed_no_longer() -> None:
+    index = knowing(p0=(1, 2, 3, 4), p1=(1, 2, 3, 4))
+    index.matched(prompt(1, 2, 3, 4))
+
+    index.lost("p0", (1, 2, 3, 4), 2)
+
+    assert index.matched(prompt(1, 2, 3, 4)) == tokens(p0=2, p1=4)
+
+
 def test_an_answer_is_made_anew_when_something_has_changed() -> None:
     """Whoever asks twice for one call is told the same, without another look."""
     index, call = knowing(p0=(1,)), prompt(1, 2)
@@ -172,7 +181,7 @@ def test_a_leg_that_came_to_nothing_is_not_in_the_hit_rate() -> None:
     index, call = knowing(p0=(1, 2)), prompt(1, 2, 3)
     before = index.read_tokens, index.cached_tokens
 
-    lesson = Lesson(index, call, "p0", reads=True)
+    lesson = Lesson(index, call, candidate("p0"), reads=True)
     assert lesson.cached_tokens == 2 * TOKENS
     lesson.take_back()
 
