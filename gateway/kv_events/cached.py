@@ -1,0 +1,112 @@
+"""What one publisher says is in its KV cache.
+
+    stored  [h7, h8] after h6       -> keys of h7 and h8, made of their tokens and h6's key
+    removed [h8]                    -> its key, once no copy is left
+
+An engine may hold a block several times, computed twice at once or in another memory; it says
+stored and removed of every copy. A block whose parent we never heard of has no place, and is
+counted as an orphan.
+
+Source: vLLM 0.32.0, vllm/v1/core/block_pool.py: cache_full_blocks, BlockHashToBlockMap.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from pdgate.gateway.kv_events.chain import keys, root
+from pdgate.gateway.kv_events.events import EngineHash, Removed, Stored
+
+MAX_BLOCKS: Final = 4_000_000
+"""Of one publisher; more than any has memory for. Costs about 300 bytes each."""
+
+WHOLE_PREFIX: Final = frozenset(
+    {None, "full_attention", "mla_attention", "sink_full_attention", "unknown"}
+)
+"""Kinds of layers that need a prompt's KV from its beginning. The others keep a window only, so
+what they drop says nothing of what has to be computed again."""
+
+
+class Malformed(Exception):
+    """An event that says what cannot be."""
+
+
+class Cached:
+    """
+    Attributes:
+        block_tokens: Of a block as it was stored last; 0 before the first.
+        orphans: Blocks that followed one that is not known.
+        overflowed: Blocks that were too many.
+    """
+
+    def __init__(self, max_blocks: int = MAX_BLOCKS) -> None:
+        self.block_tokens = 0
+        self.orphans = 0
+        self.overflowed = 0
+        self._max_blocks = max_blocks
+        self._key_of: dict[EngineHash, int] = {}
+        self._more_copies: dict[EngineHash, int] = {}
+        self._keys: set[int] = set()
+        self._passed_over: set[int] = set()
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def __contains__(self, key: int) -> bool:
+        return key in self._keys
+
+    def stored(self, event: Stored) -> Sequence[int]:
+        """Keys of the blocks, first to last, known or new. Raises Malformed."""
+        if event.kv_cache_spec_kind not in WHOLE_PREFIX:
+            if event.group_idx is not None:
+                self._passed_over.add(event.group_idx)
+            return ()
+        size, hashes = event.block_size, event.block_hashes
+        if size < 1 or len(event.token_ids) != size * len(hashes):
+            raise Malformed(f"{len(event.token_ids)} tokens in {len(hashes)} blocks of {size}")
+        parent = root(size)
+        if event.parent_block_hash is not None:
+            known = self._key_of.get(event.parent_block_hash)
+            if known is None:
+                self.orphans += len(hashes)
+                return ()
+            parent = known
+        if len(self._key_of) + len(hashes) > self._max_blocks:
+            self.overflowed += len(hashes)
+            return ()
+        try:
+            found = list(keys(event.token_ids, size, parent, event.extra_keys or ()))
+        except OverflowError:
+            raise Malformed("a token id is negative, or has more than 32 bits") from None
+        self.block_tokens = size
+        key_of, more_copies = self._key_of, self._more_copies
+        for name, key in zip(hashes, found, strict=True):
+            if name in key_of:
+                more_copies[name] = more_copies.get(name, 0) + 1
+            else:
+                key_of[name] = key
+        self._keys.update(found)
+        return found
+
+    def removed(self, event: Removed) -> Sequence[int]:
+        """Keys of the blocks that are not there any more."""
+        if event.group_idx in self._passed_over:
+            return ()
+        gone = []
+        for name in event.block_hashes:
+            copies = self._more_copies.get(name)
+            if copies is not None:
+                if copies > 1:
+                    self._more_copies[name] = copies - 1
+                else:
+                    del self._more_copies[name]
+                continue
+            key = self._key_of.pop(name, None)
+            if key is not None:
+                gone.append(key)
+        self._keys.difference_update(gone)
+        return gone
+
+    def clear(self) -> None:
+        self._key_of.clear()
+        self._more_copies.clear()
+        self._keys.clear()

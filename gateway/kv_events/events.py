@@ -1,0 +1,142 @@
+"""What an engine publishes of its KV cache: a msgpack batch per step.
+
+    [ts, [event, ...], data_parallel_rank]
+
+    {"type": "BlockStored", "block_hashes": [h, ...], "parent_block_hash": h | nil,
+     "token_ids": [...], "block_size": n, "lora_id", "medium", "lora_name", "extra_keys",
+     "group_idx", "kv_cache_spec_kind", ...}
+    {"type": "BlockRemoved", "block_hashes": [h, ...], "medium", "group_idx", ...}
+    {"type": "AllBlocksCleared"}
+
+Older engines write each event as an array, its type first. Hashes are 64-bit integers, or bytes;
+to us they are names that mean something to this one engine only.
+
+Source: vLLM 0.32.0, vllm/distributed/kv_events.py, EventBatch and KVCacheEvent; arrays up to
+0.11, where KVCacheEvent was `array_like`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+EngineHash = int | bytes
+
+
+class Stored(msgspec.Struct, tag="BlockStored", gc=False):
+    """Full blocks that can be read from now on, one after another from the parent on.
+
+    Attributes:
+        parent_block_hash: The block before the first; None where a prompt begins.
+        token_ids: Of all blocks, `block_size` each.
+        extra_keys: For each block what, besides its tokens, makes its KV what it is: LoRA name,
+            images, cache salt.
+        group_idx: Which of the engine's KV cache groups, where there are several.
+        kv_cache_spec_kind: What kind of layers that group is for.
+    """
+
+    block_hashes: list[EngineHash]
+    parent_block_hash: EngineHash | None
+    token_ids: list[int]
+    block_size: int
+    lora_id: int | None = None
+    medium: str | None = None
+    lora_name: str | None = None
+    extra_keys: list[Any] | None = None
+    group_idx: int | None = None
+    kv_cache_spec_kind: str | None = None
+
+
+class Removed(msgspec.Struct, tag="BlockRemoved", gc=False):
+    block_hashes: list[EngineHash]
+    medium: str | None = None
+    group_idx: int | None = None
+
+
+class Cleared(msgspec.Struct, tag="AllBlocksCleared", gc=False):
+    """Nothing is cached any more."""
+
+
+class _StoredRow(Stored, tag="BlockStored", array_like=True, gc=False): ...
+
+
+class _RemovedRow(Removed, tag="BlockRemoved", array_like=True, gc=False): ...
+
+
+class _ClearedRow(Cleared, tag="AllBlocksCleared", array_like=True, gc=False): ...
+
+
+Event = Stored | Removed | Cleared
+_Row = _StoredRow | _RemovedRow | _ClearedRow
+
+
+class _Batch(msgspec.Struct, array_like=True, gc=False):
+    ts: float
+    events: list[Event]
+    data_parallel_rank: int | None = None
+
+
+class _Rows(msgspec.Struct, array_like=True, gc=False):
+    ts: float
+    events: list[_Row]
+    data_parallel_rank: int | None = None
+
+
+class _Unread(msgspec.Struct, array_like=True, gc=False):
+    ts: float
+    events: list[Any]
+    data_parallel_rank: int | None = None
+
+
+_batch: Final = msgspec.msgpack.Decoder(_Batch)
+_rows: Final = msgspec.msgpack.Decoder(_Rows)
+_unread: Final = msgspec.msgpack.Decoder(_Unread)
+
+
+class Malformed(Exception):
+    """The batch is no batch at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """
+    Attributes:
+        at: When the engine published it, seconds since the epoch by its clock.
+        unknown: Events that could not be read.
+    """
+
+    at: float
+    events: Sequence[Event]
+    unknown: int = 0
+
+
+def read(payload: bytes) -> Batch:
+    """Events that cannot be read are left out, and counted. Raises Malformed."""
+    try:
+        batch = _batch.decode(payload)
+        return Batch(batch.ts, batch.events)
+    except (msgspec.DecodeError, RecursionError):
+        # Maps are tried first, as every engine of this year writes them.
+        pass
+    try:
+        rows = _rows.decode(payload)
+        return Batch(rows.ts, rows.events)
+    except (msgspec.DecodeError, RecursionError):
+        pass
+    return _one_by_one(payload)
+
+
+def _one_by_one(payload: bytes) -> Batch:
+    try:
+        batch = _unread.decode(payload)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise Malformed(str(error)) from None
+    known: list[Event] = []
+    for event in batch.events:
+        kind: Any = _Row if isinstance(event, list) else Event
+        try:
+            known.append(msgspec.convert(event, kind))
+        except (msgspec.ValidationError, RecursionError):
+            continue
+    return Batch(batch.ts, known, len(batch.events) - len(known))

@@ -1,0 +1,104 @@
+"""What of a call's prompt can be told apart by tokens, and where its blocks of bytes end in them.
+
+    prompt: [1, 2, 3]           its tokens are there
+    prompt: "text", messages    its tokens are the engine's to tell (tokenizing.py)
+    several prompts, none       neither
+
+Where a block ends is exact for token ids. For text it is as if all tokens were equally long: a
+place in the middle of a long prompt may be off by some blocks, its beginning and its end are not.
+"""
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import Any, Final
+
+import msgspec
+
+from pdgate.protocols.call import Call, Json, Raw, encode
+from pdgate.scheduling.prefix.blocks import BLOCK_BYTES
+
+_token_ids: Final = msgspec.json.Decoder(list[int])
+
+_TOKENIZED: Final = (
+    "model", "messages", "prompt", "tools", "add_generation_prompt", "continue_final_message",
+    "add_special_tokens", "chat_template", "chat_template_kwargs", "media_io_kwargs",
+    "mm_processor_kwargs",
+)  # fmt: skip
+"""Fields of a call that /tokenize takes as well.
+
+Source: vLLM 0.32.0, vllm/entrypoints/serve/tokenize/protocol.py."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """
+    Attributes:
+        blocks: As the prefix index counts.
+        ends: For each of them, how many tokens there are up to its end.
+        salt: What keeps its blocks apart from those of other tenants; None for nothing.
+    """
+
+    blocks: Sequence[int]
+    ends: Sequence[int]
+    tokens: Sequence[int]
+    model: str | None
+    salt: Any = None
+
+    def extras(self, blocks: int, adapters: frozenset[str]) -> Sequence[Any]:
+        """What engines say of so many token blocks besides their tokens."""
+        adapter = [self.model] if self.model in adapters else []
+        salt = [] if self.salt is None else [self.salt]
+        # The salt is the first block's only: all others follow it.
+        return [[*adapter, *salt], *([adapter] * (blocks - 1 if adapter else 0))]
+
+
+def token_ids(call: Call) -> Sequence[int] | None:
+    """Those of the prompt, if it is a list of them."""
+    prompt = call.body.get("prompt")
+    if not isinstance(prompt, Raw) or not bytes(memoryview(prompt)[:1]) == b"[":
+        return None
+    try:
+        return _token_ids.decode(prompt)
+    except msgspec.DecodeError:
+        # Several prompts, or what engines will complain of.
+        return None
+
+
+def of_token_ids(call: Call, blocks: Sequence[int], tokens: Sequence[int]) -> Prompt:
+    text = bytes(call.body["prompt"])
+    ends, counted = array("L"), 0
+    for index in range(len(blocks)):
+        # A token is complete where the next one is announced.
+        counted += text.count(b",", index * BLOCK_BYTES, (index + 1) * BLOCK_BYTES)
+        ends.append(counted)
+    return Prompt(blocks, ends, tokens, call.model, call.value("cache_salt"))
+
+
+def of_text(call: Call, blocks: Sequence[int], tokens: Sequence[int]) -> Prompt:
+    text = _size(call.body, "messages") or _size(call.body, "prompt")
+    # The index counts the last block of the tools as a whole one.
+    whole = ceil(_size(call.body, "tools") / BLOCK_BYTES) + text / BLOCK_BYTES
+    ends = array("L", (ceil(len(tokens) * (n + 1) / whole) for n in range(len(blocks))))
+    return Prompt(blocks, ends, tokens, call.model, call.value("cache_salt"))
+
+
+def is_text(call: Call) -> bool:
+    """One text, of which an engine can tell the tokens."""
+    if "messages" in call.body:
+        return True
+    prompt = call.body.get("prompt")
+    return isinstance(prompt, Raw) and bytes(memoryview(prompt)[:1]) == b'"'
+
+
+def question(call: Call) -> bytes:
+    """The body for /tokenize."""
+    return encode({name: call.body[name] for name in _TOKENIZED if name in call.body})
+
+
+def _size(body: Json, name: str) -> int:
+    field = body.get(name)
+    if field is None:
+        return 0
+    return len(memoryview(field)) if isinstance(field, Raw) else len(encode(field))

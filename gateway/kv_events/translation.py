@@ -1,0 +1,159 @@
+"""What engines say of their token blocks, as the prefix index has it: in blocks of prompts.
+
+    an engine stored blocks     --> the index is told of the parts of prompts that lie in them
+    removed, cleared            --> and that they are gone
+    a prompt's tokens are known --> and which engines have how much of it already
+
+The index also believes that an engine has what was routed to it. That is true a moment later; when
+the engine removes it, the index hears of it here.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from pdgate.gateway.kv_events.cached import Cached, Malformed
+from pdgate.gateway.kv_events.chain import keys, root
+from pdgate.gateway.kv_events.events import Batch, Cleared, Removed, Stored
+from pdgate.gateway.kv_events.links import Links, Part
+from pdgate.gateway.kv_events.prompts import Prompt
+from pdgate.scheduling.prefix import PrefixIndex
+
+MOST_EARLY: Final = 64
+"""Prompts that wait until the first engine says how long its blocks are."""
+
+MOST_SIZES: Final = 4
+"""Different sizes of blocks, in one fleet."""
+
+MOST_ADAPTERS: Final = 10_000
+
+
+@dataclass(slots=True)
+class Seen:
+    """
+    Attributes:
+        stored, removed: Blocks.
+        cleared: Times that an engine emptied its cache.
+        malformed: Events, or whole batches, that could not be read.
+    """
+
+    stored: int = 0
+    removed: int = 0
+    cleared: int = 0
+    malformed: int = 0
+
+
+class Translation:
+    """
+    Attributes:
+        links: Of the prompts whose tokens are known.
+    """
+
+    def __init__(self, index: PrefixIndex, links: Links | None = None) -> None:
+        self.links = links or Links()
+        self._index = index
+        self._caches: dict[str, dict[int, Cached]] = {}
+        self._sizes: dict[int, None] = {}
+        self._adapters: frozenset[str] = frozenset()
+        self._early: deque[Prompt] = deque(maxlen=MOST_EARLY)
+
+    def cached(self, instance_id: str, rank: int) -> Cached:
+        """By one publisher, as far as it has said."""
+        return self._caches.setdefault(instance_id, {}).setdefault(rank, Cached())
+
+    def take(self, instance_id: str, rank: int, batch: Batch, seen: Seen) -> None:
+        seen.malformed += batch.unknown
+        cached = self.cached(instance_id, rank)
+        for event in batch.events:
+            match event:
+                case Stored():
+                    seen.stored += len(event.block_hashes)
+                    try:
+                        self._stored(instance_id, cached, event)
+                    except Malformed:
+                        seen.malformed += 1
+                case Removed():
+                    seen.removed += len(event.block_hashes)
+                    self._removed(instance_id, cached, event)
+                case Cleared():
+                    seen.cleared += 1
+                    self.forget(instance_id, rank)
+
+    def forget(self, instance_id: str, rank: int) -> None:
+        """The publisher has nothing, or it is not known what."""
+        self.cached(instance_id, rank).clear()
+        self._index.cleared(instance_id)
+        # What other ranks have is found again as prompts come.
+        self.links.untie()
+
+    def drop(self, instance_id: str) -> None:
+        """Nothing is heard of it any more."""
+        if self._caches.pop(instance_id, None) is not None:
+            self._index.cleared(instance_id)
+
+    def learn(self, prompt: Prompt) -> None:
+        """The tokens of a prompt are known."""
+        if not self._sizes:
+            self._early.append(prompt)
+            return
+        for size in self._sizes:
+            whole = len(prompt.tokens) // size
+            extras = prompt.extras(whole, self._adapters)
+            try:
+                found = list(keys(prompt.tokens, size, root(size), extras))
+            except OverflowError:
+                # Token ids as a client sent them: the engine will tell it what is wrong.
+                return
+            tied = self.links.tie(prompt.blocks, prompt.ends, found, size)
+            for instance_id, caches in self._caches.items():
+                self._believe(instance_id, caches, tied)
+
+    def _believe(
+        self, instance_id: str, caches: dict[int, Cached], tied: Sequence[tuple[int, Part]]
+    ) -> None:
+        """As much of the prompt as the instance has, in any of its ranks."""
+        deepest = None
+        for key, part in tied:
+            if not _anywhere(key, caches):
+                break
+            deepest = part
+        if deepest is not None:
+            self._index.stored(instance_id, deepest.before)
+
+    def _stored(self, instance_id: str, cached: Cached, event: Stored) -> None:
+        if event.lora_name is not None and event.lora_name not in self._adapters:
+            self._new_adapter(event.lora_name)
+        found = cached.stored(event)
+        at = self.links.at
+        for key in found:
+            for part in at(key):
+                self._index.stored(instance_id, part.own)
+        size = cached.block_tokens
+        if size and size not in self._sizes and len(self._sizes) < MOST_SIZES:
+            self._new_size(size)
+
+    def _removed(self, instance_id: str, cached: Cached, event: Removed) -> None:
+        caches = self._caches[instance_id]
+        at = self.links.at
+        for key in cached.removed(event):
+            parts = at(key)
+            if parts and not _anywhere(key, caches):
+                for part in parts:
+                    self._index.removed(instance_id, part.own)
+                    self._index.lost(instance_id, part.blocks, part.first)
+
+    def _new_size(self, size: int) -> None:
+        self._sizes[size] = None
+        early = list(self._early)
+        self._early.clear()
+        for prompt in early:
+            self.learn(prompt)
+
+    def _new_adapter(self, name: str) -> None:
+        if len(self._adapters) < MOST_ADAPTERS:
+            self._adapters |= {name}
+
+
+def _anywhere(key: int, caches: dict[int, Cached]) -> bool:
+    return any(key in cached for cached in caches.values())
