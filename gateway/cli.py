@@ -50,6 +50,8 @@ KEYS = {
     "disaggregate": "disaggregation.rule",
     "uncached_tokens": "disaggregation.uncached_tokens",
     "max_prefill_calls": "disaggregation.max_prefill_calls",
+    "ttft_target": "targets.ttft_seconds",
+    "tpot_target": "targets.tpot_seconds",
     "prefill_concurrency": "admission.prefill_concurrency",
     "decode_concurrency": "admission.decode_concurrency",
     "min_kv_free": "admission.kv_free",
@@ -144,6 +146,8 @@ def serve(
     plain_policy: Annotated[
         str | None, _option(SCHEDULING, "Chooses plain engines.", "least_loaded")
     ] = None,
+    ttft_target: Annotated[float | None, _option(SCHEDULING, "For policies.", "5")] = None,
+    tpot_target: Annotated[float | None, _option(SCHEDULING, "For policies.", "0.1")] = None,
     prefill_concurrency: Annotated[
         int | None, _option(LIMITS, "Calls at one prefill engine; others wait.")
     ] = None,

@@ -7,7 +7,7 @@ from typing import Final
 from pdgate.gateway.config.settings import Settings
 from pdgate.protocols.instance import Role
 from pdgate.scheduling.policy import Policy, load
-from pdgate.scheduling.surroundings import Prefixes, Surroundings
+from pdgate.scheduling.surroundings import Prefixes, Surroundings, Targets
 
 KEYS: Final = {
     Role.PREFILL: "prefill_policy",
@@ -32,4 +32,6 @@ class Policies:
 
     def of(self, role: Role, settings: Settings) -> Policy:
         """Raises LookupError, TypeError."""
-        return self.load(getattr(settings, KEYS[role]), Surroundings(role, self.prefixes))
+        section = settings.targets
+        targets = Targets(section.ttft_seconds, section.tpot_seconds)
+        return self.load(getattr(settings, KEYS[role]), Surroundings(role, self.prefixes, targets))

@@ -230,6 +230,18 @@ class Admission(Section):
     wait_seconds: Seconds = 30.0
 
 
+class Targets(Section):
+    """What callers should get, for the policies that weigh engines by it. Nothing is refused.
+
+    Attributes:
+        ttft_seconds: Until the first token.
+        tpot_seconds: Between two tokens after it.
+    """
+
+    ttft_seconds: Seconds = 5.0
+    tpot_seconds: Seconds = 0.1
+
+
 class Settings(Section):
     """Everything that the gateway is told.
 
@@ -294,6 +306,7 @@ class Settings(Section):
     prefill_policy: str = DEFAULT_POLICY
     decode_policy: str = DEFAULT_POLICY
     plain_policy: str = DEFAULT_POLICY
+    targets: Targets = Targets()
     trust_client_kv_params: bool = False
     max_body_bytes: Count = 256 << 20
     max_attempts: Count = 3

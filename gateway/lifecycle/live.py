@@ -52,13 +52,25 @@ HEALTH = (
 )  # fmt: skip
 
 DRAIN = ("drain",)
+TARGETS = ("targets",)
 RULE = ("disaggregation",)
 INTAKE = ("max_body_bytes", "trust_client_kv_params")
 KEYS = ("api_keys", "api_keys_file")
 INSIGHT = ("debug_headers", "call_log", "log_level")
 
 CHANGEABLE = frozenset(
-    (*FLEET, *TIMES, *HEALTH, *policies.KEYS.values(), *DRAIN, *RULE, *INTAKE, *KEYS, *INSIGHT)
+    (
+        *FLEET,
+        *TIMES,
+        *HEALTH,
+        *policies.KEYS.values(),
+        *TARGETS,
+        *DRAIN,
+        *RULE,
+        *INTAKE,
+        *KEYS,
+        *INSIGHT,
+    )
 )
 """All keys, and sections, that this can change."""
 
@@ -82,6 +94,7 @@ class Live:
         reload.part(FLEET, lambda wanted: self._fleet(reload.settings, wanted))
         for role, key in policies.KEYS.items():
             reload.part((key,), partial(self._policy, role, key))
+        reload.part(TARGETS, self._targets)
         reload.part(TIMES, self._times)
         reload.part(HEALTH, self._health)
         reload.part(DRAIN, self._drain)
@@ -124,6 +137,15 @@ class Live:
         except (LookupError, TypeError) as error:
             raise ConfigError(f"{key!r}: {error.args[0]}") from None
         return lambda: self.scheduler.use(role, chosen)
+
+    def _targets(self, wanted: Settings) -> Change:
+        changes = [self._policy(role, key, wanted) for role, key in policies.KEYS.items()]
+
+        def change() -> None:
+            for one in changes:
+                one()
+
+        return change
 
     def _times(self, wanted: Settings) -> Change:
         def change() -> None:

@@ -24,6 +24,7 @@ SECTIONS = (
     "drain",
     "engine_metrics",
     "disaggregation",
+    "targets",
     "admission",
     "tls",
     "engine_tls",
