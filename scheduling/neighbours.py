@@ -1,12 +1,15 @@
-"""What other processes of the same gateway have in flight, as part of a candidate's account.
+"""What other processes have in flight at the same engines, as part of a candidate's account.
 
     a reservation --> candidate.calls += 1 --> Shared.changed --> what this process tells
     what others tell --> Shared.take_in --> candidate.calls += by how much it is more now
 
-So whoever weighs candidates (policies, the rule for splitting, limits) sees the gateway's calls,
-not this process's, and does nothing for it. Where there is one process there is none of this.
+    near    other workers of this gateway, through memory    gateway/neighbours/
+    far     other replicas of it, through Redis              gateway/replicas/
 
-Pure: how processes tell each other is gateway/neighbours/.
+So whoever weighs candidates (policies, the rule for splitting) sees the calls of all, not this
+process's, and does nothing for it. Where there is one process there is none of this.
+
+Pure: how processes tell each other is theirs.
 """
 
 from typing import TYPE_CHECKING, Protocol
@@ -14,41 +17,99 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from pdgate.scheduling.candidate import Candidate
 
+Numbers = tuple[int, int, int, int]
+"""Calls, tokens, unread tokens, answering; of one engine."""
+
+
+def calls_of_this_gateway(candidate: "Candidate") -> int:
+    """Of all its workers, without those of its replicas."""
+    shared = candidate.shared
+    return candidate.calls if shared is None else candidate.calls - shared.far.calls
+
 
 class Told(Protocol):
-    """Four numbers that others can read: calls, tokens, unread tokens, answering."""
+    """Four numbers that others can read, in that order."""
 
     def __setitem__(self, index: int, number: int, /) -> None: ...
+
+
+class Others:
+    """The part of some others in an account."""
+
+    __slots__ = ("answering", "calls", "tokens", "unread_tokens")
+
+    def __init__(self) -> None:
+        self.calls = self.tokens = self.unread_tokens = self.answering = 0
 
 
 class Shared:
     """Of one candidate.
 
     Attributes:
-        calls, tokens, unread_tokens, answering: Of its account, what is others'.
+        told: Where other workers read what is this process's; None where there are none.
+        near, far: Of its account, what is other workers' and what is other replicas'.
+        calls, tokens, unread_tokens, answering: Both together.
     """
 
-    __slots__ = ("_told", "answering", "calls", "tokens", "unread_tokens")
+    __slots__ = ("answering", "calls", "far", "near", "tokens", "told", "unread_tokens")
 
-    def __init__(self, told: Told) -> None:
-        self._told = told
+    def __init__(self, told: Told | None = None) -> None:
+        self.told = told
+        self.near, self.far = Others(), Others()
         self.calls = self.tokens = self.unread_tokens = self.answering = 0
+
+    @classmethod
+    def of(cls, candidate: "Candidate") -> "Shared":
+        """That of the candidate, from now on."""
+        if candidate.shared is None:
+            candidate.shared = cls()
+        return candidate.shared
+
+    def own(self, candidate: "Candidate") -> Numbers:
+        """This process's part of the account."""
+        return (
+            candidate.calls - self.calls,
+            candidate.tokens - self.tokens,
+            candidate.unread_tokens - self.unread_tokens,
+            candidate.answering - self.answering,
+        )
 
     def changed(self, candidate: "Candidate") -> None:
         """Tells what is this process's of the account; at each change of it."""
-        told = self._told
-        told[0] = candidate.calls - self.calls
-        told[1] = candidate.tokens - self.tokens
-        told[2] = candidate.unread_tokens - self.unread_tokens
-        told[3] = candidate.answering - self.answering
+        told = self.told
+        if told is not None:
+            told[0] = candidate.calls - self.calls
+            told[1] = candidate.tokens - self.tokens
+            told[2] = candidate.unread_tokens - self.unread_tokens
+            told[3] = candidate.answering - self.answering
 
     def take_in(
-        self, candidate: "Candidate", calls: int, tokens: int, unread_tokens: int, answering: int
+        self,
+        candidate: "Candidate",
+        others: Others,
+        calls: int,
+        tokens: int,
+        unread_tokens: int,
+        answering: int,
     ) -> None:
-        """All others together have so much in flight now."""
-        candidate.calls += calls - self.calls
-        candidate.tokens += tokens - self.tokens
-        candidate.unread_tokens += unread_tokens - self.unread_tokens
-        candidate.answering += answering - self.answering
-        self.calls, self.tokens = calls, tokens
-        self.unread_tokens, self.answering = unread_tokens, answering
+        """`others`, which are `near` or `far`, have so much in flight now."""
+        more = calls - others.calls
+        if more:
+            candidate.calls += more
+            self.calls += more
+            others.calls = calls
+        more = tokens - others.tokens
+        if more:
+            candidate.tokens += more
+            self.tokens += more
+            others.tokens = tokens
+        more = unread_tokens - others.unread_tokens
+        if more:
+            candidate.unread_tokens += more
+            self.unread_tokens += more
+            others.unread_tokens = unread_tokens
+        more = answering - others.answering
+        if more:
+            candidate.answering += more
+            self.answering += more
+            others.answering = answering

@@ -20,6 +20,7 @@ from pdgate.gateway.config.settings import Section
 from pdgate.protocols.errors import NotFound
 from pdgate.scheduling.candidate import Candidate
 from pdgate.scheduling.instances import Instances
+from pdgate.scheduling.neighbours import calls_of_this_gateway
 
 PATH = "/admin/instances"
 
@@ -94,6 +95,6 @@ def _told(candidate: Candidate) -> dict[str, Any]:
         "url": instance.url,
         "state": candidate.state,
         "models": sorted(candidate.models),
-        "calls": candidate.calls,
+        "calls": calls_of_this_gateway(candidate),
         "ejections": dict(candidate.ejections),
     }

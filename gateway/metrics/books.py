@@ -22,6 +22,7 @@ from pdgate.gateway.debug import RecentCalls
 from pdgate.protocols.errors import GatewayError
 from pdgate.protocols.instance import Role
 from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling.neighbours import calls_of_this_gateway
 
 calls_log = logging.getLogger("pdgate.calls")
 
@@ -240,7 +241,7 @@ class Books(Collector):
         for candidate in self._candidates:
             key = (candidate.instance.id, candidate.instance.role.value)
             up.add_metric(key, float(candidate.fit))
-            calls.add_metric(key, float(candidate.calls))
+            calls.add_metric(key, float(calls_of_this_gateway(candidate)))
         yield up
         yield calls
 

@@ -76,7 +76,7 @@ class SharedLoad:
                 tokens += of_one[1]
                 unread_tokens += of_one[2]
                 answering += of_one[3]
-            shared.take_in(candidate, calls, tokens, unread_tokens, answering)
+            shared.take_in(candidate, shared.near, calls, tokens, unread_tokens, answering)
 
     def look(self) -> None:
         """Which workers and engines are there now."""
@@ -109,15 +109,16 @@ class SharedLoad:
     def _share(self, instance_id: str, candidate: Candidate) -> None:
         row = self.neighbourhood.give(key_of(INSTANCE, instance_id))
         if row is not None:
-            shared = candidate.shared = Shared(row)
+            shared = Shared.of(candidate)
+            shared.told = row
             self._ours[instance_id] = candidate, shared
             self._edition = NEVER
             shared.changed(candidate)
 
     def _forget(self, instance_id: str) -> None:
         candidate, shared = self._ours.pop(instance_id)
-        shared.take_in(candidate, 0, 0, 0, 0)
-        candidate.shared = None
+        shared.take_in(candidate, shared.near, 0, 0, 0, 0)
+        shared.told = None
         self._edition = NEVER
         self.neighbourhood.take_back(key_of(INSTANCE, instance_id))
 

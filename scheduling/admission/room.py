@@ -7,6 +7,8 @@
 Calls are counted against decode from their start, not when decode gets them: what prefill has
 computed must be taken by somebody. What engines say of their KV pages is a few seconds old, so
 it only stops a call; it never lets more begin than the counts do.
+
+Workers of one gateway take turns for a place, and replicas cannot: each has the limits for itself.
 """
 
 from collections.abc import Sequence
@@ -16,6 +18,7 @@ from pdgate.scheduling.admission.limits import Limits
 from pdgate.scheduling.admission.others import NOBODY, Others, may_have_one_more
 from pdgate.scheduling.candidate import Candidate
 from pdgate.scheduling.lineup import Lineup
+from pdgate.scheduling.neighbours import calls_of_this_gateway
 
 
 class Room:
@@ -66,7 +69,7 @@ class Room:
             return True
         without_place = beginning + others.beginning
         for engine in engines:
-            without_place -= max(0, limit - engine.calls)
+            without_place -= max(0, limit - calls_of_this_gateway(engine))
             if without_place < 0:
                 own = beginning + sum(engine.own_calls for engine in engines)
                 return may_have_one_more(limit * len(engines), own, others, since)

@@ -5,6 +5,7 @@ from pdgate.scheduling.admission import Limits, Room
 from pdgate.scheduling.admission.others import Others
 from pdgate.scheduling.candidate import Candidate
 from pdgate.scheduling.lineup import Lineup
+from pdgate.scheduling.neighbours import Shared
 from pdgate.scheduling.status import Status
 
 
@@ -33,6 +34,18 @@ def test_there_is_room_while_a_prefill_engine_has_fewer_calls_than_it_may() -> N
 
     assert room.for_one_more(pairs([2, 1], [None]), begun=3, beginning=0)
     assert not room.for_one_more(pairs([2, 2], [None]), begun=4, beginning=0)
+
+
+def test_each_replica_has_the_limits_for_itself() -> None:
+    lineup = pairs([1], [None])
+    (prefill,) = lineup.up[Role.PREFILL]
+    shared = Shared.of(prefill)
+    shared.take_in(prefill, shared.far, 5, 500, 500, 0)
+    room = Room(Limits(prefill_concurrency=2))
+
+    assert room.for_one_more(lineup, begun=1, beginning=0)
+    shared.take_in(prefill, shared.near, 1, 100, 100, 0)
+    assert not room.for_one_more(lineup, begun=1, beginning=0)
 
 
 def test_room_that_is_kept_for_others_is_none() -> None:
