@@ -73,6 +73,10 @@ def told(candidate: Candidate, status: Status | None, asked: Account) -> None:
     candidate.beyond = NOTHING
     if status is not None:
         candidate.beyond = beyond(status, asked, Account.of(candidate))
+        if status.step_seconds is not None:
+            context_tokens = max(0, candidate.tokens + candidate.beyond.kv_tokens)
+            batch = max(1, status.running or 0, candidate.answering)
+            candidate.predicts.says(status.step_seconds, batch, context_tokens)
 
 
 def beyond(status: Status, asked: Account, now: Account) -> Beyond:

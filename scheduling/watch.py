@@ -56,6 +56,6 @@ class Watch:
     def _learn(self, since: float) -> None:
         candidate = self._candidate
         read = candidate.read_tokens - self._read_before
-        candidate.predicts.pace.learn(
+        candidate.predicts.has_stepped(
             self._steps, read, self._latest - since, candidate.answering, candidate.tokens
         )

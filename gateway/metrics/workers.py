@@ -35,6 +35,8 @@ NO_AMOUNTS = frozenset(
         "pdgate_instance_up",
         # Each worker knows of the others' (gateway/neighbours/).
         "pdgate_instance_calls",
+        "pdgate_prediction_error",
+        "pdgate_prediction_bias",
         "pdgate_directory_degraded",
         "pdgate_redis_degraded",
         "pdgate_directory_instances",

@@ -32,6 +32,7 @@ from pdgate.gateway.lifecycle.reload import Reload
 from pdgate.gateway.metrics.books import Books, Together, registry_of
 from pdgate.gateway.metrics.health import HealthMetrics
 from pdgate.gateway.metrics.kv import KvMetrics
+from pdgate.gateway.metrics.predictions import PredictionMetrics
 from pdgate.gateway.metrics.workers import WorkerMetrics
 from pdgate.gateway.neighbours import SharedLoad
 from pdgate.gateway.policies import Policies
@@ -90,6 +91,7 @@ def build(
         books,
         HealthMetrics(instances, drain, reload),
         KvMetrics(ledger, lives),
+        PredictionMetrics(instances),
         status,
         redis,
         KeyBooks(door) if door else None,

@@ -35,6 +35,9 @@ ENOUGH: Final = 12.0
 SAID: Final = 8.0
 """Steps as which an engine's own word counts."""
 
+LEAST_SECONDS: Final = 0.001
+"""A step of which is not strange, whatever was expected."""
+
 
 class Pace:
     """
@@ -103,5 +106,10 @@ class Pace:
 
     def said(self, step_seconds: float, batch: float, context_tokens: float) -> None:
         """The engine's own word; what was seen of its streams goes before it."""
-        if not self._seen and step_seconds > 0:
-            self._plane.learn(batch, context_tokens, step_seconds, SAID)
+        if self._seen or step_seconds <= 0:
+            return
+        if self.known:
+            expected = self._plane.expect(batch, context_tokens)
+            self.accuracy.compare(expected, step_seconds)
+            step_seconds = min(step_seconds, MOST * max(expected, LEAST_SECONDS))
+        self._plane.learn(batch, context_tokens, step_seconds, SAID)

@@ -93,6 +93,22 @@ class Predicts:
         if self.reading.seen == ENOUGH:
             self.family.changed()
 
+    def has_stepped(
+        self, steps: int, read_tokens: int, seconds: float, batch: int, context_tokens: int
+    ) -> None:
+        """A stream, while the engine read so much, and made so many answers."""
+        known = self.pace.known
+        self.pace.learn(steps, read_tokens, seconds, batch, context_tokens)
+        if not known and self.pace.known:
+            self.family.changed()
+
+    def says(self, step_seconds: float, batch: int, context_tokens: int) -> None:
+        """The engine says how long its steps took lately."""
+        known = self.pace.known
+        self.pace.said(step_seconds, batch, context_tokens)
+        if not known and self.pace.known:
+            self.family.changed()
+
     def has_loaded(self, tokens: int, seconds: float) -> None:
         self.loading.learn(tokens, seconds)
         if self.loading.seen == ENOUGH:

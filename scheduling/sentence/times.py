@@ -31,7 +31,8 @@ def first_token_seconds(around: Surroundings) -> Seconds:
     def seconds(call: Call, candidate: Candidate) -> float:
         uncached = round(call.prompt_tokens * (1 - share(call, candidate)))
         unread = unread_tokens_there(candidate) + uncached
-        expected = candidate.predicts.prefill_seconds(unread)
+        squares = candidate.unread_squares + uncached * uncached
+        expected = candidate.predicts.prefill_seconds(unread, squares)
         return unread / TOKENS_PER_SECOND if expected is None else expected
 
     return seconds

@@ -29,6 +29,7 @@ from pdgate.gateway.lifecycle.reload import Reload
 from pdgate.gateway.metrics.books import SECONDS, Books, Together, registry_of
 from pdgate.gateway.metrics.health import HealthMetrics
 from pdgate.gateway.metrics.kv import KvMetrics
+from pdgate.gateway.metrics.predictions import PredictionMetrics
 from pdgate.gateway.probe import Prober
 from pdgate.gateway.security.books import KeyBooks
 from pdgate.gateway.security.door import Door
@@ -58,7 +59,15 @@ Shown = dict[str, tuple[str, frozenset[str]]]
 
 def test_the_page_has_every_metric_of_the_gateway() -> None:
     counted = Together(
-        _busy_books(), _health(), _kv(), _status(), _report(), _redis(), _keys(), _admission()
+        _busy_books(),
+        _health(),
+        _kv(),
+        _status(),
+        _report(),
+        _redis(),
+        _keys(),
+        _admission(),
+        _predictions(),
     )
 
     assert _on_page("`pdgate_", but_not="`pdgate_engine_") == _exposed(registry_of(counted))
@@ -115,6 +124,12 @@ def _admission() -> AdmissionBooks:
 
     asyncio.run(one_call())
     return AdmissionBooks(gate)
+
+
+def _predictions() -> PredictionMetrics:
+    candidate = Candidate(D)
+    candidate.predicts.prefill_accuracy.compare(1.0, 1.0)
+    return PredictionMetrics([candidate])
 
 
 def _keys() -> KeyBooks:

@@ -1,5 +1,6 @@
 """An engine's load is our account of it, and what only the engine knows beyond that."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -169,3 +170,12 @@ def test_whatever_it_says_of_its_pages_at_least_half_of_what_it_has_read_counts(
 
     assert left is not None
     assert 1 - left >= tokens / 2 / 1000
+
+
+def test_what_an_engine_says_of_its_steps_is_learnt() -> None:
+    candidate = Candidate(D0)
+    for running in (1, 11, 21) * 10:
+        status = Status(running=running, step_seconds=0.01 + 0.001 * running)
+        told(candidate, status, Account.of(candidate))
+
+    assert candidate.predicts.step_seconds(21, 0) == pytest.approx(0.031, rel=0.1)
