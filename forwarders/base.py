@@ -202,6 +202,9 @@ class Reserved(Protocol):
 
     def end(self) -> None: ...
 
+    def withdraw(self) -> None:
+        """The end, and nothing has been sent there."""
+
     def __enter__(self) -> Self: ...
 
     def __exit__(

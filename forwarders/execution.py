@@ -173,7 +173,7 @@ class Execution:
                 leg = Leg(prefill.instance, call.path, call.body)
                 await attempt.answer(leg, Role.PREFILL, prefill.has_read)
             elif decision.taken is Taken.LOCAL:
-                prefill.end()
+                prefill.withdraw()
                 with attempt.reserve(Role.DECODE, prefill.instance, reads=True) as decode:
                     leg = way.forwarder.local(call, decode.instance)
                     await attempt.answer(leg, Role.DECODE, decode.has_read)
@@ -209,7 +209,7 @@ class Execution:
                 return None
             if self.way_of(decode.instance).forwarder.decode_can_prefill:
                 return decode
-            decode.end()
+            decode.withdraw()
             cannot.add(decode.instance.id)
 
 

@@ -34,6 +34,7 @@ class Instances:
         limits: When failing calls take an instance out, and how it comes back.
         drained: Ids of those that operators want to get no more calls, known or not.
         on_out: Told the id of who has been taken out by what calls met.
+        on_lost: Told the id of whose process is gone, and its cache with it.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class Instances:
         self.limits = limits or Limits()
         self.drained: frozenset[str] = frozenset()
         self.on_out: Callable[[str], None] = _nobody_listens
+        self.on_lost: Callable[[str], None] = _nobody_listens
         self._clock = clock
         self._draw = draw or Random().random
         self._candidates: dict[str, Candidate] = {}
@@ -74,6 +76,8 @@ class Instances:
             return candidate
         elif candidate.instance.role is not record.role:
             self._roles_change = True
+        if candidate.instance.url != record.url:
+            self.on_lost(record.id)
         candidate.instance = record
         self._join(candidate)
         self._changed()
@@ -83,6 +87,7 @@ class Instances:
         candidate = self._candidates.pop(instance_id, None)
         if candidate is not None:
             self._families.remove(candidate.predicts)
+            self.on_lost(instance_id)
             self._changed()
 
     def mark_up(self, instance_id: str, models: Iterable[str]) -> None:
@@ -107,6 +112,7 @@ class Instances:
         if candidate is None or not (candidate.up or candidate.silent):
             return
         candidate.left, candidate.up, candidate.silent = True, False, False
+        self.on_lost(instance_id)
         self._out(candidate, why)
 
     def mark_silent(self, instance_id: str) -> None:

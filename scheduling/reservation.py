@@ -6,6 +6,7 @@ from typing import Self
 
 from pdgate.scheduling.candidate import Candidate
 from pdgate.scheduling.health.breaker import State
+from pdgate.scheduling.prefix.lesson import Lesson
 from pdgate.scheduling.watch import MOST_WATCHED, Watch
 
 
@@ -13,8 +14,8 @@ class Reservation:
     """An instance that counts as busy until the block, or `end`, is over."""
 
     __slots__ = (
-        "_answering", "_candidate", "_ended", "_expected", "_freed", "_squares", "_to_read", "_tokens",
-        "_trial", "_unread", "_watch", "_watches", "instance",
+        "_answering", "_candidate", "_ended", "_expected", "_freed", "_lesson", "_squares", "_to_read",
+        "_tokens", "_trial", "_unread", "_watch", "_watches", "instance",
     )  # fmt: skip
 
     def __init__(
@@ -26,6 +27,7 @@ class Reservation:
         answering: bool = False,
         watches: bool = False,
         freed: Callable[[], None] | None = None,
+        lesson: Lesson | None = None,
     ) -> None:
         """
         Args:
@@ -33,11 +35,15 @@ class Reservation:
             answering: Nobody will see its first token, so it counts as there.
             watches: Somebody wants to know of the engine's pace.
             freed: Told of the end.
+            lesson: What it has of the prompt, where somebody keeps count of that.
         """
         self.instance = candidate.instance
         self._candidate = candidate
         self._tokens = tokens
-        self._unread = tokens if reads else 0
+        self._lesson = lesson
+        self._unread = 0
+        if reads:
+            self._unread = tokens if lesson is None else tokens - lesson.cached_tokens
         self._ended = False
         self._freed = freed
         self._trial = candidate.breaker.state is State.TRIAL
@@ -66,14 +72,24 @@ class Reservation:
 
         Returns who is to be told of the pieces of a stream that begins with this, if anybody.
         """
+        self._lesson = None
         self._candidate.predicts.has_read(self._to_read, self._squares, seconds, self._expected)
         self._read()
         return self._begin()
 
     def has_loaded(self, seconds: float) -> Watch | None:
         """It took so long to take over the KV that prefill had computed; returns the same."""
+        self._lesson = None
         self._candidate.predicts.has_loaded(self._tokens, seconds)
         return self._begin()
+
+    def withdraw(self) -> None:
+        """The prompt was not sent there, or in vain: the end, and the engine has not got it."""
+        lesson = self._lesson
+        if lesson is not None:
+            self._lesson = None
+            lesson.take_back()
+        self.end()
 
     def end(self) -> None:
         if not self._ended:
@@ -116,4 +132,7 @@ class Reservation:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.end()
+        if error is None:
+            self.end()
+        else:
+            self.withdraw()

@@ -8,7 +8,7 @@
 The account falls with the block, whatever ends it, so it cannot drift.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 from pdgate.protocols.call import Call
@@ -17,10 +17,13 @@ from pdgate.protocols.instance import GENERATIONS_APART, Instance, Role
 from pdgate.scheduling.candidate import Candidate
 from pdgate.scheduling.disaggregation import Always, Decision, Rule, Taken
 from pdgate.scheduling.disaggregation.decision import ONE_TOKEN
+from pdgate.scheduling.disaggregation.rules import NOTHING_CACHED
 from pdgate.scheduling.health.cause import cause_of
 from pdgate.scheduling.instances import RETRY_AFTER_SECONDS, Instances
 from pdgate.scheduling.lineup import Lineup
 from pdgate.scheduling.policy import Policy
+from pdgate.scheduling.prefix.index import PrefixIndex
+from pdgate.scheduling.prefix.lesson import Lesson
 from pdgate.scheduling.reservation import Reservation
 
 _PREFILL_ONLY: Final = Decision(Taken.PREFILL_ONLY, ONE_TOKEN)
@@ -40,15 +43,32 @@ class Scheduler:
         decode: Policy,
         plain: Policy,
         rule: Rule | None = None,
+        prefixes: PrefixIndex | None = None,
     ) -> None:
+        """`prefixes`: kept only while a policy asks for it."""
         self._instances = instances
         self.freed: Callable[[], None] | None = None
         self.rule = rule or Always()
         self._policies = {Role.PREFILL: prefill, Role.DECODE: decode, Role.PLAIN: plain}
+        self._all_prefixes = prefixes
+        self._prefixes: PrefixIndex | None = None
+        if prefixes is not None:
+            instances.on_lost = prefixes.forget
+        self._keep_count()
 
     def use(self, role: Role, policy: Policy) -> None:
         """From the next call on."""
         self._policies[role] = policy
+        self._keep_count()
+
+    def _keep_count(self) -> None:
+        """Of who has what cached, if anybody asks for it."""
+        before = self._prefixes
+        asked = any(policy.needs_prefixes for policy in self._policies.values())
+        self._prefixes = self._all_prefixes if asked else None
+        if before is not None and not asked:
+            # What is sent from now on will not be in it.
+            before.clear()
 
     def disaggregates(self, call: Call) -> bool:
         """Whether the call's model has a pair; otherwise plain instances serve it, if any."""
@@ -64,7 +84,7 @@ class Scheduler:
         lineup = self._instances.lineup(call.model)
         decodes = _partners(lineup.up[Role.DECODE], lineup, prefill)
         reserved = self._instances.get(prefill.id) or Candidate(prefill)
-        return self.rule.decide(call, reserved, decodes)
+        return self.rule.decide(call, reserved, decodes, self._cached_for_decode(call))
 
     def reserve(
         self,
@@ -107,6 +127,9 @@ class Scheduler:
                 one = policy.choose_beside(call, candidates, peer)
         if reads is None:
             reads = role is not Role.DECODE
+        lesson = None
+        if self._prefixes is not None:
+            lesson = Lesson(self._prefixes, call, one, reads=reads)
         return Reservation(
             one,
             call.prompt_tokens,
@@ -114,7 +137,14 @@ class Scheduler:
             answering=role is Role.DECODE and not call.streams,
             watches=role is Role.DECODE and self.rule.watches,
             freed=self.freed if role is Role.PREFILL else None,
+            lesson=lesson,
         )
+
+    def _cached_for_decode(self, call: Call) -> Mapping[str, int]:
+        """Instance id -> tokens of the prompt, if decode is chosen by that."""
+        if self._prefixes is None or not self._policies[Role.DECODE].needs_prefixes:
+            return NOTHING_CACHED
+        return self._prefixes.matched(call)
 
     def handed_over(self, instance: Instance) -> None:
         candidate = self._instances.get(instance.id)

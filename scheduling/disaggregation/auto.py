@@ -17,13 +17,18 @@ Only streams tell when an answer begins and how it goes on. Other calls teach no
 decode, but are decided for alike, and count as held up: they wait for the same tokens.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar, Final
 
 from pdgate.protocols.call import Call
 from pdgate.scheduling.candidate import Candidate
 from pdgate.scheduling.disaggregation.decision import MEASURING, SOONER, Decision, Taken
-from pdgate.scheduling.disaggregation.rules import Rule, UncachedTokensAbove
+from pdgate.scheduling.disaggregation.rules import (
+    NOTHING_CACHED,
+    Rule,
+    UncachedTokensAbove,
+    uncached_tokens,
+)
 
 LOOK_EVERY: Final = 50
 
@@ -37,71 +42,72 @@ class Auto(Rule):
         self._rows = {True: (Taken.SPLIT, 0), False: (Taken.SPLIT, 0)}
         """Of short prompts and of others: what was decided last, and how often in a row."""
 
-    def decide(self, call: Call, prefill: Candidate, decodes: Sequence[Candidate]) -> Decision:
-        split, local = split_seconds(call, prefill, decodes), least_local(call, decodes)
+    def decide(
+        self,
+        call: Call,
+        prefill: Candidate,
+        decodes: Sequence[Candidate],
+        cached: Mapping[str, int] = NOTHING_CACHED,
+    ) -> Decision:
+        split = split_seconds(call, prefill, decodes)
+        local = least_local(call, decodes, cached)
+        short = uncached_tokens(call, decodes, cached) <= self._thresholds.tokens
         if split is None or local is None:
-            return self._without_knowing(call, prefill, decodes, split, local)
+            for way, known in ((Taken.SPLIT, split), (Taken.LOCAL, local)):
+                if known is None and _may_look(way, short, call, prefill, decodes):
+                    return Decision(way, MEASURING)
+            return self._thresholds.decide(call, prefill, decodes, cached)
         waits, holds_up = local
         sooner = Taken.LOCAL if waits + holds_up < split else Taken.SPLIT
-        short = self._is_short(call)
         last, times = self._rows[short]
         times = times + 1 if sooner is last else 1
         self._rows[short] = sooner, times
         if times >= LOOK_EVERY:
             other = Taken.SPLIT if sooner is Taken.LOCAL else Taken.LOCAL
-            if self._may_look(other, call, prefill, decodes):
+            if _may_look(other, short, call, prefill, decodes):
                 self._rows[short] = sooner, 0
                 return Decision(other, MEASURING, split, waits, holds_up)
         return Decision(sooner, SOONER, split, waits, holds_up)
 
-    def _without_knowing(
-        self,
-        call: Call,
-        prefill: Candidate,
-        decodes: Sequence[Candidate],
-        split: float | None,
-        local: tuple[float, float] | None,
-    ) -> Decision:
-        for other, known in ((Taken.SPLIT, split), (Taken.LOCAL, local)):
-            if known is None and self._may_look(other, call, prefill, decodes):
-                return Decision(other, MEASURING)
-        return self._thresholds.decide(call, prefill, decodes)
 
-    def _may_look(
-        self, way: Taken, call: Call, prefill: Candidate, decodes: Sequence[Candidate]
-    ) -> bool:
-        """Whether a call teaches something of this way, and disturbs nobody there."""
-        if not call.streams:
-            return False
-        if way is Taken.SPLIT:
-            return prefill.calls == 1
-        if self._is_short(call):
-            return not any(decode.unread_tokens for decode in decodes)
-        return not all(decode.calls for decode in decodes)
-
-    def _is_short(self, call: Call) -> bool:
-        return call.prompt_tokens <= self._thresholds.tokens
+def _may_look(
+    way: Taken, short: bool, call: Call, prefill: Candidate, decodes: Sequence[Candidate]
+) -> bool:
+    """Whether a call teaches something of this way, and disturbs nobody there."""
+    if not call.streams:
+        return False
+    if way is Taken.SPLIT:
+        return prefill.calls == 1
+    if short:
+        return not any(decode.unread_tokens for decode in decodes)
+    return not all(decode.calls for decode in decodes)
 
 
 def split_seconds(call: Call, prefill: Candidate, decodes: Sequence[Candidate]) -> float | None:
     """Until the first token, if prefill reads the prompt; the call waits there already."""
-    reading = prefill.predicts.prefill_seconds(prefill.unread_tokens)
+    reading = prefill.predicts.prefill_seconds(prefill.unread_tokens, prefill.unread_squares)
     loading = _least(decode.predicts.loading_seconds(call.prompt_tokens) for decode in decodes)
     return None if reading is None or loading is None else reading + loading
 
 
-def least_local(call: Call, decodes: Sequence[Candidate]) -> tuple[float, float] | None:
+def least_local(
+    call: Call, decodes: Sequence[Candidate], cached: Mapping[str, int] = NOTHING_CACHED
+) -> tuple[float, float] | None:
     """At the decode engine that costs least: until the first token, and others held up."""
-    return min(filter(None, (_local(call, decode) for decode in decodes)), key=sum, default=None)
+    costs = (
+        _local(call.prompt_tokens - cached.get(decode.instance.id, 0), decode) for decode in decodes
+    )
+    return min(filter(None, costs), key=sum, default=None)
 
 
-def _local(call: Call, decode: Candidate) -> tuple[float, float] | None:
-    waits = decode.predicts.prefill_seconds(decode.unread_tokens + call.prompt_tokens)
+def _local(to_read: int, decode: Candidate) -> tuple[float, float] | None:
+    squares = decode.unread_squares + to_read * to_read
+    waits = decode.predicts.prefill_seconds(decode.unread_tokens + to_read, squares)
     if waits is None:
         return None
     # Who is there but not answered yet comes, on the average, in the middle of it.
     held_up = decode.answering + (decode.calls - decode.answering) / 2
-    return waits, held_up * decode.predicts.longer_seconds(call.prompt_tokens)
+    return waits, held_up * decode.predicts.longer_seconds(to_read)
 
 
 def _least(expected: Iterable[float | None]) -> float | None:

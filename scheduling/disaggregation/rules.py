@@ -9,7 +9,7 @@ Source of the third and its numbers: NVIDIA Dynamo, "Conditional disaggregation"
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
@@ -25,6 +25,8 @@ from pdgate.scheduling.disaggregation.decision import (
     Taken,
 )
 
+NOTHING_CACHED: Final[Mapping[str, int]] = {}
+
 
 class Rule(ABC):
     prefill_may_answer: ClassVar[bool] = True
@@ -33,11 +35,19 @@ class Rule(ABC):
     """Whether it needs to know the pace of decode engines, which costs a little per event."""
 
     @abstractmethod
-    def decide(self, call: Call, prefill: Candidate, decodes: Sequence[Candidate]) -> Decision:
+    def decide(
+        self,
+        call: Call,
+        prefill: Candidate,
+        decodes: Sequence[Candidate],
+        cached: Mapping[str, int] = NOTHING_CACHED,
+    ) -> Decision:
         """SPLIT or LOCAL.
 
         prefill: The engine that would be taken; the call is in its account already.
         decodes: Those that could follow it, one at least.
+        cached: Instance id -> tokens of the prompt that it need not compute; only if decode is
+            chosen by that.
         """
 
 
@@ -49,14 +59,26 @@ _LONG: Final = Decision(Taken.SPLIT, LONG_PROMPT)
 
 
 class Always(Rule):
-    def decide(self, call: Call, prefill: Candidate, decodes: Sequence[Candidate]) -> Decision:
+    def decide(
+        self,
+        call: Call,
+        prefill: Candidate,
+        decodes: Sequence[Candidate],
+        cached: Mapping[str, int] = NOTHING_CACHED,
+    ) -> Decision:
         return _ALWAYS
 
 
 class Never(Rule):
     prefill_may_answer: ClassVar = False
 
-    def decide(self, call: Call, prefill: Candidate, decodes: Sequence[Candidate]) -> Decision:
+    def decide(
+        self,
+        call: Call,
+        prefill: Candidate,
+        decodes: Sequence[Candidate],
+        cached: Mapping[str, int] = NOTHING_CACHED,
+    ) -> Decision:
         return _NEVER
 
 
@@ -71,9 +93,22 @@ class UncachedTokensAbove(Rule):
     tokens: int = 1000
     max_prefill_calls: int = 2
 
-    def decide(self, call: Call, prefill: Candidate, decodes: Sequence[Candidate]) -> Decision:
-        if call.prompt_tokens <= self.tokens:
+    def decide(
+        self,
+        call: Call,
+        prefill: Candidate,
+        decodes: Sequence[Candidate],
+        cached: Mapping[str, int] = NOTHING_CACHED,
+    ) -> Decision:
+        if uncached_tokens(call, decodes, cached) <= self.tokens:
             return _SHORT
         if prefill.calls - 1 >= self.max_prefill_calls:
             return _BUSY
         return _LONG
+
+
+def uncached_tokens(call: Call, decodes: Sequence[Candidate], cached: Mapping[str, int]) -> int:
+    """Of the prompt, where most of it is cached."""
+    if not cached:
+        return call.prompt_tokens
+    return call.prompt_tokens - max(cached.get(decode.instance.id, 0) for decode in decodes)

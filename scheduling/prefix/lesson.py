@@ -1,6 +1,7 @@
 """What the index was told when a leg was reserved, until it is certain or taken back."""
 
 from pdgate.protocols.call import Call
+from pdgate.scheduling.candidate import Candidate
 from pdgate.scheduling.prefix.index import PrefixIndex
 
 
@@ -16,13 +17,14 @@ class Lesson:
 
     __slots__ = ("_call", "_index", "_instance_id", "_reads", "cached_tokens")
 
-    def __init__(self, index: PrefixIndex, call: Call, instance_id: str, *, reads: bool) -> None:
+    def __init__(self, index: PrefixIndex, call: Call, at: Candidate, *, reads: bool) -> None:
         """`reads`: it computes the prompt, instead of taking over its KV."""
         self._index = index
         self._call = call
-        self._instance_id = instance_id
+        self._instance_id = at.instance.id
         self._reads = reads
-        self.cached_tokens = index.routed(call, instance_id, reads=reads)
+        index.capacity(self._instance_id, at.beyond.kv_capacity)
+        self.cached_tokens = index.routed(call, self._instance_id, reads=reads)
 
     def take_back(self) -> None:
         """The prompt has not come to be there after all."""

@@ -1,0 +1,209 @@
+"""The scheduler tells the index what goes where, and what becomes of it."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from pdgate.protocols.call import Call
+from pdgate.protocols.errors import EngineFailed
+from pdgate.protocols.instance import Role
+from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling.disaggregation import Rule, Taken, UncachedTokensAbove
+from pdgate.scheduling.health.cause import Cause
+from pdgate.scheduling.instances import Instances
+from pdgate.scheduling.policies.round_robin import RoundRobin
+from pdgate.scheduling.policy import Policy
+from pdgate.scheduling.prefix.index import PrefixIndex
+from pdgate.scheduling.scheduler import Scheduler
+from pdgate.scheduling.status import Beyond
+from tests.support.scripted import D0, D1, P0, P1, chat, fleet
+
+TOKENS = 128
+BLOCKS = tuple(range(10, 18))
+
+
+def call_of(blocks: Sequence[int] = BLOCKS, *, stream: bool = True) -> Call:
+    tokens = len(blocks) * TOKENS
+    return msgspec.structs.replace(chat(stream=stream), prompt_tokens=tokens, blocks=blocks)
+
+
+class Named(Policy):
+    """The one that a test names, by the index."""
+
+    needs_prefixes = True
+
+    def __init__(self, instance_id: str) -> None:
+        self.instance_id = instance_id
+
+    def choose(self, call: Call, candidates: Sequence[Candidate]) -> Candidate:
+        return next(c for c in candidates if c.instance.id == self.instance_id)
+
+
+class Engines:
+    def __init__(self, rule: Rule | None = None) -> None:
+        self.index = PrefixIndex()
+        self.instances: Instances = fleet(P0, P1, D0, D1)
+        self.scheduler = Scheduler(
+            self.instances, Named("p0"), Named("d0"), RoundRobin(), rule, self.index
+        )
+
+    def known(self, call: Call | None = None) -> dict[str, int]:
+        """Blocks of the call, by who has them."""
+        matched = self.index.matched(call or call_of())
+        return {instance_id: tokens // TOKENS for instance_id, tokens in matched.items()}
+
+    def at(self, instance_id: str) -> Candidate:
+        candidate = self.instances.get(instance_id)
+        assert candidate is not None
+        return candidate
+
+    def send(self, call: Call) -> None:
+        with self.scheduler.reserve(Role.PREFILL, call) as prefill:
+            prefill.has_read(0.1)
+
+
+def test_who_is_sent_a_prompt_counts_as_having_it_at_once() -> None:
+    """And decode has it once it has taken it over."""
+    engines = Engines()
+
+    with engines.scheduler.reserve(Role.PREFILL, call_of()) as prefill:
+        assert engines.known() == {"p0": 8}
+        with engines.scheduler.reserve(Role.DECODE, call_of(), peer=prefill.instance):
+            assert engines.known() == {"p0": 8, "d0": 8}
+    assert engines.known() == {"p0": 8, "d0": 8}
+
+
+def test_only_what_is_not_cached_waits_to_be_read() -> None:
+    engines = Engines()
+    engines.send(call_of())
+    longer = call_of((*BLOCKS, 20, 21))
+
+    with engines.scheduler.reserve(Role.PREFILL, longer) as prefill:
+        assert engines.at("p0").unread_tokens == 2 * TOKENS
+        assert engines.at("p0").tokens == 10 * TOKENS
+        prefill.has_read(0.1)
+
+    assert engines.at("p0").unread_tokens == 0
+    assert engines.at("p0").read_tokens == 10 * TOKENS
+
+
+def test_a_leg_that_fails_before_the_prompt_was_read_is_not_believed() -> None:
+    engines = Engines()
+    engines.send(call_of(BLOCKS[:3]))
+
+    with pytest.raises(EngineFailed), engines.scheduler.reserve(Role.PREFILL, call_of()):
+        raise EngineFailed("it broke")
+
+    assert engines.known() == {"p0": 3}
+
+
+def test_a_leg_that_fails_afterwards_is() -> None:
+    engines = Engines()
+
+    def ask() -> None:
+        with engines.scheduler.reserve(Role.DECODE, call_of()) as decode:
+            decode.has_loaded(0.1)
+            raise EngineFailed("it broke later")
+
+    with pytest.raises(EngineFailed):
+        ask()
+
+    assert engines.known() == {"d0": 8}
+
+
+def test_an_engine_that_was_reserved_and_not_asked_has_got_nothing() -> None:
+    """As prefill, where decode is to read the prompt after all."""
+    engines = Engines()
+
+    with engines.scheduler.reserve(Role.PREFILL, call_of()) as prefill:
+        prefill.withdraw()
+        assert engines.at("p0").calls == 0
+
+    assert engines.known() == {}
+    assert engines.index.read_tokens == 0
+
+
+def gone(engines: Engines) -> None:
+    engines.instances.remove("p0")
+
+
+def refused(engines: Engines) -> None:
+    engines.instances.failed("p0", Cause.TRANSPORT)
+
+
+def moved(engines: Engines) -> None:
+    engines.instances.put(replace(engines.at("p0").instance, url="http://another-place"))
+
+
+@pytest.mark.parametrize("lose", [gone, refused, moved])
+def test_an_engine_whose_process_is_gone_has_nothing(lose: Callable[[Engines], None]) -> None:
+    engines = Engines()
+    engines.send(call_of())
+
+    lose(engines)
+
+    assert engines.known() == {}
+
+
+def test_an_engine_that_only_did_not_answer_in_time_has_it_still() -> None:
+    engines = Engines()
+    engines.send(call_of())
+
+    engines.instances.mark_silent("p0")
+
+    assert engines.known() == {"p0": 8}
+
+
+def test_no_engine_is_believed_to_hold_more_than_it_says() -> None:
+    engines = Engines()
+    engines.at("p0").beyond = Beyond(kv_capacity=5 * TOKENS)
+
+    engines.send(call_of())
+
+    assert engines.known() == {"p0": 5}
+
+
+def test_nothing_is_kept_where_no_policy_asks_for_it() -> None:
+    engines = Engines()
+    engines.send(call_of())
+    engines.scheduler.use(Role.PREFILL, RoundRobin())
+    assert engines.known() == {"p0": 8}, "decode's still asks"
+    engines.scheduler.use(Role.DECODE, RoundRobin())
+    assert engines.known() == {}
+
+    engines.send(call_of())
+    assert engines.known() == {}
+
+    engines.scheduler.use(Role.PREFILL, Named("p0"))
+    engines.send(call_of())
+    assert engines.known() == {"p0": 8}
+
+
+def taken(engines: Engines, call: Call) -> Taken:
+    with engines.scheduler.reserve(Role.PREFILL, call) as prefill:
+        decision = engines.scheduler.decide(call, prefill.instance)
+        prefill.withdraw()
+    return decision.taken
+
+
+def test_a_call_is_split_for_what_decode_has_not_cached() -> None:
+    engines = Engines(UncachedTokensAbove(3 * TOKENS))
+    assert taken(engines, call_of()) is Taken.SPLIT
+
+    with engines.scheduler.reserve(Role.DECODE, call_of(BLOCKS[:5])):
+        pass
+
+    assert taken(engines, call_of()) is Taken.LOCAL
+
+
+def test_what_decode_has_cached_does_not_count_where_decode_is_not_chosen_by_it() -> None:
+    """The call would go to another one."""
+    engines = Engines(UncachedTokensAbove(3 * TOKENS))
+    with engines.scheduler.reserve(Role.DECODE, call_of(BLOCKS[:5])):
+        pass
+
+    engines.scheduler.use(Role.DECODE, RoundRobin())
+
+    assert taken(engines, call_of()) is Taken.SPLIT
