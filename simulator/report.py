@@ -1,0 +1,65 @@
+"""The figures of several runs, as a table for people and as JSON for programs."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, Final
+
+from rich import box
+from rich.table import Table
+
+from pdgate.simulator.comparing import Case
+from pdgate.simulator.summary import Spread, Summary
+
+Cell = Callable[[Summary], str]
+
+
+def _seconds(pick: Callable[[Summary], Spread]) -> Cell:
+    def cell(one: Summary) -> str:
+        spread = pick(one)
+        return " ".join(f"{value:.2f}" for value in (spread.p50, spread.p90, spread.p99))
+
+    return cell
+
+
+def _milliseconds(pick: Callable[[Summary], Spread]) -> Cell:
+    def cell(one: Summary) -> str:
+        spread = pick(one)
+        return " ".join(f"{value * 1000:.1f}" for value in (spread.p50, spread.p90, spread.p99))
+
+    return cell
+
+
+COLUMNS: Final[Mapping[str, Cell]] = {
+    "goodput": lambda one: f"{one.goodput:.1%}",
+    "hit rate": lambda one: f"{one.hit_rate:.1%}",
+    "TTFT, s: p50 p90 p99": _seconds(lambda one: one.ttft),
+    "TPOT, ms: p50 p90 p99": _milliseconds(lambda one: one.tpot),
+    "busy: P D": lambda one: f"{one.prefill_busy:.0%} {one.decode_busy:.0%}",
+    "imbalance: P D": lambda one: f"{one.prefill_imbalance:.2f} {one.decode_imbalance:.2f}",
+    "lost": lambda one: str(sum(one.lost.values())),
+}
+
+
+def table(title: str, runs: Mapping[str, Summary]) -> Table:
+    """A row for each name."""
+    drawn = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    drawn.add_column("policy", no_wrap=True)
+    for name in COLUMNS:
+        drawn.add_column(name.replace(": ", "\n"), justify="right", no_wrap=True)
+    for name, one in runs.items():
+        drawn.add_row(name, *(cell(one) for cell in COLUMNS.values()))
+    return drawn
+
+
+def markdown(runs: Mapping[str, Summary]) -> str:
+    lines = [f"| policy | {' | '.join(COLUMNS)} |", f"|---|{'---|' * len(COLUMNS)}"]
+    for name, one in runs.items():
+        lines.append(f"| {name} | {' | '.join(cell(one) for cell in COLUMNS.values())} |")
+    return "\n".join(lines)
+
+
+def as_json(cases: Sequence[Case], figures: Sequence[Summary]) -> list[Mapping[str, Any]]:
+    return [
+        {"policy": case.policy, "scale": case.scale, **asdict(one)}
+        for case, one in zip(cases, figures, strict=True)
+    ]

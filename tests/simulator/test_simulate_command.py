@@ -1,0 +1,97 @@
+"""`pdgate simulate`, as it is typed."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from pdgate.__main__ import app
+
+FEW = ("--calls", "60", "--prefills", "2", "--decodes", "2")
+
+
+def simulate(*words: str) -> Result:
+    return CliRunner().invoke(app, ["simulate", *words])
+
+
+def test_it_compares_policies_without_any_file() -> None:
+    result = simulate(*FEW, "--compare", "round_robin,least_loaded+random_two")
+
+    assert result.exit_code == 0, result.output
+    assert "60 calls" in result.stdout
+    for name in ("round_robin", "least_loaded+random_two"):
+        assert name in result.stdout
+
+
+def test_figures_can_be_read_by_programs() -> None:
+    result = simulate(*FEW, "--policy", "round_robin", "--scale", "1,2", "--json")
+
+    figures = json.loads(result.stdout)
+    assert [(one["policy"], one["scale"]) for one in figures] == [
+        ("round_robin", 1.0),
+        ("round_robin", 2.0),
+    ]
+    assert figures[0]["calls"] == 60
+    assert 0 < figures[0]["ttft"]["p50"] <= figures[0]["ttft"]["p99"]
+
+
+def test_the_same_seed_prints_the_same() -> None:
+    one, again, other = (
+        simulate(*FEW, "--policy", "random_two", "--json", "--seed", seed).stdout
+        for seed in ("3", "3", "4")
+    )
+
+    assert one == again != other
+
+
+def test_speeds_come_from_a_file(tmp_path: Path) -> None:
+    slow = tmp_path / "slow.toml"
+    figures = {
+        "overhead_seconds": 0.1, "weights_seconds": 0, "prompt_token_seconds": 0.001,
+        "call_seconds": 0, "context_token_seconds": 0, "pair_seconds": 0, "step_tokens": 8192,
+        "calls": 8, "kv_tokens": 200000, "kv_bytes_per_token": 1,
+        "link_bytes_per_second": 1e9, "link_seconds": 0,
+    }  # fmt: skip
+    slow.write_text("".join(f"{name} = {value}\n" for name, value in figures.items()))
+
+    found = json.loads(simulate(*FEW, "--engine", str(slow), "--json").stdout)
+
+    assert found[0]["tpot"]["p50"] == pytest.approx(0.1, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--trace", "nowhere.jsonl"], "there is no trace nowhere.jsonl"),
+        (["--policy", "least_lo"], "no policy is called 'least_lo'"),
+        (["--compare", "round_robin,"], "no policy is called ''"),
+        (["--compare", "round_robin", "--decode-policy", "slo"], "--compare names the policies"),
+        (["--scale", "1,x"], "--scale needs numbers"),
+        (["--scale", "0"], "--scale needs numbers above 0"),
+        (["--engine", "9b"], "neither one of 8b, 70b nor a file"),
+        (["--engine-speed", "0"], "--engine-speed must be above 0"),
+        (["--kill", "p0"], "--kill needs something like p0@600-900"),
+        (["--kill", "p0@9-3"], "it ends before it begins"),
+        (["--kill", "d8@9"], "there is no engine d8"),
+        (["--ttft-target", "0"], "targets must be above 0"),
+        (["--ttft-target", "nan"], "targets must be above 0"),
+    ],
+)
+def test_a_bad_flag_is_one_sentence(words: list[str], sentence: str) -> None:
+    result = simulate(*words)
+
+    assert result.exit_code == 2
+    assert sentence in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    assert result.stdout == ""
+
+
+def test_a_broken_line_is_named(tmp_path: Path) -> None:
+    trace = tmp_path / "t.jsonl"
+    trace.write_text('{"timestamp": 0, "input_length": 5, "output_length": 5}\n')
+
+    result = simulate("--trace", str(trace))
+
+    assert result.exit_code == 2
+    assert "t.jsonl, line 1: Object missing required field `hash_ids`" in result.stderr

@@ -1,0 +1,167 @@
+"""Whole simulations: the real scheduler over simulated engines."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from pdgate.protocols.call import Call
+from pdgate.scheduling.admission import Limits
+from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling.disaggregation import Never
+from pdgate.scheduling.policy import Policy
+from pdgate.scheduling.surroundings import Surroundings
+from pdgate.simulator.fleet import Outage
+from pdgate.simulator.hardware import PRESETS
+from pdgate.simulator.outcome import Outcome
+from pdgate.simulator.summary import summary
+from pdgate.simulator.synthetic import conversations
+from pdgate.simulator.trace import Ask
+from pdgate.simulator.world import Plan, Ran, run
+
+ASKS = conversations(120, 3.0, Random(5))
+PLAN = Plan(prefills=2, decodes=2)
+
+
+def shape(ran: Ran) -> Sequence[tuple[str, str, float | None, float | None]]:
+    return [(o.prefill, o.decode, o.first, o.ended) for o in ran.outcomes]
+
+
+@pytest.mark.parametrize("policy", ["least_loaded", "random_two"])
+def test_the_same_seed_gives_the_same_result(policy: str) -> None:
+    plan = replace(PLAN, prefill_policy=policy, decode_policy=policy)
+
+    one, again, other = (shape(run(replace(plan, seed=seed), ASKS)) for seed in (1, 1, 2))
+
+    assert one == again
+    assert one != other
+
+
+def test_every_call_is_answered_and_all_accounts_are_empty_in_the_end() -> None:
+    done = 0
+
+    def progress(calls: int) -> None:
+        nonlocal done
+        done += calls
+
+    ran = run(PLAN, ASKS, progress=progress)
+
+    assert done == len(ASKS)
+    assert {outcome.why for outcome in ran.outcomes} == {""}
+    for o in ran.outcomes:
+        times = (o.ask.at, o.began, o.prefilled, o.first, o.ended)
+        known = [time for time in times if time is not None]
+        assert len(known) == 5
+        assert known == sorted(known)
+
+
+def test_a_call_alone_takes_what_its_hardware_says() -> None:
+    hardware, ask = PRESETS["8b"], Ask(0.0, 8000, 101, ())
+    ran = run(Plan(prefills=1, decodes=1), [ask])
+
+    (outcome,) = ran.outcomes
+    reading = hardware.step_seconds(0, 0, 8000, 8000 * 4000)
+    moving = hardware.transfer_seconds(8000)
+    step = hardware.step_seconds(1, 8000)
+    assert outcome.ttft == pytest.approx(reading + moving + step)
+    assert outcome.tpot == pytest.approx(hardware.step_seconds(1, 8050), rel=0.001)
+
+
+class Watching(Policy):
+    """Takes the first, and remembers what was in flight there."""
+
+    def __init__(self, seen: list[int]) -> None:
+        self._seen = seen
+
+    def choose(self, call: Call, candidates: Sequence[Candidate]) -> Candidate:
+        self._seen.append(candidates[0].calls)
+        return candidates[0]
+
+
+def test_policies_see_the_real_accounts() -> None:
+    seen: dict[str, list[int]] = {}
+
+    def watching(name: str, around: Surroundings) -> Policy:
+        return Watching(seen.setdefault(around.role, []))
+
+    asks = [Ask(0.0, 1000, 2, ()), Ask(0.0, 1000, 2, ()), Ask(100.0, 1000, 2, ())]
+    run(PLAN, asks, policy=watching)
+
+    assert seen["prefill"] == seen["decode"] == [0, 1, 0]
+
+
+def test_staged_calls_find_decode_when_prefill_has_answered() -> None:
+    seen: dict[str, list[int]] = {}
+
+    def watching(name: str, around: Surroundings) -> Policy:
+        return Watching(seen.setdefault(around.role, []))
+
+    # The second is asked while the first is read, and the first's answer is over before that.
+    asks = [Ask(0.0, 100, 2, ()), Ask(0.0, 8000, 2, ())]
+    run(replace(PLAN, prefills=2, staged=True), asks, policy=watching)
+
+    assert seen["decode"] == [0, 0]
+
+
+def test_what_decode_reads_itself_never_sees_prefill() -> None:
+    ran = run(replace(PLAN, rule=Never), ASKS)
+
+    assert summary(ran).local == len(ASKS)
+    assert ran.moved_tokens == 0
+    assert summary(ran).prefill_busy == 0
+
+
+def test_limits_let_no_more_than_that_begin() -> None:
+    asks = [Ask(0.0, 1000, 50, ()) for _ in range(6)]
+    ran = run(replace(PLAN, limits=Limits(decode_concurrency=1)), asks)
+
+    began = sorted(outcome.began for outcome in ran.outcomes if outcome.began is not None)
+    ended = sorted(outcome.ended for outcome in ran.outcomes if outcome.ended is not None)
+    assert began[2:] == ended[:4]
+
+
+def test_who_cannot_be_served_in_time_is_turned_away() -> None:
+    asks = [Ask(0.0, 1000, 50, ()) for _ in range(6)]
+    ran = run(replace(PLAN, limits=Limits(decode_concurrency=1, waiting=1)), asks)
+
+    assert Counter(o.why for o in ran.outcomes) == {"": 3, "turned away": 3}
+
+
+def at_engine(outcomes: Sequence[Outcome], name: str, since: float, until: float) -> int:
+    return sum(
+        name in (o.prefill, o.decode) and o.began is not None and since < o.began < until
+        for o in outcomes
+    )
+
+
+def test_an_engine_that_dies_gets_no_calls_until_it_is_back() -> None:
+    asks = conversations(300, 3.0, Random(6))
+    ran = run(replace(PLAN, outages=(Outage("p0", 20, 50),)), asks)
+
+    assert at_engine(ran.outcomes, "p0", 21, 50) == 0
+    assert at_engine(ran.outcomes, "p0", 53, 1000) > 10
+    assert {o.why for o in ran.outcomes} == {""}
+    assert summary(ran).retried > 0
+
+
+def test_answers_that_have_begun_are_lost_with_their_engine() -> None:
+    asks = [Ask(0.0, 1000, 1000, ()), Ask(0.0, 60_000, 5, ())]
+    ran = run(replace(PLAN, decodes=1, outages=(Outage("d0", 1, 2),)), asks)
+
+    lost, tried_again = ran.outcomes
+    assert lost.why == "broke off"
+    assert tried_again.why == ""
+
+
+def test_without_engines_calls_fail_and_nothing_hangs() -> None:
+    ran = run(replace(PLAN, prefills=1, outages=(Outage("p0", 0.0),)), ASKS)
+
+    assert {o.why for o in ran.outcomes} == {"no engine"}
+
+
+def test_a_call_longer_than_memory_is_refused() -> None:
+    ran = run(PLAN, [Ask(0.0, 400_000, 5, ()), Ask(0.0, 10, 5, ())])
+
+    assert [o.why for o in ran.outcomes] == ["longer than an engine's memory", ""]
