@@ -29,7 +29,7 @@ from pdgate.cluster.kubernetes_fleet import Fleet
 from pdgate.cluster.kubernetes_http import KubernetesHttp
 from pdgate.cluster.kubernetes_wire import Bookmark, Deleted, Interrupted, KubernetesError, Written
 
-FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.2, 10.0
+LONGEST_WAIT_SECONDS = 10.0
 LONGEST_ASKED_WAIT_SECONDS = 30.0
 
 
@@ -41,12 +41,14 @@ class Timing:
         watch_seconds: How long a watch is to last.
         resync_seconds: After how long everything is read anew, when a watch ends.
         request_seconds: How long a request may take.
+        first_wait_seconds: Before the next attempt, twice as long before each that follows.
     """
 
     beat_seconds: float = 5.0
     watch_seconds: int = 240
     resync_seconds: float = 600.0
     request_seconds: float = 5.0
+    first_wait_seconds: float = 0.2
 
 
 class Follower:
@@ -59,7 +61,7 @@ class Follower:
         self._version: str | None = None
         self._read_at = 0.0
         self._is_lost = False
-        self._wait_seconds = FIRST_WAIT_SECONDS
+        self._wait_seconds = self._timing.first_wait_seconds
 
     async def run(self) -> None:
         while True:
@@ -106,7 +108,7 @@ class Follower:
             await asyncio.sleep(self._timing.beat_seconds)
             await http.is_well()
             # It has gone well for a while, however little is said.
-            self._wait_seconds = FIRST_WAIT_SECONDS
+            self._wait_seconds = self._timing.first_wait_seconds
 
     async def _watch(self, http: KubernetesHttp, version: str) -> None:
         """Returns when the server ends it. Raises Interrupted, KubernetesError."""
@@ -114,7 +116,7 @@ class Follower:
         async with http.watch(version, seconds) as lines:
             async for text in lines:
                 self._tell_line(text)
-                self._wait_seconds = FIRST_WAIT_SECONDS
+                self._wait_seconds = self._timing.first_wait_seconds
 
     def _tell_line(self, text: bytes) -> None:
         said = wire.line(text)

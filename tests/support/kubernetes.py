@@ -14,6 +14,7 @@ documentation show ("Kubernetes API Concepts"; staging/src/k8s.io/endpointslice/
 what the controller writes); test_kubernetes_support.py holds the slices against its schema.
 """
 
+import asyncio
 import json
 import ssl
 import threading
@@ -30,6 +31,7 @@ from tests.support.ports import LOOPBACK
 
 Json = dict[str, Any]
 NAMESPACE = "llm"
+PATIENCE_SECONDS = 15
 KIND = "/apis/discovery.k8s.io/v1/namespaces/{}/endpointslices"
 
 
@@ -258,24 +260,27 @@ class ApiServer:
             self.is_frozen = is_frozen
             self.changed.notify_all()
 
-    def note(self, asked: Asked) -> None:
+    def note(self, asked: Asked) -> tuple[int, int]:
+        """How much had been said by then, and how often watches had been ended."""
         with self.changed:
             self.asked.append(asked)
             self.changed.notify_all()
+            return len(self.raw), self.generation
 
-    def wait_for(self, wanted: Callable[[Asked], bool], times: int = 1) -> list[Asked]:
-        """Until so many such requests have come, which are those."""
-        with self.changed:
+    async def heard(self, wanted: Callable[[Asked], bool], times: int = 1) -> list[Asked]:
+        """When so many such requests have come, which are those."""
 
-            def found() -> list[Asked]:
-                return [each for each in self.asked if wanted(each)]
+        def found() -> list[Asked]:
+            return [each for each in self.asked if wanted(each)]
 
-            assert self.changed.wait_for(lambda: len(found()) >= times, timeout=15), self.asked
-            return found()
+        def wait() -> None:
+            with self.changed:
+                self.changed.wait_for(lambda: len(found()) >= times, timeout=PATIENCE_SECONDS)
 
-    def forget_asked(self) -> None:
-        with self.changed:
-            self.asked.clear()
+        # While the loop goes on, which those who ask need.
+        await asyncio.to_thread(wait)
+        assert len(found()) >= times, self.asked
+        return found()
 
 
 class _Listening(ThreadingHTTPServer):
@@ -285,9 +290,11 @@ class _Listening(ThreadingHTTPServer):
     def finish_request(self, request: Any, client_address: Any) -> None:
         # In the connection's thread, so that a slow handshake holds up nobody else.
         with suppress(OSError):
-            if self.tls is not None:
-                request = self.tls.wrap_socket(request, server_side=True)
-            super().finish_request(request, client_address)
+            if self.tls is None:
+                super().finish_request(request, client_address)
+                return
+            with self.tls.wrap_socket(request, server_side=True) as secured:
+                super().finish_request(secured, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -308,14 +315,14 @@ class _Handler(BaseHTTPRequestHandler):
             # A connection that stood when it was stopped.
             self.close_connection = True
             return
-        api.note(asked)
+        since = api.note(asked)
         with api.changed:
             api.changed.wait_for(lambda: not api.is_frozen)
             answer = api.answer(asked) or self._refusal(asked)
         if answer is not None:
             self._send(answer)
         elif asked.is_watch:
-            self._watch(asked)
+            self._watch(asked, *since)
         else:
             self._list(asked)
 
@@ -348,7 +355,7 @@ class _Handler(BaseHTTPRequestHandler):
         kind = {"kind": "EndpointSliceList", "apiVersion": "discovery.k8s.io/v1"}
         self._send(_answer(200, {**kind, "metadata": metadata, "items": found}))
 
-    def _watch(self, asked: Asked) -> None:
+    def _watch(self, asked: Asked, raw: int, generation: int) -> None:
         api, selector = self.api, asked.query.get("labelSelector", "")
         deadline = time.monotonic() + int(asked.query["timeoutSeconds"])
         at = int(asked.query["resourceVersion"])
@@ -357,7 +364,6 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("transfer-encoding", "chunked")
         self.end_headers()
         with api.changed:
-            raw, generation = len(api.raw), api.generation
             if at < api.forgotten:
                 message = f"too old resource version: {at} ({api.forgotten})"
                 gone = {"type": "ERROR", "object": status(410, "Expired", message)}

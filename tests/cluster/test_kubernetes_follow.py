@@ -1,0 +1,337 @@
+"""What a watch survives, and what it takes for the directory to be lost."""
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pdgate.cluster.directory import Joined, Left, Listed, Lost, Refused
+from pdgate.cluster.kubernetes import Kubernetes
+from pdgate.cluster.kubernetes_follow import Timing
+from pdgate.cluster.kubernetes_http import KubernetesHttp, lines
+from pdgate.cluster.kubernetes_wire import Interrupted, KubernetesError
+from tests.cluster.kubernetes_services import QUICK, access, service, slice_name
+from tests.cluster.watching import D, P, following
+from tests.support.certificates import Authority
+from tests.support.kubernetes import Answer, ApiServer, Asked, api_server, status
+
+TOKENS = [f"eyJhbGciOiJSUzI1NiJ9.{number}.signature" for number in range(2)]
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    with api_server() as server:
+        yield server
+
+
+def directory(server: ApiServer, timing: Timing = QUICK) -> Kubernetes:
+    return Kubernetes(access(server), timing)
+
+
+def is_list(asked: Asked) -> bool:
+    return not asked.is_watch and not asked.is_beat
+
+
+def is_watch(asked: Asked) -> bool:
+    return asked.is_watch
+
+
+async def test_a_watch_asks_for_the_labelled_slices_after_the_list(server: ApiServer) -> None:
+    server.put(service(P))
+    async with following(directory(server)) as told:
+        await told.next()
+        (asked,) = await server.heard(is_watch)
+
+    assert asked.query == {
+        "labelSelector": "pdgate.dev/role",
+        "watch": "1",
+        "allowWatchBookmarks": "true",
+        "resourceVersion": str(server.version),
+        "timeoutSeconds": "240",
+    }
+
+
+async def test_services_without_the_label_are_nobody(server: ApiServer) -> None:
+    server.put(service(P))
+    bare = service(P)
+    del bare["metadata"]["labels"]["pdgate.dev/role"]
+    async with following(directory(server)) as told:
+        assert await told.next() == Listed({P.key: P})
+
+        server.put(bare)
+
+        assert await told.next() == Left(P.key)
+
+
+async def test_who_becomes_unready_is_told_at_once(server: ApiServer) -> None:
+    server.put(service(P))
+    async with following(directory(server)) as told:
+        await told.next()
+        server.put(service(replace(P, state="unready")))
+
+        joined = await told.first(Joined)
+
+        assert not joined.member.takes_calls
+
+
+async def test_a_watch_that_the_server_ends_goes_on_at_the_bookmark(server: ApiServer) -> None:
+    """The server may have forgotten the version of what we asked for last."""
+    async with following(directory(server)) as told:
+        await told.next()
+        await server.heard(is_watch)
+        server.bookmark()
+        server.put(service(P))
+        await told.first(Joined)
+        server.bookmark()
+        at = server.version
+        server.end_watches()
+        first, again = await server.heard(is_watch, times=2)
+        server.put(service(D))
+
+        assert await told.next() == Joined(D.key, D)
+    assert (first.query["resourceVersion"], again.query["resourceVersion"]) == ("100", str(at))
+    assert len(await server.heard(is_list)) == 1
+
+
+async def test_once_in_a_while_everything_is_read_anew(server: ApiServer) -> None:
+    server.put(service(P))
+    async with following(directory(server, replace(QUICK, resync_seconds=0.0))) as told:
+        await told.next()
+        await server.heard(is_watch)
+        server.end_watches()
+
+        assert await told.next() == Listed({P.key: P})
+
+
+async def test_a_watch_that_breaks_off_is_no_loss(server: ApiServer) -> None:
+    """Somebody is there; what happened meanwhile is in the list."""
+    server.put(service(P))
+    async with following(directory(server)) as told:
+        await told.next()
+        await server.heard(is_watch)
+        server.cut()
+
+        assert await told.next() == Listed({P.key: P})
+        await server.heard(is_watch, times=2)
+        server.put(service(D))
+        assert await told.next() == Joined(D.key, D)
+
+
+async def test_half_an_event_is_no_event(server: ApiServer) -> None:
+    async with following(directory(server)) as told:
+        await told.next()
+        await server.heard(is_watch)
+        whole = json.dumps({"type": "ADDED", "object": service(P)}).encode() + b"\n"
+        server.say(whole[:200])
+        server.cut()
+
+        assert await told.next() == Listed({})
+
+
+async def test_what_is_forgotten_is_read_anew(server: ApiServer) -> None:
+    async with following(directory(server)) as told:
+        await told.next()
+        await server.heard(is_watch)
+        with server.changed:
+            # In one moment to those who watch: it ended, and much has happened.
+            server.end_watches()
+            server.put(service(P))
+            server.compact()
+
+        assert await told.first(Listed) == Listed({P.key: P})
+
+
+async def test_410_may_also_be_the_answer_itself(server: ApiServer) -> None:
+    """As older servers have it."""
+    gone = Answer(410, json.dumps(status(410, "Expired", "too old")).encode())
+    refusals = iter([gone])
+    server.answer = lambda asked: next(refusals, None) if asked.is_watch else None
+    async with following(directory(server)) as told:
+        assert [await told.next(), await told.next()] == [Listed({})] * 2
+
+
+async def test_a_server_that_is_away_is_lost_once(server: ApiServer) -> None:
+    server.put(service(P))
+    async with following(directory(server)) as told:
+        await told.next()
+        await server.heard(is_watch)
+        server.stop()
+        lost = await told.next()
+        assert isinstance(lost, Lost)
+        assert server.url in lost.why
+        server.start()
+        server.put(service(D))
+
+        listed = await told.next()
+        assert listed == Listed({P.key: P}) or listed == Listed({P.key: P, D.key: D})
+
+
+async def test_who_comes_before_the_server_is_told_when_it_starts(server: ApiServer) -> None:
+    server.stop()
+    async with following(directory(server)) as told:
+        assert isinstance(await told.next(), Lost)
+        server.start()
+
+        assert await told.next() == Listed({})
+
+
+async def test_an_older_state_of_the_cluster_is_read_anew(server: ApiServer) -> None:
+    """A watch from the version that we knew would say nothing for a long time."""
+    server.put(service(P))
+    async with following(directory(server)) as told:
+        await told.next()
+        await server.heard(is_watch)
+        server.stop()
+        await told.first(Lost)
+        server.restore(version=50)
+        server.start()
+        assert await told.next() == Listed({})
+
+        await server.heard(is_watch, times=2)
+        server.put(service(D))
+        assert await told.next() == Joined(D.key, D)
+
+
+async def test_a_server_that_hangs_is_lost_though_its_connections_stay(server: ApiServer) -> None:
+    timing = replace(QUICK, request_seconds=0.3)
+    async with following(directory(server, timing)) as told:
+        await told.first(Listed)
+        server.freeze()
+        await told.first(Lost)
+        server.thaw()
+
+        assert await told.first(Listed) == Listed({})
+
+
+async def test_an_event_that_is_nonsense_harms_nobody(server: ApiServer) -> None:
+    server.put(service(P))
+    async with following(directory(server)) as told:
+        await told.next()
+        await server.heard(is_watch)
+        server.say(b'{"type": "ADDED", "object": 7}\n')
+
+        assert await told.next() == Listed({P.key: P})
+
+
+async def test_a_slice_that_is_nonsense_is_refused_alone(server: ApiServer) -> None:
+    odd = service(P)
+    odd["endpoints"] = [7]
+    server.put(odd)
+    server.put(service(D))
+    async with following(directory(server)) as told:
+        name = f"llm/{slice_name(P.key)}"
+        why = "'endpoints' is no list of JSON objects"
+        assert await told.next() == Listed({D.key: D}, {name: why})
+        await server.heard(is_watch)
+        server.put(service(P))
+        assert [await told.next(), await told.next()] == [Joined(P.key, P), Left(name)]
+
+        server.put(odd)
+
+        assert [await told.next(), await told.next()] == [Refused(name, why), Left(P.key)]
+
+
+async def test_a_token_that_was_replaced_is_used(server: ApiServer, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text(TOKENS[0])
+    server.token = TOKENS[0]
+    async with following(Kubernetes(access(server, token_file=str(token)), QUICK)) as told:
+        assert await told.next() == Listed({})
+        server.token = TOKENS[1]
+        lost = await told.first(Lost)
+        assert "401 Unauthorized" in lost.why
+        assert TOKENS[0] not in lost.why
+        token.write_text(TOKENS[1])
+
+        assert await told.first(Listed) == Listed({})
+
+
+async def test_a_token_that_is_gone_is_a_loss_and_no_failure(
+    server: ApiServer, tmp_path: Path
+) -> None:
+    token = tmp_path / "token"
+    async with following(Kubernetes(access(server, token_file=str(token)), QUICK)) as told:
+        lost = await told.first(Lost)
+        assert "cannot read" in lost.why
+        token.write_text(TOKENS[0])
+
+        assert await told.first(Listed) == Listed({})
+
+
+async def test_what_the_account_may_not_do_is_said(server: ApiServer) -> None:
+    message = 'endpointslices.discovery.k8s.io is forbidden: User "x" cannot list resource'
+    no = Answer(403, json.dumps(status(403, "Forbidden", message)).encode())
+    server.answer = lambda _: no
+    async with following(directory(server)) as told:
+        lost = await told.first(Lost)
+
+    assert lost.why == f"{server.url}: 403 {message}"
+
+
+async def test_a_server_may_ask_to_be_left_alone(server: ApiServer) -> None:
+    busy = Answer(429, b"Too many requests, please try again later.\n", {"retry-after": "7"})
+    server.answer = lambda _: busy
+    async with KubernetesHttp(access(server)) as http:
+        with pytest.raises(KubernetesError, match="429") as error:
+            await http.contents()
+
+    assert error.value.wait_seconds == 7
+
+
+async def test_the_server_must_be_the_right_one(tmp_path: Path) -> None:
+    ours, theirs = Authority(tmp_path), Authority(tmp_path, "theirs")
+    with api_server(ours.signs("localhost", "IP:127.0.0.1")) as server:
+        server.put(service(P))
+        async with following(Kubernetes(access(server, ca_file=ours.cert), QUICK)) as told:
+            assert await told.next() == Listed({P.key: P})
+            await server.heard(is_watch)
+            server.delete(slice_name(P.key))
+            assert await told.next() == Left(P.key)
+        async with following(Kubernetes(access(server, ca_file=theirs.cert), QUICK)) as told:
+            lost = await told.first(Lost)
+
+    assert "CERTIFICATE_VERIFY_FAILED" in lost.why
+
+
+async def test_certificates_that_are_gone_are_a_loss_and_no_failure(
+    server: ApiServer, tmp_path: Path
+) -> None:
+    nowhere = str(tmp_path / "ca.crt")
+    async with following(Kubernetes(access(server, ca_file=nowhere), QUICK)) as told:
+        lost = await told.first(Lost)
+
+    assert nowhere in lost.why
+
+
+texts = st.lists(st.binary(min_size=1, max_size=9).map(lambda text: text.replace(b"\n", b"-")))
+
+
+@settings(max_examples=50)
+@given(texts, st.lists(st.integers(0, 60)))
+async def test_lines_do_not_depend_on_the_borders_of_pieces(
+    texts: list[bytes], cuts: list[int]
+) -> None:
+    whole = b"".join(text + b"\n" for text in texts)
+    borders = sorted({0, len(whole), *(cut for cut in cuts if cut < len(whole))})
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for start, end in pairwise(borders):
+            yield whole[start:end]
+
+    assert [line async for line in lines(pieces())] == texts
+
+
+async def test_a_line_without_an_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pdgate.cluster.kubernetes_http.LONGEST_LINE", 100)
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for _ in range(3):
+            yield b"x" * 50
+
+    with pytest.raises(Interrupted, match="more than 100 bytes"):
+        _ = [line async for line in lines(pieces())]
