@@ -103,6 +103,12 @@ def engine(
     ] = "",
     rack: Annotated[str, typer.Option(help="Where it is, for near pairs.")] = "",
     zone: Annotated[str, typer.Option(help="And where that is.")] = "",
+    kv_events_port: Annotated[
+        int | None, typer.Option(help="Publish KV events there, on --kv-host; 0 takes a free one.")
+    ] = None,
+    kv_events_replay_port: Annotated[
+        int, typer.Option(help="Repeat missed KV events there; 0 takes a free one.")
+    ] = 0,
     shutdown_timeout: Annotated[
         float, typer.Option(help="Seconds that answers under way get at the end.")
     ] = 5.0,
@@ -154,6 +160,8 @@ def engine(
             admin_token_file=admin_token_file,
             advertise_host=advertise_host,
             place=Place(on_host, rack, zone),
+            kv_events_port=kv_events_port,
+            kv_events_replay_port=kv_events_replay_port,
             goodbye_seconds=shutdown_timeout,
             log_level=log_level,
             threads=threads,

@@ -166,6 +166,7 @@ class EngineCore:
         self._work.end_leases()
         begun = time.monotonic()
         done = self._work.step()
+        self._work.tell()
         if least := self._pace.least_seconds(done.prompts, done.decodes, done.read):
             self._linger(begun + least)
         if outputs := self._work.take_outputs():

@@ -236,11 +236,14 @@ class Scheduler:
 
     def _filled(self, job: Job, tokens: int) -> None:
         """The first `tokens` tokens have their KV; blocks that became full can be shared."""
-        before, after = (count // self._pool.block_tokens for count in (job.computed, tokens))
+        size, hashes = self._pool.block_tokens, job.hashes
+        before, after = (count // size for count in (job.computed, tokens))
         job.computed = tokens
-        prefix.extend(job.hashes, job.tokens, self._pool.block_tokens, after)
+        prefix.extend(hashes, job.tokens, size, after)
         for index in range(before, after):
-            self._pool.publish(job.blocks[index], job.hashes[index])
+            follows = hashes[index - 1] if index else None
+            held = job.tokens[index * size : (index + 1) * size]
+            self._pool.publish(job.blocks[index], hashes[index], follows, held)
 
     def _preempt(self, job: Job) -> None:
         self.preemptions += 1

@@ -27,6 +27,8 @@ from pdgate.engine.api import roles as role_routes
 from pdgate.engine.api.service import Service
 from pdgate.engine.connector import Connector
 from pdgate.engine.core import EngineCore
+from pdgate.engine.kv_events.journal import Journal
+from pdgate.engine.kv_events.serving import journal_of, publishing
 from pdgate.engine.layout import Layout
 from pdgate.engine.leaving import settle_kv
 from pdgate.engine.listening import listen
@@ -62,7 +64,13 @@ def run(settings: Settings) -> None:
 
 async def _serve(settings: Settings, model: LoadedModel, listening: socket.socket) -> None:
     mailroom = Mailroom(asyncio.get_running_loop())
-    with _core(settings, model, mailroom, listening.getsockname()[1]) as (core, connector):
+    api_port = listening.getsockname()[1]
+    with (
+        publishing(settings) as publisher,
+        _core(
+            settings, model, mailroom, api_port, journal_of(publisher, settings.block_tokens)
+        ) as (core, connector),
+    ):
         names = settings.served_names or (model.root,)
         metrics = EngineMetrics(core, connector, names[0])
         service = Service(core, mailroom, metrics, names, settings.default_max_tokens)
@@ -74,6 +82,11 @@ async def _serve(settings: Settings, model: LoadedModel, listening: socket.socke
         admin = []
         if settings.admin_token_file:
             admin.append(role_routes.routes(roles, secret.token(settings.admin_token_file)))
+        if publisher is not None:
+            # As below: an engine alone needs no ZeroMQ.
+            from pdgate.engine.kv_events.routes import routes as event_routes
+
+            admin.append(event_routes(publisher))
         config = uvicorn.Config(
             app.build(service, *admin),
             log_level=settings.log_level,
@@ -81,7 +94,7 @@ async def _serve(settings: Settings, model: LoadedModel, listening: socket.socke
             timeout_graceful_shutdown=math.ceil(settings.goodbye_seconds + LAST_WRITE_SECONDS),
         )
         ready = _ready_line(settings, listening, connector)
-        listed = announcement(settings, listening.getsockname()[1], connector, names, roles)
+        listed = announcement(settings, api_port, connector, names, roles)
         await _Server(config, ready, core, connector, settings, listed).serve([listening])
 
 
@@ -130,7 +143,11 @@ class _Server(uvicorn.Server):
 
 @contextlib.contextmanager
 def _core(
-    settings: Settings, model: LoadedModel, mailroom: Mailroom, api_port: int
+    settings: Settings,
+    model: LoadedModel,
+    mailroom: Mailroom,
+    api_port: int,
+    journal: Journal | None,
 ) -> Iterator[tuple[EngineCore, Connector | None]]:
     """A running core, with its connector if a protocol is spoken."""
     config = model.config
@@ -158,6 +175,7 @@ def _core(
                 Limits(settings.max_seqs, settings.max_step_tokens),
                 settings.reuse_prefixes,
                 settings.on_failed_load,
+                journal,
             ),
             Pace(
                 settings.min_prefill_ms / 1000,

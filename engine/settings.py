@@ -51,6 +51,9 @@ class Settings:
         admin_token_file: Holds the token that opens /admin/role; empty for no such route.
         advertise_host: What others dial, where `host` is a wildcard or a name of ours only.
         place: Of this engine, for policies that prefer near pairs; the host may be left empty.
+        kv_events_port: Where it publishes what becomes of its cached blocks, on `kv_host`; 0 takes
+            a free one, None publishes nothing.
+        kv_events_replay_port: Where it repeats what was missed.
         goodbye_seconds: What answers under way get when the process is asked to end.
         threads: Of the linear algebra library.
     """
@@ -92,6 +95,8 @@ class Settings:
     admin_token_file: str = ""
     advertise_host: str = ""
     place: Place = NOWHERE
+    kv_events_port: int | None = None
+    kv_events_replay_port: int = 0
     goodbye_seconds: float = 5.0
     log_level: str = "info"
     threads: int = 1

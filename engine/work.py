@@ -18,6 +18,7 @@ from pdgate.engine.cache.prefix import BlockPool
 from pdgate.engine.connector import Keep, Load
 from pdgate.engine.hooks import HookFailed, Hooks
 from pdgate.engine.job import Chunk, Job, State
+from pdgate.engine.kv_events.journal import Journal
 from pdgate.engine.layout import Layout
 from pdgate.engine.leases import Lease
 from pdgate.engine.live import (
@@ -46,6 +47,7 @@ class Options:
     limits: Limits = field(default_factory=Limits)
     reuse_prefixes: bool = True
     on_failed_load: Literal["fail", "recompute"] = "fail"
+    journal: Journal | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,9 @@ class Work:
         self._options = options
         self._faults = faults
         self._now = now
-        self._pool = BlockPool(layout.blocks, layout.block_tokens, options.reuse_prefixes)
+        self._pool = BlockPool(
+            layout.blocks, layout.block_tokens, options.reuse_prefixes, options.journal
+        )
         self._scheduler = Scheduler(options.limits, self._pool)
         self._live: dict[str, Live] = {}
         self._outliving = Outliving()
@@ -227,6 +231,11 @@ class Work:
         self.stats.steps += 1
         self.stats.stepping_seconds += self._now() - begun
         return done
+
+    def tell(self) -> None:
+        """What became of cached blocks, to those who listen."""
+        if self._options.journal is not None:
+            self._options.journal.flush()
 
     def shut_down(self, why: str, *, failed: bool) -> None:
         """Ends everything. Afterwards no hook is called and no page is touched."""

@@ -5,7 +5,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from pdgate import __version__
-from pdgate.engine.api import answer, chat, completions, errors, fields
+from pdgate.engine.api import answer, chat, completions, errors, fields, tokenize
 from pdgate.engine.api.chat import ChatShape
 from pdgate.engine.api.completions import CompletionShape
 from pdgate.engine.api.service import ANY_NAME, EngineDead, Service, wire_id
@@ -15,7 +15,7 @@ from pdgate.engine.metrics import CONTENT_TYPE
 def build(service: Service, *more: APIRouter) -> FastAPI:
     app = FastAPI(title="pdgate engine", version=__version__, openapi_url=None)
     errors.install(app)
-    for router in more:
+    for router in (tokenize.routes(service), *more):
         app.include_router(router)
 
     @app.post("/v1/completions")

@@ -16,7 +16,7 @@ from pdgate.protocols.errors import BadRequest
 def read(service: Service, body: Body) -> Ask:
     """Raises BadRequest, UnknownModel."""
     name = service.model_name(body.get("model"))
-    text = _text(service, body)
+    text = text_of(service, body)
     prompt = tuple(service.model.tokenizer.encode(text, special=False))
     max_tokens = _max_tokens(service, body, len(prompt))
     asking.check_length(service.model, [prompt], max_tokens)
@@ -95,7 +95,8 @@ class ChatShape(Shape):
         }
 
 
-def _text(service: Service, body: Body) -> str:
+def text_of(service: Service, body: Body) -> str:
+    """The chat as the model reads it. Raises BadRequest."""
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages:
         raise BadRequest("messages must be a list of messages", param="messages")

@@ -12,6 +12,7 @@ from hashlib import blake2b
 import numpy as np
 
 from pdgate.engine.cache.allocator import Allocator
+from pdgate.engine.kv_events.journal import Journal
 
 HASH_BYTES = 16
 
@@ -26,12 +27,15 @@ def extend(hashes: list[bytes], tokens: Sequence[int], block_tokens: int, blocks
 
 
 class BlockPool:
-    """An allocator that remembers which full blocks hold what."""
+    """An allocator that remembers which full blocks hold what, and says so in a journal."""
 
-    def __init__(self, total: int, block_tokens: int, reuse: bool = True) -> None:
+    def __init__(
+        self, total: int, block_tokens: int, reuse: bool = True, journal: Journal | None = None
+    ) -> None:
         self.block_tokens = block_tokens
         self.allocator = Allocator(total, self._forget)
         self._reuse = reuse
+        self._journal = journal
         self._block_of: dict[bytes, int] = {}
         self._hash_of: dict[int, bytes] = {}
 
@@ -46,13 +50,25 @@ class BlockPool:
         self.allocator.share(found)
         return found
 
-    def publish(self, block_id: int, full: bytes) -> None:
-        """The block is full and its contents are `full`; the first of two equal ones stays."""
+    def publish(
+        self, block_id: int, full: bytes, before: bytes | None, tokens: Sequence[int]
+    ) -> None:
+        """The block is full and its contents are `full`; the first of two equal ones stays.
+
+        Args:
+            before: The contents of the block that it follows; None at the beginning.
+            tokens: What it holds the KV of.
+        """
         if not self._reuse or full in self._block_of or block_id in self._hash_of:
             return
         self._block_of[full] = block_id
         self._hash_of[block_id] = full
         self.allocator.keep_contents(block_id)
+        if self._journal is not None:
+            self._journal.stored(before, full, tokens)
 
     def _forget(self, block_id: int) -> None:
-        del self._block_of[self._hash_of.pop(block_id)]
+        full = self._hash_of.pop(block_id)
+        del self._block_of[full]
+        if self._journal is not None:
+            self._journal.removed(full)

@@ -57,7 +57,7 @@ class Prompt:
 def token_ids(call: Call) -> Sequence[int] | None:
     """Those of the prompt, if it is a list of them."""
     prompt = call.body.get("prompt")
-    if not isinstance(prompt, Raw) or not bytes(memoryview(prompt)[:1]) == b"[":
+    if not isinstance(prompt, Raw) or bytes(memoryview(prompt)[:1]) != b"[":
         return None
     try:
         return _token_ids.decode(prompt)

@@ -3,8 +3,9 @@
 from prometheus_client.parser import text_string_to_metric_families
 
 from pdgate import __version__
-from pdgate.protocols.call import COMPLETIONS
+from pdgate.protocols.call import CHAT, COMPLETIONS
 from tests.engine.api.conftest import Served
+from tests.support.engine_cores import tiny
 
 
 async def test_the_models_are_listed_by_every_name(served: Served) -> None:
@@ -43,3 +44,28 @@ async def test_metrics_say_where_prompts_came_from(served: Served) -> None:
     assert found["vllm:prompt_tokens_total", ""] == 82
     assert found["vllm:kv_cache_usage_perc", ""] == 0
     assert found["pdgate_engine_blocks_free", ""] == 256
+
+
+async def test_a_prompt_is_tokenized_as_it_would_be_read(served: Served) -> None:
+    async def tokens(path: str, **body: object) -> tuple[list[int], list[int]]:
+        """As /tokenize says, and as the engine that answers says."""
+        told = await served.http.post("/tokenize", json=body)
+        read = await served.http.post(
+            path, json={**body, "max_tokens": 1, "return_token_ids": True}
+        )
+        answer = read.json()
+        seen = answer.get("prompt_token_ids") or answer["choices"][0]["prompt_token_ids"]
+        assert told.json()["count"] == len(told.json()["tokens"])
+        return told.json()["tokens"], seen
+
+    chat = await tokens(CHAT, messages=[{"role": "user", "content": "hello"}])
+    text = await tokens(COMPLETIONS, prompt="hello")
+
+    assert chat[0] == chat[1]
+    assert text[0] == text[1] == tiny().tokenizer.encode("hello")
+
+
+async def test_what_is_no_text_is_not_tokenized(served: Served) -> None:
+    bodies: list[dict[str, list[int]]] = [{}, {"prompt": [1, 2]}, {"messages": []}]
+    for body in bodies:
+        assert (await served.http.post("/tokenize", json=body)).status_code == 400

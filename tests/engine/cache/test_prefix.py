@@ -14,7 +14,7 @@ def filled(pool: BlockPool, tokens: list[int]) -> list[int]:
     """Blocks that hold these tokens, given back by their owner."""
     blocks = pool.allocator.take(len(tokens) // BLOCK)
     for block_id, known in zip(blocks, hashes(tokens), strict=True):
-        pool.publish(block_id, known)
+        pool.publish(block_id, known, None, [])
     pool.allocator.drop(blocks)
     return blocks
 

@@ -1,0 +1,47 @@
+"""POST /tokenize: the token ids that a prompt or a chat becomes, without computing anything.
+
+Source: vLLM 0.32.0, vllm/entrypoints/serve/tokenize/protocol.py.
+"""
+
+from collections.abc import Sequence
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from pdgate.engine.api import chat, fields
+from pdgate.engine.api.fields import Body
+from pdgate.engine.api.service import Service
+from pdgate.protocols.errors import BadRequest
+
+
+def routes(service: Service) -> APIRouter:
+    router = APIRouter()
+
+    @router.post("/tokenize")
+    async def tokenize(http: Request) -> Response:
+        body = fields.parse(await http.body())
+        service.model_name(body.get("model"))
+        tokens = _tokens(service, body)
+        return JSONResponse(
+            {
+                "count": len(tokens),
+                "max_model_len": service.model.positions,
+                "tokens": list(tokens),
+                "token_strs": None,
+            }
+        )
+
+    return router
+
+
+def _tokens(service: Service, body: Body) -> Sequence[int]:
+    """Raises BadRequest."""
+    encode = service.model.tokenizer.encode
+    if "messages" in body:
+        special = fields.flag(body, "add_special_tokens")
+        return encode(chat.text_of(service, body), special=special)
+    prompt = body.get("prompt")
+    if not isinstance(prompt, str):
+        raise BadRequest("prompt must be a string", param="prompt")
+    return encode(prompt, special=body.get("add_special_tokens") is not False)
