@@ -52,6 +52,8 @@ KEYS = {
     "max_prefill_calls": "disaggregation.max_prefill_calls",
     "ttft_target": "targets.ttft_seconds",
     "tpot_target": "targets.tpot_seconds",
+    "prefix_index_bytes": "prefix_index.max_bytes",
+    "kv_tokens": "prefix_index.kv_tokens",
     "prefill_concurrency": "admission.prefill_concurrency",
     "decode_concurrency": "admission.decode_concurrency",
     "min_kv_free": "admission.kv_free",
@@ -148,6 +150,8 @@ def serve(
     ] = None,
     ttft_target: Annotated[float | None, _option(SCHEDULING, "For policies.", "5")] = None,
     tpot_target: Annotated[float | None, _option(SCHEDULING, "For policies.", "0.1")] = None,
+    prefix_index_bytes: Annotated[int | None, _option(LIMITS, "Of memory.", "268435456")] = None,
+    kv_tokens: Annotated[int | None, _option(SCHEDULING, "In an engine's KV cache.")] = None,
     prefill_concurrency: Annotated[
         int | None, _option(LIMITS, "Calls at one prefill engine; others wait.")
     ] = None,

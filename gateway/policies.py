@@ -7,7 +7,8 @@ from typing import Final
 from pdgate.gateway.config.settings import Settings
 from pdgate.protocols.instance import Role
 from pdgate.scheduling.policy import Policy, load
-from pdgate.scheduling.surroundings import Prefixes, Surroundings, Targets
+from pdgate.scheduling.prefix.index import PrefixIndex
+from pdgate.scheduling.surroundings import Surroundings, Targets
 
 KEYS: Final = {
     Role.PREFILL: "prefill_policy",
@@ -28,7 +29,7 @@ class Policies:
     """
 
     load: Load = load
-    prefixes: Prefixes | None = None
+    prefixes: PrefixIndex | None = None
 
     def of(self, role: Role, settings: Settings) -> Policy:
         """Raises LookupError, TypeError."""

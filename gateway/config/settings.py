@@ -242,6 +242,18 @@ class Targets(Section):
     tpot_seconds: Seconds = 0.1
 
 
+class PrefixIndex(Section):
+    """What engines have cached, where a policy asks for it (prefix_then_load, for one).
+
+    Attributes:
+        max_bytes: Memory for it, in each process.
+        kv_tokens: That an engine's KV cache holds, where the engine does not say so itself.
+    """
+
+    max_bytes: Annotated[int, Field(ge=1 << 20)] = 256 << 20
+    kv_tokens: Count | None = None
+
+
 class Settings(Section):
     """Everything that the gateway is told.
 
@@ -307,6 +319,7 @@ class Settings(Section):
     decode_policy: str = DEFAULT_POLICY
     plain_policy: str = DEFAULT_POLICY
     targets: Targets = Targets()
+    prefix_index: PrefixIndex = PrefixIndex()
     trust_client_kv_params: bool = False
     max_body_bytes: Count = 256 << 20
     max_attempts: Count = 3

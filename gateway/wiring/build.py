@@ -33,6 +33,7 @@ from pdgate.gateway.metrics.books import Books, Together, registry_of
 from pdgate.gateway.metrics.health import HealthMetrics
 from pdgate.gateway.metrics.kv import KvMetrics
 from pdgate.gateway.metrics.predictions import PredictionMetrics
+from pdgate.gateway.metrics.prefixes import PrefixMetrics
 from pdgate.gateway.metrics.workers import WorkerMetrics
 from pdgate.gateway.neighbours import SharedLoad
 from pdgate.gateway.policies import Policies
@@ -42,7 +43,9 @@ from pdgate.gateway.service import Service
 from pdgate.gateway.verification.watch import Watch
 from pdgate.gateway.wiring import parts
 from pdgate.gateway.wiring.background import running
+from pdgate.gateway.wiring.prefixes import prefix_index_of
 from pdgate.scheduling.instances import Instances
+from pdgate.scheduling.policy import load
 
 
 def build(
@@ -60,7 +63,8 @@ def build(
     """
     instances = Instances(settings.fleet, breaker_limits(settings.health))
     neighbours = SharedLoad(load_folder, instances) if load_folder else None
-    policies = Policies(neighbours.policy) if neighbours else Policies()
+    index = prefix_index_of(settings)
+    policies = Policies(neighbours.policy if neighbours else load, index)
     scheduler = parts.scheduler_of(settings, instances, policies)
     headers, access = header_policy(settings), engine_access(settings)
     upstream = parts.upstream_of(settings, headers, access)
@@ -92,6 +96,7 @@ def build(
         HealthMetrics(instances, drain, reload),
         KvMetrics(ledger, lives),
         PredictionMetrics(instances),
+        PrefixMetrics(index),
         status,
         redis,
         KeyBooks(door) if door else None,

@@ -57,6 +57,7 @@ def scheduler_of(settings: Settings, instances: Instances, policies: Policies) -
         decode=policies.of(Role.DECODE, settings),
         plain=policies.of(Role.PLAIN, settings),
         rule=rule_of(settings.disaggregation),
+        prefixes=policies.prefixes,
     )
 
 

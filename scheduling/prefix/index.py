@@ -32,15 +32,18 @@ class PrefixIndex:
         *,
         block_tokens: int = BLOCK_TOKENS,
         max_bytes: int = MAX_BYTES,
+        kv_tokens: int | None = None,
     ) -> None:
         """
         Args:
             source: What makes blocks of a call; they are kept as long as the call.
             block_tokens: Of a block of the source, on the scale of calls' prompt_tokens.
             max_bytes: Half of it for what was routed, half for what is reported.
+            kv_tokens: That fit into the cache of an engine which does not say so itself.
         """
         self._source = source
         self._block_tokens = block_tokens
+        self._kv_tokens = kv_tokens
         self._routed = Tree(max_bytes // 2)
         self._reported = Reported(max_bytes // 2)
         self._asked: Sequence[int] | None = None
@@ -147,7 +150,8 @@ class PrefixIndex:
         self._reported.clear()
 
     def capacity(self, instance_id: str, tokens: int | None) -> None:
-        """So many tokens fit into its cache; None for what is not known."""
+        """So many tokens fit into its cache; None where it does not say."""
+        tokens = tokens or self._kv_tokens
         blocks = None if tokens is None else tokens // self._block_tokens
         if self._routed.limit(instance_id, blocks):
             self._asked = None

@@ -30,6 +30,7 @@ from pdgate.gateway.metrics.books import SECONDS, Books, Together, registry_of
 from pdgate.gateway.metrics.health import HealthMetrics
 from pdgate.gateway.metrics.kv import KvMetrics
 from pdgate.gateway.metrics.predictions import PredictionMetrics
+from pdgate.gateway.metrics.prefixes import PrefixMetrics
 from pdgate.gateway.probe import Prober
 from pdgate.gateway.security.books import KeyBooks
 from pdgate.gateway.security.door import Door
@@ -44,6 +45,7 @@ from pdgate.scheduling.candidate import Candidate
 from pdgate.scheduling.disaggregation import Decision, Taken
 from pdgate.scheduling.disaggregation.decision import ALWAYS
 from pdgate.scheduling.instances import Instances
+from pdgate.scheduling.prefix.index import PrefixIndex
 from tests.docs.pages import DOCS, code, table
 from tests.support.engine_cores import engine, layout
 from tests.support.fake_connector import FakeConnector, Meeting
@@ -68,6 +70,7 @@ def test_the_page_has_every_metric_of_the_gateway() -> None:
         _keys(),
         _admission(),
         _predictions(),
+        PrefixMetrics(PrefixIndex()),
     )
 
     assert _on_page("`pdgate_", but_not="`pdgate_engine_") == _exposed(registry_of(counted))

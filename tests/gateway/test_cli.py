@@ -25,6 +25,7 @@ SECTIONS = (
     "engine_metrics",
     "disaggregation",
     "targets",
+    "prefix_index",
     "admission",
     "tls",
     "engine_tls",

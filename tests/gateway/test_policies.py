@@ -6,8 +6,8 @@ from pdgate.gateway.policies import Policies
 from pdgate.protocols.instance import Role
 from pdgate.scheduling.policies.round_robin import RoundRobin
 from pdgate.scheduling.policy import Policy
+from pdgate.scheduling.prefix.index import PrefixIndex
 from pdgate.scheduling.surroundings import Surroundings
-from tests.support.fleets import Known
 
 
 def test_each_role_has_its_own_policy_and_surroundings() -> None:
@@ -17,7 +17,7 @@ def test_each_role_has_its_own_policy_and_surroundings() -> None:
         asked.append((name, around))
         return RoundRobin()
 
-    caches = Known({})
+    caches = PrefixIndex()
     settings = Settings(
         prefill_policy="prefix_then_load",
         decode_policy="projected_kv",
