@@ -155,7 +155,22 @@ async def test_410_may_also_be_the_answer_itself(server: ApiServer) -> None:
         assert [await told.next(), await told.next()] == [Listed({})] * 2
 
 
-async def test_a_server_that_is_away_is_lost_once(server: ApiServer) -> None:
+async def test_a_loss_is_told_once_and_the_next_one_again(server: ApiServer) -> None:
+    """However many attempts fail in it."""
+    away = Answer(503, b"no server is available")
+    async with following(directory(server)) as told:
+        assert await told.next() == Listed({})
+        for _ in range(2):
+            asked = len(server.asked)
+            server.answer = lambda _: away
+            assert isinstance(await told.next(), Lost)
+            await server.heard(lambda _: True, times=asked + 4)
+            server.answer = lambda _: None
+
+            assert await told.next() == Listed({})
+
+
+async def test_a_server_that_is_away_is_lost(server: ApiServer) -> None:
     server.put(service(P))
     async with following(directory(server)) as told:
         await told.next()
