@@ -86,7 +86,7 @@ class Journey:
         try:
             prefill = self._prefill = self._reserve(Role.PREFILL)
             if scheduler.decide(self.call, prefill.instance).taken is Taken.LOCAL:
-                prefill.end()
+                prefill.withdraw()
                 self._prefill, self.outcome.prefill = None, ""
                 self._decode = self._reserve(Role.DECODE, prefill.instance, reads=True)
                 self._answer_alone(self._decode)
@@ -160,7 +160,8 @@ class Journey:
             self._watch.pieces(job.answer_tokens - 1, roads.agenda.now)
         if self._decode is not None:
             roads.scheduler.report(self._decode.instance, None)
-        self._finish()
+        self._forget(Reservation.end)
+        self._over()
 
     def broke(self, job: Job) -> None:
         reserved = self._prefill if job is self._reader else self._decode
@@ -220,20 +221,18 @@ class Journey:
             self._fail("failed")
         else:
             self._avoid.add(at.id)
-            self._release()
+            self._forget(Reservation.withdraw)
             self._attempt()
 
     def _fail(self, why: str) -> None:
         self.outcome.why = why
-        self._finish()
-
-    def _finish(self) -> None:
-        self._release()
+        self._forget(Reservation.withdraw)
         self._over()
 
-    def _release(self) -> None:
+    def _forget(self, end: Callable[[Reservation], None]) -> None:
+        """The attempt is over."""
         for reserved in (self._prefill, self._decode):
             if reserved is not None:
-                reserved.end()
+                end(reserved)
         self._prefill = self._decode = self._watch = None
         self._reader = self._answerer = None

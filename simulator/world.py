@@ -96,6 +96,7 @@ def run(
         decode=of(Role.DECODE, plan.decode_policy),
         plain=of(Role.PLAIN, plan.decode_policy),
         rule=plan.rule(),
+        prefixes=index,
     )
     gate = Gate(plan.limits, fleet.instances, agenda)
     scheduler.freed = gate.look
