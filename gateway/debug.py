@@ -60,7 +60,7 @@ class RecentCalls:
             self._records.popitem(last=False)
 
     def ended(self, record: Record) -> None:
-        record.call = msgspec.structs.replace(record.call, body={}, headers=())
+        record.call = msgspec.structs.replace(record.call, body={}, headers=(), blocks=None)
 
     def find(self, call_id: str) -> dict[str, Any] | None:
         record = self._records.get(call_id)
