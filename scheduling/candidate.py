@@ -3,7 +3,7 @@
 from collections import Counter
 from dataclasses import dataclass, field
 
-from pdgate.protocols.instance import Instance
+from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.health.breaker import Breaker, State
 from pdgate.scheduling.neighbours import Shared
 from pdgate.scheduling.predictors.predicts import Predicts
@@ -23,6 +23,8 @@ class Candidate:
         breaker: Whether calls fail there.
         trials: Calls in flight that came while it was on trial.
         ejections: Why it was taken out -> how often.
+        sides: Of those that its role allows, the ones that it is to serve now (scheduling/roles.py);
+            None for all of them.
         models: Names that it serves; kept while it is down.
         calls: Reserved and not yet ended.
         tokens: Prompt tokens of those calls, estimated.
@@ -49,6 +51,7 @@ class Candidate:
     breaker: Breaker = field(default_factory=Breaker)
     trials: int = 0
     ejections: Counter[str] = field(default_factory=Counter)
+    sides: frozenset[Role] | None = None
     models: frozenset[str] = frozenset()
     calls: int = 0
     tokens: int = 0
@@ -63,6 +66,11 @@ class Candidate:
     status: Status | None = None
     beyond: Beyond = NOTHING
     shared: Shared | None = None
+
+    def serves(self, role: Role) -> bool:
+        """Whether it is to get such calls now."""
+        allowed = self.instance.role.serves(role)
+        return allowed and (self.sides is None or role in self.sides)
 
     @property
     def own_calls(self) -> int:

@@ -148,6 +148,14 @@ class Instances:
             if candidate is not None and candidate.breaker.excuse():
                 self._changed()
 
+    def assign(self, instance_id: str, sides: frozenset[Role] | None) -> None:
+        """What it is to serve from the next call on; None for all that its role allows."""
+        candidate = self._candidates.get(instance_id)
+        if candidate is not None and candidate.sides != sides:
+            candidate.sides = sides
+            self._roles_change = True
+            self._changed()
+
     def drain(self, instance_ids: Collection[str]) -> None:
         """These, and only these, get no more calls; those that run there go on."""
         self.drained = frozenset(instance_ids)

@@ -2,7 +2,8 @@
 
 Never nobody while somebody is there: if none of a role is fit, those that are doubted (their
 calls fail, or they did not answer a probe in time) may serve after all, as may those whose
-doubted partner would be the only one. An engine that refused a connection, said that it is not
+doubted partner would be the only one, and those whose role allows it, but who are to serve the
+other side. An engine that refused a connection, said that it is not
 well, or is drained, serves nobody.
 """
 
@@ -61,14 +62,15 @@ def lineup_of(serving: Sequence[Candidate], *, roles_change: bool = False) -> Li
 
 
 def _of(role: Role, some: Sequence[Candidate]) -> list[Candidate]:
-    return [c for c in some if c.instance.role.serves(role)]
+    return [c for c in some if c.serves(role)] or [c for c in some if c.instance.role.serves(role)]
 
 
 def _in_pairs(some: Sequence[Candidate], others: Sequence[Candidate]) -> list[Candidate]:
     """Those for whom there is one of the others; nobody pairs with itself."""
     who_speak = Counter(c.instance.speaks for c in others)
+    ids = {c.instance.id for c in others}
 
     def itself(candidate: Candidate) -> int:
-        return 1 if candidate.instance.role is Role.BOTH else 0
+        return 1 if candidate.instance.id in ids else 0
 
     return [c for c in some if who_speak[c.instance.speaks] > itself(c)]
