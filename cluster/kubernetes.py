@@ -1,16 +1,18 @@
 """A directory that Kubernetes keeps: engines are the pods behind labelled Services.
 
-    directory = Kubernetes(in_pod(os.environ))
+    pdgate serve --directory kubernetes                              in a pod
+    directory = opened(url="http://127.0.0.1:8001", namespace="llm")     outside, by kubectl proxy
 
 Nobody announces itself there: whoever labels a Service has announced its pods, and the kubelet
 says which are ready. What the labels are: kubernetes_slices.py. Why not a client package:
 docs/decisions/0009-kubernetes-over-http.md.
 """
 
+import os
 from contextlib import AbstractAsyncContextManager
 
 from pdgate.cluster.directory import Listing, Tell
-from pdgate.cluster.kubernetes_access import Access
+from pdgate.cluster.kubernetes_access import Access, checked, in_pod
 from pdgate.cluster.kubernetes_follow import Follower, Timing
 from pdgate.cluster.kubernetes_slices import ROLE
 from pdgate.cluster.member import Member
@@ -31,3 +33,22 @@ class Kubernetes(ReadOnly):
 
     async def follow(self, tell: Tell) -> None:
         await Follower(self._access, tell, self._timing).run()
+
+
+def opened(
+    *,
+    url: str = "",
+    namespace: str = "",
+    selector: str = ROLE,
+    token_file: str = "",
+    ca_file: str = "",
+) -> Kubernetes:
+    """Without a URL, that of the cluster whose pod this is, with the pod's service account.
+
+    Raises ValueError.
+    """
+    if url:
+        return Kubernetes(checked(Access(url, namespace, selector, token_file, ca_file)))
+    if token_file or ca_file:
+        raise ValueError("token_file and ca_file are of use with a url only: a pod has its own")
+    return Kubernetes(in_pod(os.environ, selector, namespace))
