@@ -33,6 +33,7 @@ HOT: Final = {
     "scheduling": "candidate instances lineup reservation scheduler",
     "scheduling/health": "breaker",
     "scheduling/predictors": "accuracy bend family plane predicts speed",
+    "scheduling/prefix": "blocks index lesson reported tree",
 }
 
 MYPY: Final = """\

@@ -103,4 +103,6 @@ def _end_of(text: memoryview) -> int:
 
 
 def _bytes_of(field: Any) -> memoryview:
-    return memoryview(field if isinstance(field, Raw) else encode(field))
+    if isinstance(field, Raw):
+        return memoryview(field)
+    return memoryview(encode(field))

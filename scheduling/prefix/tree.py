@@ -60,7 +60,8 @@ class Holder:
     __slots__ = ("alone", "blocks", "capacity", "nodes")
 
     def __init__(self, instance_id: str, capacity: int | None) -> None:
-        self.alone = (instance_id,)
+        # Of any length to the compiler, which would make other tuples of a pair or a single one.
+        self.alone: tuple[str, ...] = (instance_id,)
         self.capacity = capacity
         self.nodes: OrderedDict[Node, None] = OrderedDict()
         self.blocks = 0
