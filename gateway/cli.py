@@ -52,6 +52,9 @@ KEYS = {
     "max_prefill_calls": "disaggregation.max_prefill_calls",
     "ttft_target": "targets.ttft_seconds",
     "tpot_target": "targets.tpot_seconds",
+    "adaptive": "adaptive.enabled",
+    "adaptive_period": "adaptive.period_seconds",
+    "adaptive_stay": "adaptive.stay_seconds",
     "prefix_index_bytes": "prefix_index.max_bytes",
     "kv_tokens": "prefix_index.kv_tokens",
     "prefill_concurrency": "admission.prefill_concurrency",
@@ -152,6 +155,11 @@ def serve(
     tpot_target: Annotated[float | None, _option(SCHEDULING, "For policies.", "0.1")] = None,
     prefix_index_bytes: Annotated[int | None, _option(LIMITS, "Of memory.", "268435456")] = None,
     kv_tokens: Annotated[int | None, _option(SCHEDULING, "In an engine's KV cache.")] = None,
+    adaptive: Annotated[
+        bool | None, _option(SCHEDULING, "Turn engines with role both to where they help.", "no")
+    ] = None,
+    adaptive_period: Annotated[float | None, _option(SCHEDULING, "Seconds: a turn.", "5")] = None,
+    adaptive_stay: Annotated[float | None, _option(SCHEDULING, "Seconds: a side.", "60")] = None,
     prefill_concurrency: Annotated[
         int | None, _option(LIMITS, "Calls at one prefill engine; others wait.")
     ] = None,

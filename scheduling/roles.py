@@ -78,6 +78,10 @@ class Roles:
         """Smoothed, of its engines together."""
         return self._pressures.get((group, side), NONE)
 
+    def groups(self) -> list[Hashable]:
+        """Those that were seen last."""
+        return list(dict.fromkeys(group for group, _ in self._pressures))
+
     def see(self, engines: Sequence[Engine], now: float) -> None:
         """Takes in what they have to do; now and then, between two decisions."""
         share = 1.0

@@ -254,6 +254,20 @@ class PrefixIndex(Section):
     kv_tokens: Count | None = None
 
 
+class Adaptive(Section):
+    """Engines with role both serve the side that needs them more (prefill or decode).
+
+    Attributes:
+        enabled: Otherwise they serve both, all the time.
+        period_seconds: Between two changes, at least.
+        stay_seconds: How long an engine serves a side before it goes back, at least.
+    """
+
+    enabled: bool = False
+    period_seconds: Seconds = 5.0
+    stay_seconds: Seconds = 60.0
+
+
 class Settings(Section):
     """Everything that the gateway is told.
 
@@ -319,6 +333,7 @@ class Settings(Section):
     decode_policy: str = DEFAULT_POLICY
     plain_policy: str = DEFAULT_POLICY
     targets: Targets = Targets()
+    adaptive: Adaptive = Adaptive()
     prefix_index: PrefixIndex = PrefixIndex()
     trust_client_kv_params: bool = False
     max_body_bytes: Count = 256 << 20

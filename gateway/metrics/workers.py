@@ -35,6 +35,9 @@ NO_AMOUNTS = frozenset(
         "pdgate_instance_up",
         # Each worker knows of the others' (gateway/neighbours/).
         "pdgate_instance_calls",
+        # One of them decides, and the others do as it says.
+        "pdgate_instance_side",
+        "pdgate_side_pressure",
         "pdgate_prediction_error",
         "pdgate_prediction_bias",
         "pdgate_directory_degraded",

@@ -42,6 +42,7 @@ from pdgate.gateway.security.cors import Cors, origins_of
 from pdgate.gateway.service import Service
 from pdgate.gateway.verification.watch import Watch
 from pdgate.gateway.wiring import parts
+from pdgate.gateway.wiring.adaptive import adaptive_of
 from pdgate.gateway.wiring.background import running
 from pdgate.gateway.wiring.prefixes import prefix_index_of
 from pdgate.scheduling.instances import Instances
@@ -88,6 +89,7 @@ def build(
     dial = parts.dial_of(settings, scheduler, metrics_folder)
     drained = parts.drained_of(settings, instances, metrics_folder)
     reload = Reload(settings)
+    adaptive = adaptive_of(settings, instances, reload, metrics_folder)
 
     status = Status(feed) if feed else None
     redis = SharedStatus(dial) if settings.redis else None
@@ -101,6 +103,7 @@ def build(
         redis,
         KeyBooks(door) if door else None,
         AdmissionBooks(gate) if gate else None,
+        adaptive.books if adaptive else None,
         watch.report if watch else None,
     )
     counted = Together(*(one for one in collectors if one is not None))
@@ -112,6 +115,8 @@ def build(
         jobs.append(watch.reader.run)
     if shared is not None:
         jobs.append(shared.run)
+    if adaptive is not None:
+        jobs.append(adaptive.run)
 
     notes = {
         "directory": status,
@@ -131,6 +136,8 @@ def build(
     )
     if settings.admin_token_file:
         _administer(app, settings, dial, drained, instances, drain, reload, watch)
+    if adaptive is not None:
+        adaptive.administer(app, settings)
     origins = origins_of(settings.cors_origins)
     cors = Cors(origins) if origins else None
     others = app if cors is None else cors.around(app)

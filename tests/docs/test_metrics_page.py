@@ -1,6 +1,7 @@
 """The page on metrics names what /metrics shows, no more and no less."""
 
 import asyncio
+from dataclasses import replace
 from math import inf
 
 import pytest
@@ -12,6 +13,9 @@ from pdgate.engine.metrics import EngineMetrics
 from pdgate.forwarders.lives import Lives
 from pdgate.forwarders.ownership import KvLedger
 from pdgate.forwarders.record import DISAGGREGATED, Record
+from pdgate.gateway.adaptive.adapting import Adapting
+from pdgate.gateway.adaptive.books import RoleBooks
+from pdgate.gateway.adaptive.sides import Sides
 from pdgate.gateway.admin.dial import Dial
 from pdgate.gateway.admin.status import SharedStatus
 from pdgate.gateway.admission.books import AdmissionBooks
@@ -46,6 +50,8 @@ from pdgate.scheduling.disaggregation import Decision, Taken
 from pdgate.scheduling.disaggregation.decision import ALWAYS
 from pdgate.scheduling.instances import Instances
 from pdgate.scheduling.prefix.index import PrefixIndex
+from pdgate.scheduling.roles import Roles
+from pdgate.scheduling.surroundings import Targets
 from tests.docs.pages import DOCS, code, table
 from tests.support.engine_cores import engine, layout
 from tests.support.fake_connector import FakeConnector, Meeting
@@ -70,6 +76,7 @@ def test_the_page_has_every_metric_of_the_gateway() -> None:
         _keys(),
         _admission(),
         _predictions(),
+        _roles(),
         PrefixMetrics(PrefixIndex()),
     )
 
@@ -127,6 +134,18 @@ def _admission() -> AdmissionBooks:
 
     asyncio.run(one_call())
     return AdmissionBooks(gate)
+
+
+def _roles() -> RoleBooks:
+    """Of one engine on each side, one of which was the other's before."""
+    instances = Instances([replace(D, id=name, role=Role.BOTH) for name in ("e0", "e1")])
+    for name in ("e0", "e1"):
+        instances.mark_up(name, ["m"])
+    adapting = Adapting(Sides(instances, Targets, lambda: 0.0), Roles(0), 1.0)
+    asyncio.run(adapting.round())
+    adapting.look()
+    adapting.counted["e0", "decode"] += 1
+    return RoleBooks(adapting, instances)
 
 
 def _predictions() -> PredictionMetrics:

@@ -25,6 +25,7 @@ SECTIONS = (
     "engine_metrics",
     "disaggregation",
     "targets",
+    "adaptive",
     "prefix_index",
     "admission",
     "tls",

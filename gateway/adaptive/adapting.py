@@ -1,0 +1,138 @@
+"""Looks at the engines twice a second, and decides every few seconds who is to serve what.
+
+Without a board a process decides for itself. With one, one process decides (leader.py), and the
+others do as it says. While the board cannot be reached nobody changes anything.
+"""
+
+import asyncio
+import logging
+import secrets
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from typing import Final
+
+from pdgate.gateway.adaptive.leader import Leader
+from pdgate.gateway.adaptive.record import (
+    REMEMBERED,
+    BadRecord,
+    Change,
+    Record,
+    Side,
+    from_bytes,
+    to_bytes,
+)
+from pdgate.gateway.adaptive.sides import Sides
+from pdgate.gateway.admin.board import Board, BoardAway
+from pdgate.protocols.instance import Role
+from pdgate.scheduling.roles import Roles, Turn
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS: Final = 0.5
+
+_SIDES: Final[dict[Role, Side]] = {Role.PREFILL: "prefill", Role.DECODE: "decode"}
+
+
+class Adapting:
+    """
+    Attributes:
+        changes: The latest decisions, whoever's they are, oldest first.
+        counted: (instance id, side) -> how often it was turned to it by this process.
+    """
+
+    def __init__(
+        self,
+        sides: Sides,
+        roles: Roles,
+        period_seconds: float,
+        board: Board | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self.sides = sides
+        self.roles = roles
+        self.leader = Leader(secrets.token_hex(6), period_seconds)
+        self.changes: deque[Change] = deque(maxlen=REMEMBERED)
+        self.counted: Counter[tuple[str, Side]] = Counter()
+        self._period_seconds = period_seconds
+        self._board = board
+        self._clock = clock
+        self._wall = wall
+        self._beat = 0
+        self._complaint = ""
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        task = asyncio.current_task()
+        assert task is not None
+        next_round = self._clock()
+        try:
+            # Asked for, as redis-py can swallow a cancellation that hits it while it connects.
+            while not task.cancelling():
+                self.look()
+                if self._clock() >= next_round:
+                    next_round = self._clock() + self._period_seconds
+                    await self.round()
+                await asyncio.sleep(min(LOOK_SECONDS, self._period_seconds))
+        finally:
+            if self._board is not None:
+                await self._board.close()
+
+    def look(self) -> None:
+        self.sides.settle()
+        self.roles.see(self.sides.engines(), self._clock())
+
+    async def round(self) -> None:
+        board = self._board
+        if board is None:
+            self._decide()
+            return
+        try:
+            self._hear(await board.read())
+            if self.leader.leads(self._clock()):
+                self._decide()
+                await board.pin(to_bytes(self._record()))
+        except BoardAway as error:
+            self._complain(str(error))
+        else:
+            if self._complaint:
+                log.info("sides are shared again")
+            self._complaint = ""
+
+    def _hear(self, found: bytes | None) -> None:
+        """What somebody else has decided is done here too."""
+        record = None
+        if found is not None:
+            try:
+                record = from_bytes(found)
+            except BadRecord as error:
+                # Whoever leads will write over it.
+                log.warning("what is shared of sides cannot be read: %s", error)
+        if self.leader.hears(record, self._clock()) and record is not None:
+            self.changes = deque(record.changes, maxlen=REMEMBERED)
+            for instance_id, side in record.sides.items():
+                self.sides.put(instance_id, Role(side))
+
+    def _decide(self) -> None:
+        for turn in self.roles.decide(self.sides.engines(), self._clock()):
+            self._take(turn)
+
+    def _take(self, turn: Turn) -> None:
+        side = _SIDES[turn.to]
+        log.info("%s serves %s from now on: %s", turn.id, side, turn.reason)
+        self.sides.put(turn.id, turn.to)
+        self.changes.append(Change(self._wall(), turn.id, side, turn.reason, turn.first))
+        if not turn.first:
+            self.counted[turn.id, side] += 1
+
+    def _record(self) -> Record:
+        self._beat += 1
+        sides = {name: _SIDES[side] for name, side in self.sides.decided().items()}
+        return Record(self.leader.own, self._beat, sides, tuple(self.changes))
+
+    def _complain(self, why: str) -> None:
+        """Once per reason: an outage is many rounds."""
+        if why != self._complaint:
+            log.warning("sides stay as they are, as they cannot be shared: %s", why)
+        self._complaint = why

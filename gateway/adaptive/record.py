@@ -1,0 +1,55 @@
+"""What is decided about sides, as all processes know it: JSON on a board."""
+
+from typing import Literal
+
+import msgspec
+
+Side = Literal["prefill", "decode"]
+
+REMEMBERED = 50
+"""Changes."""
+
+
+class BadRecord(Exception):
+    """What is on the board is no record; the message says why."""
+
+
+class Change(msgspec.Struct, frozen=True):
+    """
+    Attributes:
+        at: Unix seconds.
+        first: It had not been on a side before.
+    """
+
+    at: float
+    instance: str
+    to: Side
+    reason: str
+    first: bool = False
+
+
+class Record(msgspec.Struct, frozen=True):
+    """
+    Attributes:
+        by: Who decides, a name drawn at its start.
+        beat: Goes up with each round, so that others see that it lives.
+        sides: Instance id -> what it is to serve.
+        changes: The latest, oldest first.
+    """
+
+    by: str
+    beat: int
+    sides: dict[str, Side] = {}
+    changes: tuple[Change, ...] = ()
+
+
+def to_bytes(record: Record) -> bytes:
+    return msgspec.json.encode(record)
+
+
+def from_bytes(value: bytes) -> Record:
+    """Raises BadRecord."""
+    try:
+        return msgspec.json.decode(value, type=Record)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise BadRecord(str(error)) from error
