@@ -25,7 +25,6 @@ from pdgate.scheduling.pressure import NONE, Pressure, mean
 BUSY: Final = 0.8
 GAIN: Final = 0.15
 PERSISTS: Final = 3
-SMOOTH_SECONDS: Final = 15.0
 
 SIDES: Final = (Role.PREFILL, Role.DECODE)
 
@@ -67,9 +66,14 @@ class Turn:
 
 
 class Roles:
-    def __init__(self, stay_seconds: float) -> None:
-        """`stay_seconds`: the least that an engine serves a side before it goes back."""
+    def __init__(self, stay_seconds: float, smooth_seconds: float = 15.0) -> None:
+        """
+        Args:
+            stay_seconds: The least that an engine serves a side before it goes back.
+            smooth_seconds: What was seen that long ago counts a third.
+        """
         self.stay_seconds = stay_seconds
+        self._smooth_seconds = smooth_seconds
         self._pressures: dict[tuple[Hashable, Role], Pressure] = {}
         self._latest: float | None = None
         self._rows: dict[Hashable, tuple[Role, int]] = {}
@@ -86,7 +90,7 @@ class Roles:
         """Takes in what they have to do; now and then, between two decisions."""
         share = 1.0
         if self._latest is not None:
-            share = 1 - exp(-max(0.0, now - self._latest) / SMOOTH_SECONDS)
+            share = 1 - exp(-max(0.0, now - self._latest) / self._smooth_seconds)
         self._latest = now
         working: dict[tuple[Hashable, Role], list[Pressure]] = defaultdict(list)
         for engine in engines:

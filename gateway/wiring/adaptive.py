@@ -2,6 +2,7 @@
 
 import time
 from pathlib import Path
+from typing import Final
 
 from fastapi import FastAPI
 
@@ -17,6 +18,8 @@ from pdgate.gateway.wiring import parts
 from pdgate.scheduling.instances import Instances
 from pdgate.scheduling.roles import Roles
 from pdgate.scheduling.surroundings import Targets
+
+SMOOTH_PERIODS: Final = 3.0
 
 
 class Adaptive:
@@ -53,7 +56,7 @@ def adaptive_of(
 
     sides = Sides(instances, targets, time.monotonic)
     board = _board(settings, folder)
-    roles = Roles(given.stay_seconds)
+    roles = Roles(given.stay_seconds, SMOOTH_PERIODS * given.period_seconds)
     return Adaptive(Adapting(sides, roles, given.period_seconds, board), instances)
 
 
