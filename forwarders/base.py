@@ -32,10 +32,12 @@ from pdgate.forwarders.ownership import NOTHING_KEPT, KvRules
 from pdgate.protocols.call import COMPLETIONS, Call, Headers, Json
 from pdgate.protocols.errors import GatewayError
 from pdgate.protocols.instance import Instance, Role
+from pdgate.protocols.members import plain_members
 from pdgate.scheduling.disaggregation import Decision
 from pdgate.scheduling.watch import Watch
 
 
+@plain_members
 class Mode(StrEnum):
     BATCH = "batch"
     STAGED = "staged"

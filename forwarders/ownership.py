@@ -23,6 +23,7 @@ from time import monotonic
 
 from pdgate.protocols.call import Call
 from pdgate.protocols.errors import EngineRefused, EngineRejected, KvExpired
+from pdgate.protocols.members import plain_members
 
 SAFE_SHARE = 0.8
 """Of a lease. Prefill's clock started before its answer was here, and decode needs time too."""
@@ -31,6 +32,7 @@ BEGIN_SHARE = 0.9
 """Of a lease, within which decode should have begun."""
 
 
+@plain_members
 class Late(Enum):
     """What decode does with KV that prefill may have dropped by then."""
 
@@ -74,6 +76,7 @@ NOTHING_KEPT = KvRules(lease_seconds=0)
 """Prefill keeps nothing that a gateway could strand: the engines see to it among themselves."""
 
 
+@plain_members
 class KvState(Enum):
     PREFILLING = "prefilling"
     HELD = "held"

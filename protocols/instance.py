@@ -5,12 +5,14 @@ from enum import StrEnum
 from typing import Final
 from urllib.parse import urlsplit
 
+from pdgate.protocols.members import plain_members
 from pdgate.protocols.place import NOWHERE, Place
 
 GENERATIONS_APART: Final = frozenset({"neuron"})
 """Protocols of which engines of different generations do not understand each other."""
 
 
+@plain_members
 class Role(StrEnum):
     PREFILL = "prefill"
     DECODE = "decode"

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from pdgate.protocols.members import plain_members
 
+
+@plain_members
 class Taken(StrEnum):
     """
     SPLIT: prefill reads the prompt, decode goes on.

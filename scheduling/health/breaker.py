@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from pdgate.protocols.members import plain_members
+
 WINDOW: Final = 20
 """Legs that are remembered."""
 
@@ -23,6 +25,7 @@ HALF: Final = WINDOW // 2
 _REMEMBERED: Final = (1 << WINDOW) - 1
 
 
+@plain_members
 class State(Enum):
     CLOSED = "closed"
     OPEN = "open"

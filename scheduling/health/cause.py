@@ -21,8 +21,10 @@ from pdgate.protocols.errors import (
     GatewayError,
     KvExpired,
 )
+from pdgate.protocols.members import plain_members
 
 
+@plain_members
 class Cause(StrEnum):
     CALL = "call"
     LOAD = "load"
