@@ -69,6 +69,10 @@ Event = Listed | Joined | Left | Refused | Lost | Resumed
 Tell = Callable[[Event], None]
 
 
+class StoreAway(Exception):
+    """A store did not do what it was asked to; another try may help. The message says why."""
+
+
 class Listing(ABC):
     """One's own entry, for as long as it is announced."""
 

@@ -19,10 +19,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pdgate.cluster.directory import StoreAway
+
 Body = dict[str, Any]
 
 
-class EtcdError(Exception):
+class EtcdError(StoreAway):
     """etcd cannot be reached, or refuses; the message is for operators."""
 
 

@@ -19,8 +19,10 @@ from pdgate.cluster.file import File
 from pdgate.cluster.kubernetes import Kubernetes
 from pdgate.cluster.member import Member
 from pdgate.cluster.memory import Memory
+from pdgate.cluster.redis_store.directory import RedisDirectory
 from pdgate.cluster.static import Static
 from tests.cluster import kubernetes_services as services
+from tests.cluster.in_redis import InRedis
 from tests.cluster.watching import D, P
 from tests.support.kubernetes import api_server
 
@@ -83,6 +85,12 @@ def etcd(request: pytest.FixtureRequest) -> Iterator[Store]:
 
 
 @contextmanager
+def redis(request: pytest.FixtureRequest) -> Iterator[Store]:
+    store = InRedis(request.getfixturevalue("redis"))
+    yield of_values(RedisDirectory(url=store.url), store.put, store.delete)
+
+
+@contextmanager
 def static(_: pytest.FixtureRequest) -> Iterator[Store]:
     members: dict[str, Member] = {}
     made = Static(members.values())
@@ -128,6 +136,7 @@ KINDS: Final[Mapping[str, Kind]] = {
     "static": Kind(static, changes=False),
     "memory": Kind(memory, takes_anything=True, announces=True),
     "etcd": Kind(etcd, takes_anything=True, announces=True),
+    "redis": Kind(redis, takes_anything=True, announces=True),
     "file": Kind(file, takes_anything=True),
     "kubernetes": Kind(kubernetes),
 }

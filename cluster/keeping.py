@@ -1,0 +1,112 @@
+"""Keeps one engine's entry in a store that gives it a lease, and may be away for a while.
+
+    renew, renew, ...  --> what is announced is listed, for as long as this goes on
+      | it fails
+    wait, renew        --> a store that is away may still have the lease when it is back
+      | the block ends
+    leave              --> written as draining first, so that readers can tell an engine that
+                           leaves from one whose lease nobody could renew
+
+What is said of an engine may change, and the key with it, of which the role is a part; then
+the store has to do both in one step.
+"""
+
+import asyncio
+import logging
+from abc import abstractmethod
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from typing import Any, ClassVar
+
+from pdgate.cluster.directory import Listing, StoreAway
+from pdgate.cluster.member import Member
+
+log = logging.getLogger(__name__)
+
+RETRY_SECONDS = 1.0
+RENEWALS = 3
+"""Per lifetime of a lease, so that two may fail."""
+
+
+class Keeping(Listing):
+    """
+    Attributes:
+        store: What it is called in the log.
+    """
+
+    store: ClassVar[str]
+
+    def __init__(self, member: Member, lease_seconds: float) -> None:
+        """`lease_seconds`: how long others go on believing in an engine that has died."""
+        self._member = member
+        self._every_seconds = lease_seconds / RENEWALS
+        self._complaint = ""
+        self._changed = asyncio.Event()
+        self._is_current = asyncio.Event()
+
+    @abstractmethod
+    def _open(self) -> AbstractAsyncContextManager[Any]:
+        """In its block the store can be asked."""
+
+    @abstractmethod
+    async def _renew(self, member: Member) -> None:
+        """Lists the member, or has it stay listed. Raises StoreAway."""
+
+    @abstractmethod
+    async def _leave(self) -> None:
+        """First draining, then gone; nothing if it was never listed. Raises StoreAway."""
+
+    def _failed(self) -> None:
+        """Before another try."""
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Listing]:
+        async with self._open():
+            keeping = asyncio.create_task(self._keep())
+            try:
+                yield self
+            finally:
+                keeping.cancel()
+                await asyncio.wait([keeping])
+                try:
+                    await self._leave()
+                except StoreAway as error:
+                    log.warning(
+                        "left without telling %s, where the lease ends by itself: %s",
+                        self.store,
+                        error,
+                    )
+                if not keeping.cancelled():
+                    # Nothing but a bug of ours ends it early.
+                    keeping.result()
+
+    async def change(self, member: Member) -> None:
+        self._member = member
+        self._is_current.clear()
+        self._changed.set()
+        await self._is_current.wait()
+
+    async def _keep(self) -> None:
+        while True:
+            self._changed.clear()
+            member = self._member
+            try:
+                await self._renew(member)
+            except StoreAway as error:
+                self._complain(str(error))
+                self._failed()
+                await asyncio.sleep(RETRY_SECONDS)
+                continue
+            if self._member == member:
+                self._is_current.set()
+            if self._complaint:
+                self._complaint = ""
+                log.info("%s answers again", self.store)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), self._every_seconds)
+
+    def _complain(self, why: str) -> None:
+        """Once per reason: an outage is many failures."""
+        if why != self._complaint:
+            self._complaint = why
+            log.warning("%s does not list %s: %s", self.store, self._member.key, why)

@@ -1,0 +1,107 @@
+"""The steps on Redis that must be one: each is a Lua script, which Redis runs alone.
+
+    pdgate:{members}:values    hash: key -> value, as in every other store
+    pdgate:{members}:leases    sorted set: key, by the end of its lease (ms since 1970)
+    pdgate:{members}:written   sorted set: key, by the revision in which it was written
+    pdgate:{members}:state     hash: "id" of this life of the store, "revision" of its contents
+    pdgate:{members}:changes   channel: the revision, whenever there is a new one
+
+Times are those of Redis' own clock, so those of engines and gateways need not agree. Whoever
+looks sweeps out what has ended: keyspace notifications, which are off by default, are not
+needed. The braces keep all keys on one node of a cluster.
+
+Source: Redis 7.0, commands HSET, ZADD, ZRANGE, PUBLISH, TIME (in scripts: effects replication).
+"""
+
+from typing import Final
+
+VALUES: Final = "pdgate:{members}:values"
+LEASES: Final = "pdgate:{members}:leases"
+WRITTEN: Final = "pdgate:{members}:written"
+STATE: Final = "pdgate:{members}:state"
+KEYS: Final = (VALUES, LEASES, WRITTEN, STATE)
+CHANGES: Final = "pdgate:{members}:changes"
+
+_NOW: Final = """
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+"""
+_CHANGED: Final = """
+local function changed()
+    local revision = redis.call('HINCRBY', KEYS[4], 'revision', 1)
+    redis.call('PUBLISH', 'pdgate:{members}:changes', revision)
+    return revision
+end
+local function forget(key)
+    redis.call('HDEL', KEYS[1], key)
+    redis.call('ZREM', KEYS[2], key)
+    redis.call('ZREM', KEYS[3], key)
+end
+"""
+
+PUT: Final = (
+    _NOW
+    + _CHANGED
+    + """
+-- ARGV lease (ms), key, value, the value that must be there or "", then keys and values to go
+if ARGV[4] ~= '' and redis.call('HGET', KEYS[1], ARGV[2]) ~= ARGV[4] then return 0 end
+redis.call('HSET', KEYS[1], ARGV[2], ARGV[3])
+redis.call('ZADD', KEYS[2], now + ARGV[1], ARGV[2])
+for at = 5, #ARGV, 2 do
+    if redis.call('HGET', KEYS[1], ARGV[at]) == ARGV[at + 1] then forget(ARGV[at]) end
+end
+redis.call('ZADD', KEYS[3], changed(), ARGV[2])
+return 1
+"""
+)
+"""1, or 0 if something else is there than there must be."""
+
+RENEW: Final = (
+    _NOW
+    + """
+-- ARGV lease (ms), key, value
+local there = redis.call('HGET', KEYS[1], ARGV[2])
+if not there then return 'missing' end
+if there ~= ARGV[3] then return 'another' end
+redis.call('ZADD', KEYS[2], now + ARGV[1], ARGV[2])
+return 'held'
+"""
+)
+
+DROP: Final = (
+    _CHANGED
+    + """
+-- ARGV keys and values: each goes if it has that value still
+local gone = 0
+for at = 1, #ARGV, 2 do
+    if redis.call('HGET', KEYS[1], ARGV[at]) == ARGV[at + 1] then
+        forget(ARGV[at])
+        gone = gone + 1
+    end
+end
+if gone > 0 then changed() end
+return gone
+"""
+)
+
+LOOK: Final = (
+    _NOW
+    + _CHANGED
+    + """
+-- ARGV an id for a store that has none, the id and the revision that are known
+local ended = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now)
+for _, key in ipairs(ended) do forget(key) end
+if #ended > 0 then changed() end
+redis.call('HSETNX', KEYS[4], 'id', ARGV[1])
+local id = redis.call('HGET', KEYS[4], 'id')
+local revision = redis.call('HGET', KEYS[4], 'revision') or '0'
+if id == ARGV[2] and revision == ARGV[3] then return {id, revision} end
+return {
+    id, revision, now,
+    redis.call('HGETALL', KEYS[1]),
+    redis.call('ZRANGE', KEYS[2], 0, -1, 'WITHSCORES'),
+    redis.call('ZRANGE', KEYS[3], 0, -1),
+}
+"""
+)
+"""Id and revision; if they are not those that are known, also: now, values, leases, order."""
