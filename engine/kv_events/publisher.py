@@ -78,10 +78,7 @@ class Publisher:
         number, self._next = self._next, self._next + 1
         with self._keeping:
             self._kept.append((number, batch))
-        # It never waits: who does not listen misses it.
-        self._pub.send_multipart(
-            (self.topic.encode(), number.to_bytes(NUMBER_BYTES, "big"), batch), zmq.NOBLOCK
-        )
+        self._send((self.topic.encode(), number.to_bytes(NUMBER_BYTES, "big"), batch))
 
     def close(self) -> None:
         if self._thread is not None:
@@ -90,6 +87,10 @@ class Publisher:
         self._stop.close(linger=0)
         self._pub.close(linger=0)
         self._context.term()
+
+    def _send(self, frames: Sequence[bytes]) -> None:
+        """Without waiting: who does not listen misses it."""
+        self._pub.send_multipart(frames, zmq.NOBLOCK)
 
     def _socket(self, kind: int) -> "zmq.Socket[bytes]":
         socket = self._context.socket(kind)

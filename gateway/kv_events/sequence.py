@@ -85,6 +85,11 @@ class Sequence:
         self._unsure = False
         self._doubtful = False
 
+    @property
+    def held(self) -> int:
+        """Batches that wait for the end of a replay."""
+        return len(self._held)
+
     def start(self) -> None:
         """What the engine remembers of the time before we came."""
         if self._can_replay:

@@ -124,11 +124,15 @@ class Translation:
     def _stored(self, instance_id: str, cached: Cached, event: Stored) -> None:
         if event.lora_name is not None and event.lora_name not in self._adapters:
             self._new_adapter(event.lora_name)
-        found = cached.stored(event)
         at = self.links.at
-        for key in found:
+        # Prompt -> its first and its last part that the event is about.
+        spans: dict[int, tuple[Part, Part]] = {}
+        for key in cached.stored(event):
             for part in at(key):
-                self._index.stored(instance_id, part.own)
+                prompt = id(part.blocks)
+                spans[prompt] = (spans.get(prompt, (part,))[0], part)
+        for first, last in spans.values():
+            self._index.stored(instance_id, last.before, first.first)
         size = cached.block_tokens
         if size and size not in self._sizes and len(self._sizes) < MOST_SIZES:
             self._new_size(size)
@@ -140,7 +144,6 @@ class Translation:
             parts = at(key)
             if parts and not _anywhere(key, caches):
                 for part in parts:
-                    self._index.removed(instance_id, part.own)
                     self._index.lost(instance_id, part.blocks, part.first)
 
     def _new_size(self, size: int) -> None:

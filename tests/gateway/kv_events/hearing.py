@@ -1,0 +1,111 @@
+"""A feed in the process of the test, and publishers that lose what they are told to lose."""
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import msgspec
+import zmq
+
+from pdgate.engine.kv_events.publisher import Publisher
+from pdgate.gateway.kv_events.feed import Feed
+from pdgate.gateway.kv_events.sources import Source
+from tests.support.clock import Clock
+
+PATIENCE_SECONDS = 30.0
+ANY_PORT = "tcp://127.0.0.1:0"
+
+
+class Lossy(Publisher):
+    """Nobody hears what it publishes while it `mumbles`; it can repeat it, though."""
+
+    mumbles = False
+
+    def _send(self, frames: Sequence[bytes]) -> None:
+        if not self.mumbles:
+            super()._send(frames)
+
+    def says(self, *names: str) -> None:
+        """A batch for each, of one event that only a test understands."""
+        for name in names:
+            self.publish([{"type": name}])
+
+    def loses(self, *names: str) -> None:
+        self.mumbles = True
+        self.says(*names)
+        self.mumbles = False
+
+    @property
+    def source(self) -> Source:
+        return Source(self.endpoint, self.replay_endpoint, self.topic)
+
+
+@contextmanager
+def lossy(
+    endpoint: str = ANY_PORT, replay_endpoint: str = ANY_PORT, keeps: int = 100
+) -> Iterator[Lossy]:
+    publisher = Lossy(endpoint, replay_endpoint, "kv", keeps=keeps)
+    try:
+        yield publisher
+    finally:
+        publisher.close()
+
+
+class Hearing:
+    """
+    Attributes:
+        heard: Names of all that was said, since the last time that all was forgotten.
+        clock: The feed's.
+    """
+
+    def __init__(self, source: Source, context: "zmq.Context[zmq.Socket[bytes]]") -> None:
+        self.heard: list[str] = []
+        self.forgot = 0
+        self.clock = Clock()
+        self._news = asyncio.Event()
+        self.feed = Feed(context, source, self._taken, self._forget, self.clock)
+
+    def _taken(self, payload: bytes) -> None:
+        _, events, _ = msgspec.msgpack.decode(payload)
+        self.heard += [event["type"] for event in events]
+        self._news.set()
+
+    def _forget(self) -> None:
+        self.heard.clear()
+        self.forgot += 1
+        self._news.set()
+
+    async def hears(self, *names: str) -> None:
+        """Until exactly this has been heard."""
+        await self.until(lambda: self.heard == list(names), f"{names}")
+
+    async def until(self, question: Callable[[], bool], what: str) -> None:
+        try:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                while not question():
+                    self._news.clear()
+                    await self._news.wait()
+        except TimeoutError:
+            raise AssertionError(f"waited for {what}, heard {self.heard}") from None
+
+    async def subscribed(self, publisher: Lossy) -> None:
+        """What is published from now on arrives."""
+        # First what comes by replay, so that the next thing heard is not.
+        publisher.says("hello")
+        while self.feed.sequence.replaying:
+            await asyncio.sleep(0.005)
+        before = self.feed.counts.batches
+        while self.feed.counts.batches == before:
+            publisher.says("hello")
+            await asyncio.sleep(0.005)
+
+
+@contextmanager
+def hearing(source: Source) -> Iterator[Hearing]:
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    made = Hearing(source, context)
+    try:
+        yield made
+    finally:
+        made.feed.close()
+        context.term()
