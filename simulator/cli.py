@@ -13,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from pdgate.scheduling.admission import Limits
 from pdgate.simulator import asked, report
 from pdgate.simulator.comparing import Case, cases, run_all
+from pdgate.simulator.pictures import draw
 from pdgate.simulator.summary import Summary, summary
 from pdgate.simulator.trace import Ask, BadTrace
 from pdgate.simulator.world import Plan, Ran
@@ -67,6 +68,7 @@ def simulate(
     json_: Annotated[
         bool, typer.Option("--json", help="Figures as JSON.", rich_help_panel=SHOWN)
     ] = False,
+    out: Annotated[Path | None, _option(SHOWN, "Folder for a page with pictures.")] = None,
 ) -> None:
     """Send the calls of a trace through the real scheduler, against simulated engines."""
     try:
@@ -90,6 +92,13 @@ def simulate(
     several = cases(_plans(base, pairs), scales)
     ran = _run(several, asks, processes)
     figures = [summary(one) for one in ran]
+    if out is not None:
+        try:
+            drawn = draw(out, several, ran, figures)
+        except OSError as error:
+            typer.echo(f"pdgate simulate: {out} cannot be written: {error.strerror}", err=True)
+            raise typer.Exit(1) from None
+        typer.echo(f"pictures: {drawn}", err=True)
     if json_:
         typer.echo(json.dumps(report.as_json(several, figures), indent=2))
     else:

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -43,6 +44,37 @@ def test_the_same_seed_prints_the_same() -> None:
     )
 
     assert one == again != other
+
+
+def test_pictures_are_a_page_that_needs_nothing_else(tmp_path: Path) -> None:
+    result = simulate(
+        *FEW,
+        "--compare",
+        "round_robin,least_loaded",
+        "--scale",
+        "1,2",
+        "--out",
+        str(tmp_path / "a"),
+    )
+
+    assert result.exit_code == 0, result.output
+    whole = (tmp_path / "a/index.html").read_text()
+    svgs = {path.stem: path.read_text() for path in (tmp_path / "a").glob("*.svg")}
+    assert {"goodput", "ttft-1", "tpot-2", "busy-round_robin-1"} <= svgs.keys()
+    for svg in svgs.values():
+        assert svg in whole
+        ElementTree.fromstring(svg)
+    assert "http" not in whole.replace("http://www.w3.org/2000/svg", "")
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    taken = tmp_path / "a"
+    taken.write_text("a file")
+
+    result = simulate(*FEW, "--out", str(taken))
+
+    assert result.exit_code == 1
+    assert f"{taken} cannot be written" in result.stderr
 
 
 def test_speeds_come_from_a_file(tmp_path: Path) -> None:
