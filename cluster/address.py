@@ -47,11 +47,16 @@ def joined(host: str, port: int) -> str:
 
 def host_and_port(text: str) -> str:
     """host:port in one spelling. Raises ValueError."""
+    return joined(*split(text))
+
+
+def split(text: str) -> tuple[str, int]:
+    """Of host:port; the host without brackets. Raises ValueError."""
     before, colon, after = text.rpartition(":")
     # "::1:80" is an address in itself, so what it means as a pair is anybody's guess.
     if not colon or (":" in before and not before.startswith("[")):
         raise ValueError(f"{text!r} is not an address like host:port")
-    return joined(host(before), port(after))
+    return host(before), port(after)
 
 
 def endpoint(text: str) -> str:

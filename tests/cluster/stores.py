@@ -14,6 +14,7 @@ from typing import Final
 import pytest
 
 from pdgate.cluster.directory import Directory
+from pdgate.cluster.dns import Dns
 from pdgate.cluster.etcd import Etcd
 from pdgate.cluster.file import File
 from pdgate.cluster.kubernetes import Kubernetes
@@ -21,6 +22,7 @@ from pdgate.cluster.member import Member
 from pdgate.cluster.memory import Memory
 from pdgate.cluster.redis_store.directory import RedisDirectory
 from pdgate.cluster.static import Static
+from pdgate.protocols.instance import Role
 from tests.cluster import kubernetes_services as services
 from tests.cluster.in_redis import InRedis
 from tests.cluster.watching import D, P
@@ -132,11 +134,37 @@ def kubernetes(_: pytest.FixtureRequest) -> Iterator[Store]:
         )
 
 
+@contextmanager
+def dns(_: pytest.FixtureRequest) -> Iterator[Store]:
+    """Names say less of an engine than other stores can."""
+    zone: dict[str, list[str]] = {"prefill.test": [], "decode.test": []}
+    p, d = Member(Role.PREFILL, "10.0.0.1", 8100), Member(Role.DECODE, "fd00::2", 8200)
+
+    async def resolve(name: str, port: int) -> list[str]:
+        return list(zone[name])
+
+    def add(member: Member) -> None:
+        zone[f"{member.role}.test"].append(member.host)
+
+    def remove(key: str) -> None:
+        _, _, role, host, _ = key.split("/")
+        zone[f"{role}.test"].remove(host)
+
+    made = Dns(
+        resolve,
+        prefill="prefill.test:8100",
+        decode="decode.test:8200",
+        every_seconds=LOOK_SECONDS,
+    )
+    yield Store(made, add, remove, p=p, d=d)
+
+
 KINDS: Final[Mapping[str, Kind]] = {
     "static": Kind(static, changes=False),
     "memory": Kind(memory, takes_anything=True, announces=True),
     "etcd": Kind(etcd, takes_anything=True, announces=True),
     "redis": Kind(redis, takes_anything=True, announces=True),
+    "dns": Kind(dns),
     "file": Kind(file, takes_anything=True),
     "kubernetes": Kind(kubernetes),
 }
