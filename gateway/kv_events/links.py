@@ -43,10 +43,6 @@ class Part:
         """The prompt up to here."""
         return self.blocks[: self.end]
 
-    @property
-    def own(self) -> Sequence[int]:
-        return self.blocks[self.first : self.end]
-
 
 class Links:
     def __init__(self, max_keys: int = MAX_KEYS) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import msgspec
 import zmq
@@ -92,12 +92,17 @@ class Hearing:
         """What is published from now on arrives."""
         # First what comes by replay, so that the next thing heard is not.
         publisher.says("hello")
-        while self.feed.sequence.replaying:
-            await asyncio.sleep(0.005)
+        await self.once(lambda: not self.feed.sequence.replaying, publisher)
         before = self.feed.counts.batches
-        while self.feed.counts.batches == before:
+        await self.once(lambda: self.feed.counts.batches > before, publisher)
+
+    async def once(self, question: Callable[[], bool], publisher: Lossy) -> None:
+        """Nobody tells when a subscription has arrived, so it is tried out."""
+        while not question():
             publisher.says("hello")
-            await asyncio.sleep(0.005)
+            self._news.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._news.wait(), 0.01)
 
 
 @contextmanager

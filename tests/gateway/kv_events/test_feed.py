@@ -1,6 +1,5 @@
 """What a publisher says arrives whole and in order, or what was known is forgotten."""
 
-import asyncio
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
@@ -112,16 +111,16 @@ async def test_messages_that_are_no_batches_are_counted_and_passed_over() -> Non
 
 
 async def test_a_replay_that_is_not_answered_is_given_up() -> None:
-    with sockets(zmq.ROUTER) as (silent,), lossy(replay_endpoint="") as publisher:
-        with hearing(Source(publisher.endpoint, endpoint(silent), "kv")) as feed:
-            # What is heard meanwhile waits for the replay.
-            while not feed.feed.sequence.held:
-                publisher.says("a")
-                # Until we are subscribed, nothing that is said arrives.
-                await asyncio.sleep(0.005)
-            assert feed.heard == []
+    with ExitStack() as closing:
+        (silent,) = closing.enter_context(sockets(zmq.ROUTER))
+        publisher = closing.enter_context(lossy(replay_endpoint=""))
+        source = Source(publisher.endpoint, endpoint(silent), "kv")
+        feed = closing.enter_context(hearing(source))
+        # What is heard meanwhile waits for the replay.
+        await feed.once(lambda: feed.feed.sequence.held > 0, publisher)
+        assert feed.heard == []
 
-            feed.clock.now += REPLAY_SECONDS + 1
-            feed.feed.look()
+        feed.clock.now += REPLAY_SECONDS + 1
+        feed.feed.look()
 
-            await feed.until(lambda: feed.heard[:1] == ["a"], "a")
+        await feed.until(lambda: feed.heard[:1] == ["hello"], "hello")
