@@ -33,7 +33,7 @@ HOT: Final = {
     "scheduling": "candidate instances lineup reservation scheduler",
     "scheduling/health": "breaker",
     "scheduling/predictors": "accuracy bend family plane predicts speed",
-    "scheduling/prefix": "blocks index lesson reported tree",
+    "scheduling/prefix": "blocks index lesson tree",
 }
 
 MYPY: Final = """\

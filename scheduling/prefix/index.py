@@ -1,19 +1,19 @@
 """Which instance has which beginnings of prompts in its KV cache.
 
-    what calls were sent there     routed()             tree.py, a guess
-    what engines say of it         stored(), removed()  reported.py, for those that say
+    routed, unrouted     what calls were sent there: a guess, right a moment later
+    stored, lost         what engines say of it, where they do
+    cleared, forget      what a process takes with it
 
-An instance has of a prompt what either knows. Everybody here counts in tokens, on the scale of
-the call's prompt_tokens: of that many, so many need not be computed again.
+Everybody here counts in tokens, on the scale of the call's prompt_tokens: of that many, so many
+need not be computed again.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from pdgate.protocols.call import Call
 from pdgate.scheduling.candidate import Candidate
 from pdgate.scheduling.prefix.blocks import BLOCK_TOKENS, BlocksOf, blocks_of
-from pdgate.scheduling.prefix.reported import Reported
 from pdgate.scheduling.prefix.tree import Tree
 
 MAX_BYTES: Final = 256 * 2**20
@@ -38,14 +38,12 @@ class PrefixIndex:
         Args:
             source: What makes blocks of a call; they are kept as long as the call.
             block_tokens: Of a block of the source, on the scale of calls' prompt_tokens.
-            max_bytes: Half of it for what was routed, half for what is reported.
             kv_tokens: That fit into the cache of an engine which does not say so itself.
         """
         self._source = source
         self._block_tokens = block_tokens
         self._kv_tokens = kv_tokens
-        self._routed = Tree(max_bytes // 2)
-        self._reported = Reported(max_bytes // 2)
+        self._tree = Tree(max_bytes)
         self._asked: Sequence[int] | None = None
         self._answer: dict[str, int] = {}
         self.read_tokens = 0
@@ -53,16 +51,16 @@ class PrefixIndex:
 
     @property
     def bytes(self) -> int:
-        return self._routed.bytes + self._reported.bytes
+        return self._tree.bytes
 
     @property
     def blocks(self) -> int:
-        return self._routed.blocks + self._reported.blocks
+        return self._tree.blocks
 
     @property
     def evictions(self) -> int:
-        """Blocks that were forgotten, or not taken in, for want of room."""
-        return self._routed.evictions + self._reported.refused
+        """Blocks of instances that were forgotten for want of room, theirs or ours."""
+        return self._tree.evictions
 
     def matched(self, call: Call) -> Mapping[str, int]:
         """Instance id -> tokens of the call's prompt that it has; without those that have none.
@@ -74,13 +72,8 @@ class PrefixIndex:
         if blocks is self._asked:
             return self._answer
         found: dict[str, int] = {}
-        for count, owners in self._routed.matched(blocks):
+        for count, owners in self._tree.matched(blocks):
             found.update(dict.fromkeys(owners, self._tokens(count, call)))
-        for count, owners_ in self._reported.matched(blocks):
-            tokens = self._tokens(count, call)
-            for owner in owners_:
-                if found.get(owner, 0) < tokens:
-                    found[owner] = tokens
         self._asked, self._answer = blocks, found
         return found
 
@@ -100,9 +93,9 @@ class PrefixIndex:
             self.read_tokens += call.prompt_tokens
             self.cached_tokens += had
         if blocks:
-            evictions = self._routed.evictions
-            self._routed.learn(instance_id, blocks)
-            if self._routed.evictions == evictions:
+            evictions = self._tree.evictions
+            self._tree.learn(instance_id, blocks)
+            if self._tree.evictions == evictions:
                 # Nothing else has changed for this call, about which the next leg will ask.
                 self._answer[instance_id] = self._tokens(len(blocks), call)
             else:
@@ -115,45 +108,42 @@ class PrefixIndex:
             self.read_tokens -= call.prompt_tokens
             self.cached_tokens -= had
         self._asked = None
-        self._routed.unlearn(instance_id, self._source(call), had // self._block_tokens)
+        self._tree.unlearn(instance_id, self._source(call), had // self._block_tokens)
 
-    def stored(self, instance_id: str, blocks: Iterable[int]) -> None:
-        """The engine says that it has these blocks."""
-        self._asked = None
-        self._reported.stored(instance_id, blocks)
+    def stored(self, instance_id: str, blocks: Sequence[int], first: int = 0) -> None:
+        """The engine says that it has blocks[first:] of this beginning of a prompt.
 
-    def removed(self, instance_id: str, blocks: Iterable[int]) -> None:
-        """The engine says that it no longer has these, of those that it has stored."""
-        self._asked = None
-        self._reported.removed(instance_id, blocks)
+        They count if it has those before as well, without which they are of no use.
+        """
+        if self._tree.holds(instance_id, blocks, first):
+            self._asked = None
+            self._tree.learn(instance_id, blocks)
 
     def lost(self, instance_id: str, blocks: Sequence[int], kept: int) -> None:
-        """The engine says what shows that, of a prompt it was sent, it has only so many blocks."""
+        """The engine says that of this prompt it has no more than the first `kept`."""
         self._asked = None
-        self._routed.unlearn(instance_id, blocks, kept)
+        self._tree.unlearn(instance_id, blocks, kept)
 
     def cleared(self, instance_id: str) -> None:
         """The instance has emptied its cache, or is another process now."""
         self._asked = None
-        self._routed.forget(instance_id)
-        self._reported.forget(instance_id)
+        self._tree.forget(instance_id)
 
     def forget(self, instance_id: str) -> None:
         """The instance is gone for good."""
         self.cleared(instance_id)
-        self._routed.limit(instance_id, None)
+        self._tree.limit(instance_id, None)
 
     def clear(self) -> None:
         """Everything, of all instances."""
         self._asked = None
-        self._routed.clear()
-        self._reported.clear()
+        self._tree.clear()
 
     def capacity(self, instance_id: str, tokens: int | None) -> None:
         """So many tokens fit into its cache; None where it does not say."""
         tokens = tokens or self._kv_tokens
         blocks = None if tokens is None else tokens // self._block_tokens
-        if self._routed.limit(instance_id, blocks):
+        if self._tree.limit(instance_id, blocks):
             self._asked = None
 
     def _tokens(self, blocks: int, call: Call) -> int:

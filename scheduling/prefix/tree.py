@@ -1,4 +1,4 @@
-"""What each instance was sent, as a tree in which prompts that begin alike share their beginning.
+"""What each instance has, as a tree in which prompts that begin alike share their beginning.
 
     node: run (1, 2, 3)      p0, p1, d0
       |-- run (4, 5)         p0
@@ -137,6 +137,21 @@ class Tree:
             self._shrink(holder, capacity)
         while self.bytes > self._max_bytes and self._give_up():
             pass
+
+    def holds(self, instance_id: str, blocks: Sequence[int], count: int) -> bool:
+        """Whether the instance has so many of these, from the first on."""
+        holder = self._holders.get(instance_id)
+        node, at = self._root, 0
+        while at < count:
+            child = node.children.get(blocks[at])
+            if holder is None or child is None or child not in holder.nodes:
+                return False
+            same = _in_common(child.run, blocks, at)
+            at += same
+            if same < len(child.run):
+                break
+            node = child
+        return at >= count
 
     def unlearn(self, instance_id: str, blocks: Sequence[int], kept: int) -> None:
         """The instance has only so many of these, and nothing that begins with more of them."""

@@ -96,7 +96,11 @@ def test_it_says_what_a_table_of_all_blocks_says(
         table.of[instance_id] = {hash(one) % 2**64 for one in theirs}
         sound(tree)
 
-    assert matched(tree, chained(asked)) == table.matched(chained(asked))
+    has = table.matched(chained(asked))
+    assert matched(tree, chained(asked)) == has
+    for count in range(len(asked) + 1):
+        holding = {one for one in INSTANCES if tree.holds(one, chained(asked), count)}
+        assert holding == {one for one in INSTANCES if has.get(one, 0) >= count}
     for instance_id in INSTANCES:
         tree.forget(instance_id)
     sound(tree)
