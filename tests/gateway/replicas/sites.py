@@ -1,0 +1,71 @@
+"""Processes of several gateways, each with its own instances, and a board that they share."""
+
+from collections.abc import Mapping
+
+from pdgate.gateway.replicas.board import Board, BoardAway
+from pdgate.gateway.replicas.exchange import LEASE_SECONDS, Exchange
+from pdgate.gateway.replicas.load import FarLoad
+from pdgate.protocols.instance import Instance, Role
+from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling.instances import Instances
+from pdgate.scheduling.reservation import Reservation
+from tests.support.clock import Clock
+
+ENGINES = [Instance(f"e{n}", f"http://10.0.0.{n}", Role.PLAIN, "plain") for n in range(3)]
+
+
+class Table:
+    """Entries with leases, as Redis keeps them; `away` while it does not answer."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.away = False
+        self.writes = 0
+        self.entries: dict[str, tuple[bytes, float]] = {}
+
+    def board(self, process: str) -> "TableBoard":
+        return TableBoard(self, process)
+
+
+class TableBoard(Board):
+    def __init__(self, table: Table, process: str) -> None:
+        self._table, self._process = table, process
+
+    async def exchange(self, entry: bytes | None) -> Mapping[str, bytes]:
+        table = self._table
+        if table.away:
+            raise BoardAway("Redis: refused")
+        now = table.clock()
+        if entry is not None:
+            table.writes += 1
+            table.entries[self._process] = entry, now + LEASE_SECONDS
+        return {
+            process: told
+            for process, (told, until) in table.entries.items()
+            if process != self._process and until > now
+        }
+
+    async def close(self) -> None:
+        self._table.entries.pop(self._process, None)
+
+
+class Process:
+    """One process of a gateway, without the calls."""
+
+    def __init__(self, table: Table, gateway: str, name: str = "") -> None:
+        self.instances = Instances(ENGINES)
+        self.load = FarLoad(self.instances, gateway)
+        self.board = table.board(f"{gateway}{name}")
+        self.exchange = Exchange(self.load, self.board, table.clock)
+
+    def candidate(self, engine: int = 0) -> Candidate:
+        candidate = self.instances.get(f"e{engine}")
+        assert candidate is not None
+        return candidate
+
+    def call(self, engine: int = 0, tokens: int = 10) -> Reservation:
+        return Reservation(self.candidate(engine), tokens, reads=True)
+
+    def account(self, engine: int = 0) -> tuple[int, int, int, int]:
+        found = self.candidate(engine)
+        return found.calls, found.tokens, found.unread_tokens, found.answering
