@@ -1,25 +1,26 @@
 """How near an engine is to what it should not exceed: 1 is there, 0 is idle.
 
-    prefill   whether it reads: on the average of many looks, the share of its time   / FULL
-              the wait that is predicted for what it has to read, if that is more     / target
-    decode    a step, as predicted for what it has                                    / target
-              its KV, if that is more                                                 / FULL
-              and of its calls, those that wait for a turn
+    prefill   use    whether it reads: on the average of many looks, the share of its time   / FULL
+                     the wait that is predicted for what it has to read, if that is more     / target
+    decode    step   as it is predicted for what it has                                      / target
+              use    its KV                                                                  / FULL
+                     and of its calls, those that wait for a turn
 
-Neither wait nor step grows in proportion to the calls. Reading hardly waits while there is time
-left, and without end when there is none: so what counts first is the time that is left. And with
-more answers steps are longer, so that answers stay longer, and there are more of them: for r times
-as many calls a step of `base + load` becomes
+What is nearer to its end counts. With more calls use grows in proportion: reading hardly waits while
+there is time left, and without end when there is none, so what counts first is the time. A step
+does not: with more answers it is longer, so that answers stay longer, and there are more of them.
+For r times as many calls a step of `base + load` becomes
 
     base / (1 - r * load / (base + load))
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Final
 
 from pdgate.protocols.instance import Role
-from pdgate.scheduling.account import calls_there, unread_tokens_there
+from pdgate.scheduling.account import unread_tokens_there
 from pdgate.scheduling.candidate import Candidate
 from pdgate.scheduling.surroundings import Targets
 
@@ -38,23 +39,34 @@ MANY_CALLS: Final = 64
 class Pressure:
     """
     Attributes:
-        base: What there is with next to no calls.
-        load: What goes with them.
+        use: Of time, KV or places in a queue.
+        base: Of a step, what there is with next to no calls.
+        load: Of a step, what goes with them.
     """
 
+    use: float = 0.0
     base: float = 0.0
     load: float = 0.0
 
     @property
     def now(self) -> float:
-        return self.base + self.load
+        return max(self.use, self.base + self.load)
 
     def with_calls(self, times: float) -> float:
         """With so many times the calls; infinite for what could not be."""
-        if not self.base:
-            return self.load * times
-        left = 1 - times * self.load / (self.base + self.load)
-        return self.base / left if left > 0 else inf
+        step = self.base + self.load
+        if step:
+            left = 1 - times * self.load / step
+            step = self.base / left if left > 0 else inf
+        return max(self.use * times, step)
+
+    def towards(self, other: "Pressure", share: float) -> "Pressure":
+        """So far on the way from this to the other: 0 is here, 1 there."""
+        return Pressure(
+            self.use + share * (other.use - self.use),
+            self.base + share * (other.base - self.base),
+            self.load + share * (other.load - self.load),
+        )
 
 
 NONE: Final = Pressure()
@@ -64,17 +76,18 @@ def pressure(candidate: Candidate, side: Role, targets: Targets) -> Pressure:
     """`side`: PREFILL or DECODE, whichever it serves."""
     if side is Role.PREFILL:
         return _reading(candidate, targets)
-    kv, steps = _kv(candidate), _steps(candidate, targets)
-    return kv if kv.now > steps.now else steps
+    return _making(candidate, targets)
 
 
-def mean(several: list[Pressure]) -> Pressure:
+def mean(several: Sequence[Pressure]) -> Pressure:
     """NONE of nobody."""
     if not several:
         return NONE
+    count = len(several)
     return Pressure(
-        sum(one.base for one in several) / len(several),
-        sum(one.load for one in several) / len(several),
+        sum(one.use for one in several) / count,
+        sum(one.base for one in several) / count,
+        sum(one.load for one in several) / count,
     )
 
 
@@ -84,28 +97,27 @@ def _reading(candidate: Candidate, targets: Targets) -> Pressure:
         return NONE
     expected = candidate.predicts.prefill_seconds(unread, candidate.unread_squares)
     wait_seconds = unread / TOKENS_PER_SECOND if expected is None else expected
-    return Pressure(0.0, max(1 / FULL, wait_seconds / targets.ttft_seconds))
+    return Pressure(max(1 / FULL, wait_seconds / targets.ttft_seconds))
 
 
-def _kv(candidate: Candidate) -> Pressure:
+def _making(candidate: Candidate, targets: Targets) -> Pressure:
+    use = 0.0
     status = candidate.status
-    if status is None or status.kv_free is None:
-        return NONE
-    return Pressure(0.0, (1 - status.kv_free) / FULL)
-
-
-def _steps(candidate: Candidate, targets: Targets) -> Pressure:
-    calls = calls_there(candidate)
-    if not calls:
-        return NONE
-    status = candidate.status
-    waiting = 0.0
-    if status is not None and status.waiting:
-        waiting = status.waiting / (status.waiting + (status.running or 0))
+    if status is not None:
+        if status.kv_free is not None:
+            use = (1 - status.kv_free) / FULL
+        if status.waiting:
+            use += status.waiting / (status.waiting + (status.running or 0))
+    # Those that are expected there, but still with prefill, do not make its steps longer.
+    batch = candidate.answering + candidate.beyond.calls
+    if not batch:
+        return Pressure(use)
     context_tokens = max(0, candidate.tokens + candidate.beyond.kv_tokens)
-    step = candidate.predicts.step_seconds(calls, context_tokens)
+    if candidate.calls > candidate.answering:
+        context_tokens = context_tokens * candidate.answering // candidate.calls
+    step = candidate.predicts.step_seconds(batch, context_tokens)
     least = candidate.predicts.step_seconds(1, 0)
     if step is None or least is None:
-        return Pressure(0.0, calls / MANY_CALLS + waiting)
+        return Pressure(max(use, batch / MANY_CALLS))
     target = targets.tpot_seconds
-    return Pressure(least / target, (step - least) / target + waiting)
+    return Pressure(use, least / target, (step - least) / target)

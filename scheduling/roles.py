@@ -97,7 +97,7 @@ class Roles:
             if engine.side is not None and not engine.turning:
                 working[engine.group, engine.side].append(engine.pressure)
         self._pressures = {
-            key: _between(self._pressures.get(key), mean(several), share)
+            key: self._pressures.get(key, mean(several)).towards(mean(several), share)
             for key, several in working.items()
         }
 
@@ -176,15 +176,6 @@ class Roles:
             f"{to.value} is at {needs:.2f} of its target, {come_from.value} at {gives.now:.2f}, "
             f"and would be at {without_it:.2f} with one engine less"
         )
-
-
-def _between(before: Pressure | None, now: Pressure, share: float) -> Pressure:
-    if before is None:
-        return now
-    return Pressure(
-        before.base + share * (now.base - before.base),
-        before.load + share * (now.load - before.load),
-    )
 
 
 def _least_busy(engines: Sequence[Engine]) -> Engine:

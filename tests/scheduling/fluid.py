@@ -83,10 +83,10 @@ class Fluid:
         self.late += wait > TTFT_SECONDS or step > TPOT_SECONDS
         of = {
             Role.PREFILL: Pressure(
-                0.0, max(min(1.0, flow.reading / max(1, readers)) / FULL, wait / TTFT_SECONDS)
+                max(min(1.0, flow.reading / max(1, readers)) / FULL, wait / TTFT_SECONDS)
             ),
             Role.DECODE: Pressure(
-                STEP_SECONDS / TPOT_SECONDS, (step - STEP_SECONDS) / TPOT_SECONDS
+                0.0, STEP_SECONDS / TPOT_SECONDS, (step - STEP_SECONDS) / TPOT_SECONDS
             ),
         }
         self._engines = [
@@ -104,7 +104,7 @@ class Fluid:
 
     def _drawn(self, pressure: Pressure) -> Pressure:
         factor = max(0.0, self._random.gauss(1, self._noise))
-        return Pressure(pressure.base, pressure.load * factor)
+        return Pressure(pressure.use * factor, pressure.base, pressure.load * factor)
 
     def _take(self, turn: Turn, now: float) -> None:
         if self._fixed and not turn.first:

@@ -55,15 +55,15 @@ def test_steps_count_as_they_are_predicted() -> None:
 def test_kv_counts_where_it_is_nearer_to_its_end() -> None:
     found = pressure(maker(5, Status(kv_free=0.15)), Role.DECODE, TARGETS)
 
-    assert found.base == 0.0
-    assert found.load == pytest.approx(1.0)
+    assert found.use == found.now == pytest.approx(1.0)
 
 
 def test_calls_that_wait_for_a_turn_count() -> None:
     calm = pressure(maker(10, Status(running=5, waiting=0)), Role.DECODE, TARGETS)
-    queued = pressure(maker(10, Status(running=5, waiting=5)), Role.DECODE, TARGETS)
+    queued = pressure(maker(10, Status(running=2, waiting=6)), Role.DECODE, TARGETS)
 
-    assert queued.now == pytest.approx(calm.now + 0.5)
+    assert calm.now < 0.5
+    assert queued.now == pytest.approx(0.75)
 
 
 def test_unknown_engines_count_by_their_calls() -> None:
@@ -83,11 +83,11 @@ def test_twice_the_calls_are_more_than_twice_the_load_of_a_step() -> None:
     assert step.with_calls(3) == math.inf
 
 
-@given(st.floats(0, 10), st.floats(0, 10), st.floats(0.1, 1), st.floats(1, 10))
+@given(st.floats(0, 10), st.floats(0, 10), st.floats(0, 10), st.floats(0.1, 1), st.floats(1, 10))
 def test_more_calls_are_never_less_pressure(
-    base: float, load: float, fewer: float, more: float
+    use: float, base: float, load: float, fewer: float, more: float
 ) -> None:
-    one = Pressure(base, load)
+    one = Pressure(use, base, load)
 
     assert one.with_calls(fewer) <= one.now * (1 + 1e-9) + 1e-12
     assert one.with_calls(more) >= one.now * (1 - 1e-9) - 1e-12
@@ -95,4 +95,9 @@ def test_more_calls_are_never_less_pressure(
 
 def test_the_mean_of_nobody_is_none() -> None:
     assert mean([]) == NONE
-    assert mean([Pressure(0.25, 0.5), Pressure(0.75, 0.0)]) == Pressure(0.5, 0.25)
+    assert mean([Pressure(0.25, 0.5), Pressure(0.75, 0.0)]) == Pressure(0.5, 0.25, 0.0)
+
+
+def test_use_grows_in_proportion_whatever_steps_do() -> None:
+    """Half of the KV with short steps is all of it with twice the calls, and no more."""
+    assert Pressure(use=0.5, base=0.1, load=0.02).with_calls(2) == 1.0

@@ -89,7 +89,7 @@ class Scene:
         return turns
 
 
-BUSY, IDLE = Pressure(0.0, 3.0), Pressure(0.15, 0.05)
+BUSY, IDLE = Pressure(use=3.0), Pressure(base=0.15, load=0.05)
 
 
 def scene() -> Scene:
@@ -150,12 +150,17 @@ def test_who_has_one_role_only_stays() -> None:
 
 def test_a_side_that_would_not_keep_its_own_target_gives_nobody() -> None:
     """0.7 of it with two engines is far beyond it with one."""
-    assert Scene(p0=BUSY, p1=BUSY, d0=Pressure(0.2, 0.5), d1=Pressure(0.2, 0.5)).rounds(10) == []
+    assert (
+        Scene(
+            p0=BUSY, p1=BUSY, d0=Pressure(base=0.2, load=0.5), d1=Pressure(base=0.2, load=0.5)
+        ).rounds(10)
+        == []
+    )
 
 
 def test_what_more_engines_would_not_make_better_gets_none() -> None:
     """A step is too long with a single answer in it."""
-    long_steps = Pressure(1.5, 0.05)
+    long_steps = Pressure(base=1.5, load=0.05)
 
     assert Scene(p0=IDLE, p1=IDLE, d0=long_steps, d1=long_steps).rounds(10) == []
 
