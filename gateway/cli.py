@@ -57,6 +57,10 @@ KEYS = {
     "adaptive_stay": "adaptive.stay_seconds",
     "prefix_index_bytes": "prefix_index.max_bytes",
     "kv_tokens": "prefix_index.kv_tokens",
+    "kv_events": "kv_events.endpoint",
+    "kv_events_replay": "kv_events.replay_endpoint",
+    "kv_events_topic": "kv_events.topic",
+    "kv_events_tokenize": "kv_events.tokenize",
     "prefill_concurrency": "admission.prefill_concurrency",
     "decode_concurrency": "admission.decode_concurrency",
     "min_kv_free": "admission.kv_free",
@@ -155,6 +159,12 @@ def serve(
     tpot_target: Annotated[float | None, _option(SCHEDULING, "For policies.", "0.1")] = None,
     prefix_index_bytes: Annotated[int | None, _option(LIMITS, "Of memory.", "268435456")] = None,
     kv_tokens: Annotated[int | None, _option(SCHEDULING, "In an engine's KV cache.")] = None,
+    kv_events: Annotated[str | None, _option(ENGINES, "ask, or tcp://{host}:5557.")] = None,
+    kv_events_replay: Annotated[str | None, _option(ENGINES, "tcp://{host}:port.")] = None,
+    kv_events_topic: Annotated[str | None, _option(ENGINES, "As engines are told.")] = None,
+    kv_events_tokenize: Annotated[
+        bool | None, _option(ENGINES, "Ask engines for the tokens of texts.", "yes")
+    ] = None,
     adaptive: Annotated[
         bool | None, _option(SCHEDULING, "Turn engines with role both to where they help.", "no")
     ] = None,

@@ -30,6 +30,10 @@ def check(settings: Settings) -> None:
         read_token(settings.admin_token_file)
     if settings.redis and find_spec("redis") is None:
         raise ConfigError("'redis' needs one more package: pip install 'pdgate[redis]'")
+    if settings.kv_events.endpoint and find_spec("zmq") is None:
+        raise ConfigError(
+            "'kv_events.endpoint' needs one more package: pip install 'pdgate[kv-events]'"
+        )
 
 
 def check_instance(settings: Settings, instance: Instance) -> None:

@@ -14,6 +14,7 @@ from pdgate.forwarders.base import Mode
 from pdgate.forwarders.retrying import OnPrefillFailure
 from pdgate.gateway.config.api_keys import ApiKeyEntry
 from pdgate.gateway.config.instances import HIGHEST_PORT, InstanceEntry, host_and_port, records
+from pdgate.gateway.kv_events.sources import check_template
 from pdgate.gateway.security.cors import origins_of
 from pdgate.gateway.security.headers import names
 from pdgate.protocols.instance import Instance
@@ -254,6 +255,23 @@ class PrefixIndex(Section):
     kv_tokens: Count | None = None
 
 
+class KvEvents(Section):
+    """What engines publish of their KV caches over ZeroMQ, as vLLM does.
+
+    Attributes:
+        endpoint: Where: ask (each engine, at /kv_event_sources), or one for all engines, like
+            tcp://{host}:5557, with the port of rank 0; nothing is listened to by default.
+        replay_endpoint: Where what was missed is repeated, unless engines are asked.
+        topic: That batches are marked with, unless engines are asked.
+        tokenize: Engines are asked (at /tokenize) for the tokens of prompts that come as text.
+    """
+
+    endpoint: Annotated[str, AfterValidator(check_template)] = ""
+    replay_endpoint: Annotated[str, AfterValidator(check_template)] = ""
+    topic: str = ""
+    tokenize: bool = True
+
+
 class Adaptive(Section):
     """Engines with role both serve the side that needs them more (prefill or decode).
 
@@ -335,6 +353,7 @@ class Settings(Section):
     targets: Targets = Targets()
     adaptive: Adaptive = Adaptive()
     prefix_index: PrefixIndex = PrefixIndex()
+    kv_events: KvEvents = KvEvents()
     trust_client_kv_params: bool = False
     max_body_bytes: Count = 256 << 20
     max_attempts: Count = 3

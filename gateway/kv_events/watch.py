@@ -8,6 +8,7 @@ engines' events ------> the prefix index
 import asyncio
 from collections.abc import Callable, Sequence
 
+from pdgate.gateway.kv_events.books import KvEventBooks
 from pdgate.gateway.kv_events.feeds import Feeds, Where
 from pdgate.gateway.kv_events.prompts import is_text, of_token_ids, token_ids
 from pdgate.gateway.kv_events.tokenizing import Tokenizing
@@ -47,6 +48,11 @@ class Watch:
         if blocks and not self.translation.links.knows(blocks):
             self._seek(call, blocks)
         return blocks
+
+    @property
+    def books(self) -> KvEventBooks:
+        """For /metrics."""
+        return KvEventBooks(self.feeds, self.translation, self.tokenizing)
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as jobs:

@@ -44,7 +44,7 @@ from pdgate.gateway.verification.watch import Watch
 from pdgate.gateway.wiring import parts
 from pdgate.gateway.wiring.adaptive import adaptive_of
 from pdgate.gateway.wiring.background import running
-from pdgate.gateway.wiring.prefixes import prefix_index_of
+from pdgate.gateway.wiring.kv_events import watched_index_of
 from pdgate.scheduling.instances import Instances
 from pdgate.scheduling.policy import load
 
@@ -64,10 +64,10 @@ def build(
     """
     instances = Instances(settings.fleet, breaker_limits(settings.health))
     neighbours = SharedLoad(load_folder, instances) if load_folder else None
-    index = prefix_index_of(settings)
+    headers, access = header_policy(settings), engine_access(settings)
+    index, kv_events = watched_index_of(settings, instances, access)
     policies = Policies(neighbours.policy if neighbours else load, index)
     scheduler = parts.scheduler_of(settings, instances, policies)
-    headers, access = header_policy(settings), engine_access(settings)
     upstream = parts.upstream_of(settings, headers, access)
     ledger, lives = KvLedger(), Lives()
     execution = parts.execution_of(settings, scheduler, upstream, ledger, lives)
@@ -99,6 +99,7 @@ def build(
         KvMetrics(ledger, lives),
         PredictionMetrics(instances),
         PrefixMetrics(index),
+        kv_events.books if kv_events else None,
         status,
         redis,
         KeyBooks(door) if door else None,
@@ -117,6 +118,8 @@ def build(
         jobs.append(shared.run)
     if adaptive is not None:
         jobs.append(adaptive.run)
+    if kv_events is not None:
+        jobs.append(kv_events.run)
 
     notes = {
         "directory": status,

@@ -27,6 +27,7 @@ SECTIONS = (
     "targets",
     "adaptive",
     "prefix_index",
+    "kv_events",
     "admission",
     "tls",
     "engine_tls",
