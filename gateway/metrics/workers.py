@@ -42,6 +42,10 @@ NO_AMOUNTS = frozenset(
         "pdgate_prediction_bias",
         "pdgate_directory_degraded",
         "pdgate_redis_degraded",
+        # Every worker listens to the same replicas.
+        "pdgate_replicas",
+        "pdgate_replicas_degraded",
+        "pdgate_instance_replica_calls",
         "pdgate_directory_instances",
         "pdgate_directory_unusable",
         # Every worker reads the same engines.

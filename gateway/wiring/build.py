@@ -45,6 +45,7 @@ from pdgate.gateway.wiring import parts
 from pdgate.gateway.wiring.adaptive import adaptive_of
 from pdgate.gateway.wiring.background import running
 from pdgate.gateway.wiring.kv_events import watched_index_of
+from pdgate.gateway.wiring.replicas import replicas_of
 from pdgate.scheduling.instances import Instances
 from pdgate.scheduling.policy import load
 
@@ -93,6 +94,7 @@ def build(
 
     status = Status(feed) if feed else None
     redis = SharedStatus(dial) if settings.redis else None
+    replicas = replicas_of(settings, instances, load_folder)
     collectors = (
         books,
         HealthMetrics(instances, drain, reload),
@@ -102,6 +104,7 @@ def build(
         kv_events.books if kv_events else None,
         status,
         redis,
+        replicas,
         KeyBooks(door) if door else None,
         AdmissionBooks(gate) if gate else None,
         adaptive.books if adaptive else None,
@@ -120,10 +123,13 @@ def build(
         jobs.append(adaptive.run)
     if kv_events is not None:
         jobs.append(kv_events.run)
+    if replicas is not None:
+        jobs.append(replicas.exchange.run)
 
     notes = {
         "directory": status,
         "redis": redis,
+        "replicas": replicas,
         "prefill_queue": None if watch is None else PrefillQueue(watch.reader),
     }
     app = create_app(
