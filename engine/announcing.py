@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 
 from pdgate.cluster import address
-from pdgate.cluster.directory import Directory
+from pdgate.cluster.directory import Listing
 from pdgate.cluster.member import Member
 from pdgate.cluster.opening import opened
 from pdgate.engine.connector import Connector
@@ -32,7 +32,10 @@ def announcement(
     names: tuple[str, ...],
     roles: Roles,
 ) -> AbstractAsyncContextManager[None]:
-    """The block in which the engine is listed; nothing where there is no directory."""
+    """The block in which the engine is listed; nothing where there is no directory.
+
+    Raises ValueError for a directory that there is not, or in which nobody can announce itself.
+    """
     if not settings.listed_in:
         return nullcontext()
     implied = {
@@ -41,7 +44,9 @@ def announcement(
         "ca_file": settings.etcd_ca_file,
     }
     directory = opened(settings.listed_in, settings.directory_options, implied)
-    return _settling(directory, member(settings, api_port, connector, names), roles)
+    said = member(settings, api_port, connector, names)
+    # Before anything is served, if nobody can announce itself there.
+    return _settling(directory.announce(said), said, roles)
 
 
 def member(
@@ -75,8 +80,10 @@ def _dialled(settings: Settings, host: str) -> str:
 
 
 @asynccontextmanager
-async def _settling(directory: Directory, member: Member, roles: Roles) -> AsyncIterator[None]:
-    async with directory.announce(member) as listing:
+async def _settling(
+    announced: AbstractAsyncContextManager[Listing], member: Member, roles: Roles
+) -> AsyncIterator[None]:
+    async with announced as listing:
         roles.announced(listing, member)
         yield
     await asyncio.sleep(SETTLE_SECONDS)

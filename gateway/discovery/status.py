@@ -26,6 +26,8 @@ class Status(Collector):
         at = self._feed.roster.remembered_at
         if at is not None:
             said["age_seconds"] = round(self._wall_clock() - at)
+        if self._unusable:
+            said["unusable"] = self._unusable
         return said
 
     @property
@@ -38,6 +40,10 @@ class Status(Collector):
     @property
     def _instances(self) -> int:
         return len(self._feed.roster.in_use) - len(self._feed.unusable)
+
+    @property
+    def _unusable(self) -> int:
+        return len(self._feed.roster.refused) + len(self._feed.unusable)
 
     def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
         roster = self._feed.roster
@@ -54,7 +60,7 @@ class Status(Collector):
         yield GaugeMetricFamily(
             "pdgate_directory_unusable",
             "Entries of the directory that cannot be used.",
-            len(roster.refused) + len(self._feed.unusable),
+            self._unusable,
         )
         yield CounterMetricFamily(
             "pdgate_directory_losses", "How often the directory was lost.", roster.losses

@@ -1,12 +1,18 @@
 """What an engine says of itself in a directory."""
 
 import dataclasses
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pdgate.cluster.member import read
-from pdgate.engine.announcing import member
+from pdgate.cluster.read_only import CannotAnnounce
+from pdgate.engine.announcing import announcement, member
+from pdgate.engine.roles import Roles
 from pdgate.engine.settings import Settings
+from pdgate.protocols.instance import Role
+from pdgate.protocols.place import Place
 from tests.support.engine_cores import engine, layout
 from tests.support.fake_connector import FakeConnector, Meeting
 
@@ -62,9 +68,26 @@ def test_wildcards_are_announced_as_what_others_dial(kv_host: str) -> None:
         ({"etcd": "10.0.0.9:2379"}, "not a URL"),
         ({"etcd": ETCD, "host": "0.0.0.0"}, "nobody can dial"),
         ({"etcd": ETCD, "advertise_host": "a/b"}, "not a host"),
+        ({"directory": "redis", "host": "0.0.0.0"}, "nobody can dial"),
+        ({"directory": "redis", "etcd": ETCD}, "not etcd and 'redis'"),
+        ({"directory_options": ("url=redis://h",)}, "without a directory"),
     ],
     ids=str,
 )
-def test_what_nobody_could_dial_is_refused_at_the_start(settings: dict[str, str], why: str) -> None:
+def test_what_nobody_could_dial_is_refused_at_the_start(settings: dict[str, Any], why: str) -> None:
     with pytest.raises(ValueError, match=why):
-        Settings(**settings)  # type: ignore[arg-type]
+        Settings(**settings)
+
+
+def test_where_nobody_can_announce_itself_no_engine_starts(tmp_path: Path) -> None:
+    options = (f"path={tmp_path / 'engines.toml'}",)
+    settings = Settings(directory="file", directory_options=options)
+
+    with pytest.raises(CannotAnnounce, match=r"/workers/plain/127\.0\.0\.1/80"):
+        announcement(settings, 80, None, ("m",), Roles(Role.PLAIN))
+
+
+def test_where_an_engine_runs_is_said(tmp_path: Path) -> None:
+    said = member(dataclasses.replace(HERE, place=Place("h", "r", "z")), 80, None, ("m",))
+
+    assert read(said.key, said.value()).instance().place == Place("h", "r", "z")

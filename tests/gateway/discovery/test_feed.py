@@ -248,8 +248,10 @@ async def test_who_cannot_be_spoken_to_is_counted_and_harms_nobody(
     async with gateway(announced, Engine(Role.PLAIN)) as running:
         assert (await running.chat()).status_code == 200
         found = await running.metrics()
+        ready = (await running.http.get("/ready")).json()
 
     assert (found["pdgate_directory_unusable",], found["pdgate_directory_instances",]) == (2, 0)
+    assert ready["directory"] == {"state": "current", "instances": 0, "unusable": 2}
     assert not stranger.calls
 
 
