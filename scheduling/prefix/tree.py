@@ -165,9 +165,13 @@ class Tree:
                 return
             same = _in_common(child.run, blocks, at)
             if at + same > kept:
-                if at < kept:
+                if at == kept:
+                    self._cut(holder, child)
+                elif child.owners is holder.alone and not child.children:
+                    self._shorten(holder, child, len(child.run) - (kept - at))
+                else:
                     self._split(child, kept - at)
-                self._cut(holder, child)
+                    self._cut(holder, child)
                 return
             if same < len(child.run):
                 return
@@ -306,7 +310,7 @@ class Tree:
 
     def _shorten(self, holder: Holder, node: Node, by: int) -> None:
         """A node that only this one has, and nothing behind it."""
-        node.run = node.run[: len(node.run) - by]
+        del node.run[len(node.run) - by :]
         holder.blocks -= by
         self.blocks -= by
         self.bytes -= BLOCK_BYTES * by
