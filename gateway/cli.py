@@ -119,7 +119,7 @@ def serve(
     ] = None,
     redis: Annotated[
         str | None,
-        _option(SCHEDULING, "URL of the Redis in which replicas share changed thresholds."),
+        _option(SCHEDULING, "URL of the Redis in which replicas share load and thresholds."),
     ] = None,
     pdd_protocol: Annotated[
         str | None,

@@ -297,7 +297,8 @@ class Settings(Section):
         etcd_user_file: File with name:password, where etcd asks for one.
         etcd_ca_file: Certificates (PEM) that vouch for etcd, where the usual ones do not.
         state_dir: Folder for what the directory told last, for a start while it is away.
-        redis: URL of the Redis in which replicas share what is changed while they run.
+        redis: URL of the Redis in which replicas share what is changed while they run, and their
+            load.
         pdd_protocol: For instances that name none.
         scheduling_mode: None takes what each protocol prefers: batch if it can.
         mooncake_generation: For vllm-mooncake instances that name none.

@@ -36,6 +36,7 @@ from pdgate.gateway.metrics.kv import KvMetrics
 from pdgate.gateway.metrics.predictions import PredictionMetrics
 from pdgate.gateway.metrics.prefixes import PrefixMetrics
 from pdgate.gateway.probe import Prober
+from pdgate.gateway.replicas.status import ReplicaStatus
 from pdgate.gateway.security.books import KeyBooks
 from pdgate.gateway.security.door import Door
 from pdgate.gateway.security.keys import ApiKey
@@ -53,6 +54,8 @@ from pdgate.scheduling.prefix.index import PrefixIndex
 from pdgate.scheduling.roles import Roles
 from pdgate.scheduling.surroundings import Targets
 from tests.docs.pages import DOCS, code, table
+from tests.gateway.replicas.sites import Process, Table
+from tests.support.clock import Clock
 from tests.support.engine_cores import engine, layout
 from tests.support.fake_connector import FakeConnector, Meeting
 
@@ -73,6 +76,7 @@ def test_the_page_has_every_metric_of_the_gateway() -> None:
         _status(),
         _report(),
         _redis(),
+        _replicas(),
         _keys(),
         _admission(),
         _predictions(),
@@ -114,6 +118,11 @@ def _health() -> HealthMetrics:
 
 def _redis() -> SharedStatus:
     return SharedStatus(Dial(Disaggregation(), lambda _: None))
+
+
+def _replicas() -> ReplicaStatus:
+    process = Process(Table(Clock()), "g")
+    return ReplicaStatus(process.exchange, process.instances)
 
 
 def _status() -> Status:
