@@ -209,7 +209,8 @@ class Feeds:
         except Malformed:
             heard.seen.malformed += 1
             return
-        heard.lag_seconds = time.time() - batch.at
+        if not heard.feed.sequence.replaying:
+            heard.lag_seconds = time.time() - batch.at
         self._translation.take(instance_id, rank, batch, heard.seen)
 
     def _complain(self, engine: Listened, why: str) -> None:
