@@ -1,15 +1,27 @@
 """Who can keep what callers were promised, and of those whoever it costs least.
 
-    keep     fits, and the targets: first token in time (prefill, plain), steps in time (decode, plain)
-    prefer   a cached prompt, which leaves time to others, and who has time to spare
+    prefill, plain
+        keep        first token in time
+        prefer      a cached prompt, which leaves time to others; then who has time to spare
+        otherwise   who cannot be in time waits where others are late already (sentence/late.py)
+    decode
+        keep        fits, and steps in time
+        prefer      quick steps, and being near
 
-Where nobody can keep a target, the keep is passed over and counted, and whoever comes closest gets
-the call: to refuse it is for who limits (scheduling/admission), not for who chooses.
+A call that will be late is late by choice here, and never refused: that is for who limits calls
+(scheduling/admission). `passed_over` says how many there were.
 """
 
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+
+from pdgate.protocols.call import Call
 from pdgate.protocols.instance import Role
+from pdgate.scheduling.candidate import Candidate
 from pdgate.scheduling.policy import Policy
 from pdgate.scheduling.sentence import Best, Sentence
+from pdgate.scheduling.sentence.late import LateTogether
 from pdgate.scheduling.sentence.times import (
     first_token_in_time,
     first_token_soon,
@@ -19,7 +31,10 @@ from pdgate.scheduling.sentence.times import (
 from pdgate.scheduling.sentence.words import cached_share, fits
 from pdgate.scheduling.surroundings import Surroundings
 
-NEAR = 0.05
+CACHED: Final = 4.0
+"""Times what it is worth to have a first token at once and not just in time, twice."""
+
+NEAR: Final = 0.05
 
 
 def slo(around: Surroundings) -> Policy:
@@ -30,13 +45,30 @@ def slo(around: Surroundings) -> Policy:
             choose=Best(around.random),
             near=NEAR,
         )
-    in_time, prefer = [first_token_in_time(around)], [(1.0, first_token_soon(around))]
-    if around.role is Role.PLAIN:
-        in_time.append(steps_in_time(around))
-        prefer.append((1.0, steps_quick(around)))
-    return Sentence(
-        keep=[fits, *in_time],
-        prefer=[(1.0, cached_share(around)), *prefer],
-        choose=Best(around.random),
-        prefixes=around.prefixes,
-    )
+    return InTime(around)
+
+
+class InTime(Policy):
+    """For engines that read prompts."""
+
+    def __init__(self, around: Surroundings) -> None:
+        prefer = [(CACHED, cached_share(around)), (1.0, first_token_soon(around))]
+        if around.role is Role.PLAIN:
+            prefer.append((1.0, steps_quick(around)))
+        self._late = LateTogether(around)
+        self._sentence = Sentence(
+            keep=[first_token_in_time(around)],
+            prefer=prefer,
+            choose=Best(around.random),
+            otherwise=self._late,
+            prefixes=around.prefixes,
+        )
+        self.needs_prefixes = self._sentence.needs_prefixes
+
+    @property
+    def passed_over(self) -> Counter[str]:
+        return self._sentence.passed_over
+
+    def choose(self, call: Call, candidates: Sequence[Candidate]) -> Candidate:
+        self._late.came(call)
+        return self._sentence.choose(call, candidates)

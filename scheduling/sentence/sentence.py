@@ -1,8 +1,9 @@
 """A policy that is a sentence: keep these, prefer those, choose so.
 
-    keep     call, candidate -> bool   who comes into question; if that is nobody, all who came so far
-    prefer   call, candidate -> 0..1   each with its weight, added up
-    choose   Best, PowerOfTwo, Softmax
+    keep        call, candidate -> bool   who comes into question
+    prefer      call, candidate -> 0..1   each with its weight, added up
+    choose      Best, PowerOfTwo, Softmax
+    otherwise   who chooses, among all again, if a keep leaves nobody; else the keep is passed over
 
 Beside its other half, a call may also prefer who is near: on the same host 1, in the same rack 2/3,
 in the same zone 1/3, times the weight `near`.
@@ -27,7 +28,7 @@ Prefer = Callable[[Call, Candidate], float]
 class Sentence(Policy):
     """
     Attributes:
-        passed_over: Name of a keep -> how often it would have left nobody.
+        passed_over: Name of a keep -> how often it left nobody.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class Sentence(Policy):
         keep: Sequence[Keep] = (),
         prefer: Sequence[tuple[float, Prefer]],
         choose: Pick,
+        otherwise: Policy | None = None,
         near: float = 0.0,
         prefixes: Prefixes | None = None,
     ) -> None:
@@ -50,28 +52,30 @@ class Sentence(Policy):
         self._keep = tuple(keep)
         self._prefer = tuple(prefer)
         self._pick = choose
+        self._otherwise = otherwise
         self._near = near
         self._shortlist = Shortlist(prefixes, choose.random)
 
     def choose(self, call: Call, candidates: Sequence[Candidate]) -> Candidate:
-        return self._pick.among(self._kept(call, candidates), self._score(call))
+        return self._chosen(call, candidates, self._score(call))
 
     def choose_beside(
         self, call: Call, candidates: Sequence[Candidate], peer: Instance
     ) -> Candidate:
-        if not self._near:
-            return self.choose(call, candidates)
-        return self._pick.among(self._kept(call, candidates), self._score_beside(call, peer))
+        score = self._score_beside(call, peer) if self._near else self._score(call)
+        return self._chosen(call, candidates, score)
 
-    def _kept(self, call: Call, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
-        kept = self._shortlist.of(call, candidates)
+    def _chosen(self, call: Call, candidates: Sequence[Candidate], score: Score) -> Candidate:
+        kept = looked_at = self._shortlist.of(call, candidates)
         for keep in self._keep:
             some = [candidate for candidate in kept if keep(call, candidate)]
             if some:
                 kept = some
-            else:
-                self.passed_over[keep.__name__] += 1
-        return kept
+                continue
+            self.passed_over[keep.__name__] += 1
+            if self._otherwise is not None:
+                return self._otherwise.choose(call, looked_at)
+        return self._pick.among(kept, score)
 
     def _score(self, call: Call) -> Score:
         prefer = self._prefer
@@ -85,13 +89,11 @@ class Sentence(Policy):
         return score
 
     def _score_beside(self, call: Call, peer: Instance) -> Score:
-        prefer, near = self._prefer, self._near
+        alone, near = self._score(call), self._near
         distance = peer.place.distance
 
         def score(candidate: Candidate) -> float:
-            together = near * (1 - distance(candidate.instance.place) / Distance.FAR)
-            for weight, one in prefer:
-                together += weight * one(call, candidate)
-            return together
+            nearness = 1 - distance(candidate.instance.place) / Distance.FAR
+            return alone(candidate) + near * nearness
 
         return score

@@ -17,6 +17,10 @@ from pdgate.scheduling.sentence.sentence import Keep, Prefer
 from pdgate.scheduling.sentence.words import TOKENS_PER_SECOND, cached_share, falling
 from pdgate.scheduling.surroundings import Surroundings
 
+IN_TIME: Final = 0.85
+"""Of the target for a first token, what reading may take: then KV has to move, and decode has to
+begin; and what is expected is not what will be."""
+
 Seconds = Callable[[Call, Candidate], float]
 
 STEP_SECONDS: Final = 0.02
@@ -30,12 +34,28 @@ def first_token_seconds(around: Surroundings) -> Seconds:
 
     def seconds(call: Call, candidate: Candidate) -> float:
         uncached = round(call.prompt_tokens * (1 - share(call, candidate)))
-        unread = unread_tokens_there(candidate) + uncached
-        squares = candidate.unread_squares + uncached * uncached
-        expected = candidate.predicts.prefill_seconds(unread, squares)
-        return unread / TOKENS_PER_SECOND if expected is None else expected
+        return _reading(
+            candidate,
+            unread_tokens_there(candidate) + uncached,
+            candidate.unread_squares + uncached * uncached,
+        )
 
     return seconds
+
+
+def waiting_seconds(candidate: Candidate) -> float:
+    """Until it has read what it has to read already."""
+    return _reading(candidate, unread_tokens_there(candidate), candidate.unread_squares)
+
+
+def alone_seconds(uncached_tokens: int, candidate: Candidate) -> float:
+    """For a prompt that need not wait."""
+    return _reading(candidate, uncached_tokens, uncached_tokens * uncached_tokens)
+
+
+def _reading(candidate: Candidate, tokens: int, squares: float) -> float:
+    expected = candidate.predicts.prefill_seconds(tokens, squares)
+    return tokens / TOKENS_PER_SECOND if expected is None else expected
 
 
 def step_seconds(call: Call, candidate: Candidate) -> float:
@@ -57,7 +77,7 @@ def first_token_soon(around: Surroundings) -> Prefer:
 
 
 def first_token_in_time(around: Surroundings) -> Keep:
-    seconds, target = first_token_seconds(around), around.targets.ttft_seconds
+    seconds, target = first_token_seconds(around), IN_TIME * around.targets.ttft_seconds
 
     def first_token_in_time(call: Call, candidate: Candidate) -> bool:
         return seconds(call, candidate) <= target

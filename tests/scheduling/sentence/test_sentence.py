@@ -1,6 +1,7 @@
 """Keep, prefer, choose: what a sentence does with its words."""
 
 from collections import Counter
+from collections.abc import Sequence
 from random import Random
 
 import pytest
@@ -9,6 +10,7 @@ from pdgate.protocols.call import Call
 from pdgate.protocols.instance import Role
 from pdgate.protocols.place import Place
 from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling.policy import Policy
 from pdgate.scheduling.sentence import Best, PowerOfTwo, Sentence, Softmax
 from tests.support.fleets import at, fleet, prompt
 
@@ -56,6 +58,21 @@ def test_a_keep_that_leaves_nobody_is_passed_over_and_counted() -> None:
 
     assert sentence.choose(CALL, fleet(6)).instance.id == "4"
     assert sentence.passed_over == {"nobody": 1}
+
+
+def test_another_policy_may_choose_where_a_keep_leaves_nobody() -> None:
+    """Among all of them again: what an earlier keep left out, it may choose."""
+    sentence = Sentence(
+        keep=[even, nobody], prefer=[(1.0, first)], choose=Best(), otherwise=LastOfAll()
+    )
+
+    assert sentence.choose(CALL, fleet(6)).instance.id == "5"
+    assert sentence.passed_over == {"nobody": 1}
+
+
+class LastOfAll(Policy):
+    def choose(self, call: Call, candidates: Sequence[Candidate]) -> Candidate:
+        return candidates[-1]
 
 
 def test_equals_share_the_calls() -> None:

@@ -1,0 +1,64 @@
+"""Where calls go that cannot be in time: together, and no more of them than there are such calls."""
+
+from collections import Counter
+
+from pdgate.protocols.instance import Role
+from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling.sentence.late import LateTogether
+from pdgate.scheduling.surroundings import Surroundings, Targets
+from tests.support.fleets import Known, fleet, prompt
+
+AROUND = Surroundings(Role.PREFILL, targets=Targets(ttft_seconds=2.0))
+
+
+def reading(*waiting: int) -> list[Candidate]:
+    """Each reads 10,000 tokens a second, and has so many to read."""
+    among = fleet(len(waiting))
+    for one, tokens in zip(among, waiting, strict=True):
+        for size in (1_000, 2_000, 4_000, 8_000):
+            one.predicts.reading.learn(size, size / 10_000)
+        one.unread_tokens = tokens
+    return among
+
+
+def test_a_late_call_takes_the_soonest_of_those_who_have_most_to_read() -> None:
+    """Three of eight may be late; the idle ones stay for calls that can be in time."""
+    among = reading(0, 0, 0, 0, 0, 60_000, 50_000, 70_000)
+    late, call = LateTogether(AROUND), prompt(9_000)
+    late.came(call)
+
+    assert late.choose(call, among) is among[6]
+
+
+def test_a_single_engine_takes_all_that_is_late() -> None:
+    among = reading(90_000)
+
+    assert LateTogether(AROUND).choose(prompt(9_000), among) is among[0]
+
+
+def drawn(late: LateTogether, tokens: int) -> Counter[str]:
+    """Two hundred such calls, none of which ends: who got how many."""
+    among, chosen = reading(*[0] * 8), Counter[str]()
+    for _ in range(200):
+        call = prompt(tokens)
+        late.came(call)
+        one = late.choose(call, among)
+        one.unread_tokens += tokens
+        chosen[one.instance.id] += 1
+    return chosen
+
+
+def test_where_all_prompts_are_too_long_to_be_in_time_all_engines_read_them() -> None:
+    """Nobody is to be protected from them, so none may stay idle."""
+    assert len(drawn(LateTogether(AROUND), 30_000)) == 8
+
+
+def test_calls_that_only_wait_too_long_never_get_more_than_a_minority() -> None:
+    assert len(drawn(LateTogether(AROUND), 10_000)) == 3
+
+
+def test_a_cached_prompt_is_not_too_long() -> None:
+    """What is read of it counts."""
+    around = Surroundings(Role.PREFILL, Known({"0": 25_000}), Targets(ttft_seconds=2.0))
+
+    assert len(drawn(LateTogether(around), 30_000)) == 3
