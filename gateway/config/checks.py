@@ -22,7 +22,10 @@ def check(settings: Settings) -> None:
     for key in ("prefill_policy", "decode_policy", "plain_policy"):
         _check_policy(key, getattr(settings, key))
     _check_protocol("'pdd_protocol'", settings, settings.pdd_protocol)
+    kinds: dict[tuple[Role, str, str], Instance] = {}
     for instance in settings.fleet:
+        kinds.setdefault((instance.role, instance.protocol, instance.generation), instance)
+    for instance in kinds.values():
         check_instance(settings, instance)
     directory_of(settings)
     check_security(settings)
@@ -39,10 +42,15 @@ def check(settings: Settings) -> None:
 def check_instance(settings: Settings, instance: Instance) -> None:
     """Raises ConfigError for an instance that nothing installed can speak to, or not so."""
     where = f"the instance {instance.id!r}"
-    _check_protocol(where, settings, instance.protocol, instance.generation)
-    _check_role(where, instance)
-    if instance.generation:
-        _check_generation(where, settings, instance.protocol, instance.generation)
+    check_kind(settings, where, instance.role, instance.protocol, instance.generation)
+
+
+def check_kind(settings: Settings, where: str, role: Role, protocol: str, generation: str) -> None:
+    """The same for any such instance: it takes 10 ms, as it looks at all that is installed."""
+    _check_protocol(where, settings, protocol, generation)
+    _check_role(where, role, protocol)
+    if generation:
+        _check_generation(where, settings, protocol, generation)
 
 
 def mode_for(settings: Settings, protocol: str) -> Mode:
@@ -71,17 +79,17 @@ def _check_protocol(where: str, settings: Settings, protocol: str, generation: s
         raise ConfigError(f"{where}: {spelled} cannot do {mode} scheduling: {modes[mode]}")
 
 
-def _check_role(where: str, instance: Instance) -> None:
-    hands_over = registry.hands_over(instance.protocol)
-    if instance.role is Role.PLAIN and hands_over:
+def _check_role(where: str, role: Role, protocol: str) -> None:
+    hands_over = registry.hands_over(protocol)
+    if role is Role.PLAIN and hands_over:
         raise ConfigError(
             f"{where}: an engine of the role plain hands no KV over, so its protocol cannot be "
-            f"{instance.protocol!r}; leave it out, or choose the role prefill, decode or both"
+            f"{protocol!r}; leave it out, or choose the role prefill, decode or both"
         )
-    if instance.role is not Role.PLAIN and not hands_over:
+    if role is not Role.PLAIN and not hands_over:
         raise ConfigError(
-            f"{where}: the protocol {instance.protocol!r} hands no KV over, so there is no "
-            f"{instance.role} engine in it; choose another protocol, or the role plain"
+            f"{where}: the protocol {protocol!r} hands no KV over, so there is no "
+            f"{role} engine in it; choose another protocol, or the role plain"
         )
 
 

@@ -6,10 +6,12 @@ the configuration, and a configured instance is never replaced by an announced o
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import lru_cache
+from typing import Final
 
 from pdgate.cluster.member import Member
 from pdgate.gateway.config import ConfigError, Settings
-from pdgate.gateway.config.checks import check_instance
+from pdgate.gateway.config.checks import check_kind
 from pdgate.protocols.instance import Instance, Role
 
 
@@ -18,6 +20,9 @@ class Unusable(Exception):
 
 
 Adopt = Callable[[Member], Instance]
+
+KINDS: Final = 256
+"""Of engines, whose check is remembered: it takes 10 ms, and every event may need all of them."""
 
 
 def adopter(settings: Settings) -> Adopt:
@@ -34,10 +39,17 @@ def adopter(settings: Settings) -> Adopt:
         protocol = said.protocol or default
         generation = said.generation or settings.generation(protocol)
         instance = replace(said, protocol=protocol, generation=generation)
-        try:
-            check_instance(settings, instance)
-        except ConfigError as error:
-            raise Unusable(str(error)) from None
+        if why := why_not(instance.role, protocol, generation):
+            raise Unusable(why)
         return instance
+
+    @lru_cache(KINDS)
+    def why_not(role: Role, protocol: str, generation: str) -> str:
+        """Empty if such engines can be used."""
+        try:
+            check_kind(settings, "such an engine", role, protocol, generation)
+        except ConfigError as error:
+            return str(error)
+        return ""
 
     return adopt
