@@ -1,6 +1,5 @@
 """A client of Redis for those who will try again themselves, and what its errors mean."""
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar
@@ -11,6 +10,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
+from pdgate.cluster.cancellable import cancellable
 from pdgate.cluster.directory import StoreAway
 from pdgate.cluster.redis_store import scripts
 
@@ -53,19 +53,9 @@ def translated() -> Iterator[None]:
 
 
 async def asked(answer: Awaitable[T]) -> T:
-    """The answer. Raises StoreAway, and CancelledError even where the client loses it.
-
-    It sends inside asyncio.wait_for, which until Python 3.12 takes a result that is there
-    already for more important than being cancelled at that moment; and who follows for ever
-    would do so really.
-    """
-    task = asyncio.current_task()
-    before = task.cancelling() if task else 0
+    """The answer. Raises StoreAway."""
     with translated():
-        found = await answer
-    if task and task.cancelling() > before:
-        raise asyncio.CancelledError
-    return found
+        return await cancellable(answer)
 
 
 class Script:

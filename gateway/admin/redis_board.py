@@ -5,6 +5,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
+from pdgate.cluster.cancellable import cancellable
 from pdgate.gateway.admin.board import Board, BoardAway
 
 ANSWER_SECONDS = 3.0
@@ -24,14 +25,14 @@ class RedisBoard(Board):
 
     async def read(self) -> bytes | None:
         try:
-            found: bytes | None = await self._redis.get(self._key)
+            found: bytes | None = await cancellable(self._redis.get(self._key))
         except (RedisError, OSError) as error:
             raise BoardAway(_why(error)) from error
         return found
 
     async def pin(self, value: bytes) -> None:
         try:
-            await self._redis.set(self._key, value)
+            await cancellable(self._redis.set(self._key, value))
         except (RedisError, OSError) as error:
             raise BoardAway(_why(error)) from error
 

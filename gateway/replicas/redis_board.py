@@ -19,6 +19,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
+from pdgate.cluster.cancellable import cancellable
 from pdgate.gateway.replicas.board import Board, BoardAway
 
 KEY: Final = "{pdgate:load}"
@@ -69,8 +70,8 @@ class RedisBoard(Board):
 
     async def exchange(self, entry: bytes | None) -> Mapping[str, bytes]:
         try:
-            found: list[bytes] = await self._script(
-                keys=[KEY], args=[self._process, self._lease_ms, entry or b""]
+            found: list[bytes] = await cancellable(
+                self._script(keys=[KEY], args=[self._process, self._lease_ms, entry or b""])
             )
         except (RedisError, OSError) as error:
             raise BoardAway(_why(error)) from error
