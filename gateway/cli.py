@@ -66,6 +66,7 @@ KEYS = {
     "min_kv_free": "admission.kv_free",
     "max_waiting": "admission.waiting",
     "max_wait": "admission.wait_seconds",
+    "max_ttft": "admission.ttft_seconds",
     "directory_option": "directory_options",
 }
 ENGINE_FLAGS = ("instance", "prefill", "decode", "plain")
@@ -183,6 +184,7 @@ def serve(
         int | None, _option(LIMITS, "Calls that may wait for a model.", "1000")
     ] = None,
     max_wait: Annotated[float | None, _option(LIMITS, "Seconds that one may wait.", "30")] = None,
+    max_ttft: Annotated[float | None, _option(LIMITS, "Seconds: refuse what is later.")] = None,
     trust_client_kv_params: Annotated[
         bool | None, _option(LIMITS, "Let clients choose whom engines dial.", "no")
     ] = None,

@@ -19,7 +19,7 @@ from typing import Final, Self
 
 from pdgate.gateway.neighbours.lines import SharedLine, SharedLines
 from pdgate.protocols.errors import GatewayError, Overloaded
-from pdgate.scheduling.admission import Limits, Line, Pace, Place, Room
+from pdgate.scheduling.admission import Limits, Line, Pace, Place, Room, seconds_to_read
 from pdgate.scheduling.instances import Instances
 from pdgate.scheduling.lineup import Lineup
 
@@ -29,12 +29,13 @@ NEIGHBOURS_SECONDS: Final = 0.005
 LONGEST_ADVICE_SECONDS: Final = 60
 
 FULL, HOPELESS, TOO_LONG, GAVE_WAY = "full", "hopeless", "too_long", "gave_way"
+LATE = "late"
 
 
 class Gate:
     """
     Attributes:
-        refused: (model, FULL, HOPELESS, TOO_LONG or GAVE_WAY) -> calls.
+        refused: (model, FULL, HOPELESS, TOO_LONG, GAVE_WAY or LATE) -> calls.
     """
 
     def __init__(
@@ -82,6 +83,8 @@ class Gate:
         if model is None:
             # A name that nobody serves is not remembered: anybody could make up many.
             model = _Model() if lineup is None else self._add(key)
+        if lineup is not None and self._limits.ttft_seconds is not None:
+            self._check_outlook(key, lineup, place, self._limits.ttft_seconds)
         if lineup is None or (not model.line and self._room_for(lineup, model)):
             model.begun += 1
             model.tell()
@@ -152,6 +155,11 @@ class Gate:
         model.tell()
         model.pace.began(monotonic(), others_wait=bool(model.line))
         waiter.set_result(None)
+
+    def _check_outlook(self, key: str, lineup: Lineup, place: Place, longest: float) -> None:
+        expected = seconds_to_read(lineup, place.tokens)
+        if expected is not None and expected > longest:
+            raise self._refusal(key, LATE, expected - longest)
 
     def _make_place(self, key: str, model: "_Model", place: Place) -> None:
         expected = model.pace.wait(len(model.line), monotonic())

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from pdgate.cluster import address, etcd_access, etcd_login
+from pdgate.cluster import address, etcd_login, trust
 from pdgate.forwarders.base import Mode
 from pdgate.forwarders.retrying import OnPrefillFailure
 from pdgate.gateway.config.api_keys import ApiKeyEntry
@@ -39,7 +39,7 @@ def _etcd_user(path: str) -> str:
 
 def _etcd_ca(path: str) -> str:
     """Raises ValueError."""
-    etcd_access.check_ca(path)
+    trust.check_ca(path)
     return path
 
 
@@ -222,6 +222,7 @@ class Admission(Section):
         kv_free: Share of its KV pages below which a decode engine begins no call.
         waiting: Calls that may wait for one model; others get 429.
         wait_seconds: The longest that one may wait.
+        ttft_seconds: A call whose prompt is expected to be read later than that gets 429 at once.
     """
 
     prefill_concurrency: Count | None = None
@@ -229,6 +230,7 @@ class Admission(Section):
     kv_free: Annotated[float, Field(gt=0, lt=1)] | None = None
     waiting: Count = 1000
     wait_seconds: Seconds = 30.0
+    ttft_seconds: Seconds | None = None
 
 
 class Targets(Section):

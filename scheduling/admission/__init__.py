@@ -5,13 +5,18 @@
     others.py   whose turn it is, of several processes
     line.py     who waits, and in which order: by urgency, then fairly among tenants
     pace.py     how long somebody who joins will wait
+    outlook.py  how soon a prompt would be read if its call began now
 
 Pure: gateway/admission/ has the waiting itself.
 """
 
 from pdgate.scheduling.admission.limits import Limits
 from pdgate.scheduling.admission.line import LEAST_URGENT, MOST_URGENT, ORDINARY, Line, Place
+from pdgate.scheduling.admission.outlook import seconds_to_read
 from pdgate.scheduling.admission.pace import Pace
 from pdgate.scheduling.admission.room import Room
 
-__all__ = ["LEAST_URGENT", "MOST_URGENT", "ORDINARY", "Limits", "Line", "Pace", "Place", "Room"]
+__all__ = [
+    "LEAST_URGENT", "MOST_URGENT", "ORDINARY", "Limits", "Line", "Pace", "Place", "Room",
+    "seconds_to_read",
+]  # fmt: skip

@@ -18,6 +18,8 @@ class Limits:
         kv_free: Share of a decode engine's KV pages, 0..1, below which it begins no call.
         waiting: Calls that may wait for one model.
         wait_seconds: The longest that one may.
+        ttft_seconds: A call of which the prompt is expected to be read later than that, wherever it
+            goes, is not begun.
     """
 
     prefill_concurrency: int | None = None
@@ -25,11 +27,14 @@ class Limits:
     kv_free: float | None = None
     waiting: int = 1000
     wait_seconds: float = 30.0
+    ttft_seconds: float | None = None
 
     @property
     def any(self) -> bool:
-        """Whether anything can make a call wait."""
-        found = (self.prefill_concurrency, self.decode_concurrency, self.kv_free)
+        """Whether anything can make a call wait, or turn it away."""
+        found = (
+            self.prefill_concurrency, self.decode_concurrency, self.kv_free, self.ttft_seconds,
+        )  # fmt: skip
         return any(limit is not None for limit in found)
 
     def shared_by(self, processes: int) -> Self:

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 
 from pdgate.gateway.admission import gate as gate_module
-from pdgate.gateway.admission.gate import FULL, GAVE_WAY, HOPELESS, TOO_LONG, Gate
+from pdgate.gateway.admission.gate import FULL, GAVE_WAY, HOPELESS, LATE, TOO_LONG, Gate
 from pdgate.protocols.errors import Overloaded
 from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.admission import Limits, Place
@@ -265,3 +265,31 @@ async def test_wider_limits_let_in_who_waits(instances: Instances) -> None:
         await settled()
 
         assert second.inside.is_set()
+
+
+async def test_who_would_be_read_too_late_is_told_so_at_once(instances: Instances) -> None:
+    """And when it may come again: an engine has to read what is too much first."""
+    gate = Gate(Limits(ttft_seconds=5.0), instances)
+    prefill = instances.get("p")
+    assert prefill is not None
+    async with callers(gate) as come:
+        prefill.unread_tokens = 1_000_000
+        assert await begins(come()), "nobody knows how long it takes"
+        for tokens in (500, 1000, 1500) * 3:
+            prefill.predicts.has_read(tokens, 0.0, tokens / 1000, None)
+
+        prefill.unread_tokens = 15_000
+        refused = come()
+        await settled()
+        error = refused.task.exception()
+        assert isinstance(error, Overloaded)
+        assert error.retry_after_seconds in (10, 11, 12)
+        assert gate.refused == {(MODEL, LATE): 1}
+
+        prefill.unread_tokens = 3_000
+        assert await begins(come())
+
+
+async def begins(caller: Caller) -> bool:
+    await settled()
+    return caller.inside.is_set()
