@@ -12,11 +12,12 @@ from contextlib import AbstractAsyncContextManager
 
 from pdgate.cluster import address, etcd_login
 from pdgate.cluster.directory import Directory, Listing, Tell
-from pdgate.cluster.etcd_access import Access, check_ca
+from pdgate.cluster.etcd_access import Access
 from pdgate.cluster.etcd_announce import Announcement
 from pdgate.cluster.etcd_follow import Follower
 from pdgate.cluster.etcd_login import Login
 from pdgate.cluster.member import Member
+from pdgate.cluster.trust import check_ca
 
 LEASE_SECONDS = 10
 BEAT_SECONDS = 2.0

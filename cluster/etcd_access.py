@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pdgate.cluster.etcd_login import Login
+from pdgate.cluster.trust import check_ca as check_ca
+from pdgate.cluster.trust import trusted
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,20 +25,3 @@ class Access:
     def trust(self) -> ssl.SSLContext | bool:
         """Raises OSError."""
         return trusted(self.ca_file) if self.ca_file else True
-
-
-def trusted(ca_file: str) -> ssl.SSLContext:
-    """Raises OSError, also for a file without a certificate."""
-    return ssl.create_default_context(cafile=ca_file)
-
-
-def check_ca(path: str) -> None:
-    """Raises ValueError."""
-    if not path:
-        return
-    try:
-        trusted(path)
-    except ssl.SSLError:
-        raise ValueError(f"{path} holds no certificate (PEM)") from None
-    except OSError as error:
-        raise ValueError(f"cannot read {path}: {error.strerror}") from None

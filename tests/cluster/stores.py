@@ -17,14 +17,14 @@ from pdgate.cluster.directory import Directory
 from pdgate.cluster.dns import Dns
 from pdgate.cluster.etcd import Etcd
 from pdgate.cluster.file import File
-from pdgate.cluster.kubernetes import Kubernetes
+from pdgate.cluster.kubernetes.directory import Kubernetes
 from pdgate.cluster.member import Member
 from pdgate.cluster.memory import Memory
 from pdgate.cluster.redis_store.directory import RedisDirectory
 from pdgate.cluster.static import Static
 from pdgate.protocols.instance import Role
-from tests.cluster import kubernetes_services as services
 from tests.cluster.in_redis import InRedis
+from tests.cluster.kubernetes import services
 from tests.cluster.watching import D, P
 from tests.support.kubernetes import api_server
 

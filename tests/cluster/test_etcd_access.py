@@ -8,7 +8,7 @@ import pytest
 
 from pdgate.cluster.directory import Joined, Listed, Lost
 from pdgate.cluster.etcd import Etcd
-from pdgate.cluster.etcd_access import check_ca
+from pdgate.cluster.trust import check_ca
 from tests.cluster.watching import P, following
 from tests.support.etcd import EtcdServer, etcd_server
 

@@ -13,16 +13,15 @@ import pytest
 from typer.testing import CliRunner
 
 from pdgate.__main__ import app
-from pdgate.cluster import kubernetes
-from pdgate.cluster import kubernetes_wire as wire
 from pdgate.cluster.directory import Listed
-from pdgate.cluster.kubernetes_access import in_pod
+from pdgate.cluster.kubernetes import directory, wire
+from pdgate.cluster.kubernetes.access import in_pod
 from pdgate.cluster.member import Member
 from pdgate.gateway import server as gateway_server
 from pdgate.gateway.config import Settings
 from pdgate.protocols.instance import Role
 from pdgate.protocols.place import Place
-from tests.cluster.kubernetes_services import access
+from tests.cluster.kubernetes.services import access
 from tests.cluster.watching import following
 from tests.support.certificates import Authority
 from tests.support.kubernetes import api_server, endpoint_slice, pod
@@ -126,7 +125,7 @@ def in_a_pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "ca.crt").write_text(Path(Authority(tmp_path).cert).read_text())
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
-    monkeypatch.setattr(kubernetes, "in_pod", partial(in_pod, folder=tmp_path))
+    monkeypatch.setattr(directory, "in_pod", partial(in_pod, folder=tmp_path))
 
 
 @pytest.mark.usefixtures("in_a_pod")
@@ -168,7 +167,7 @@ async def test_the_gateway_finds_the_engines_behind_the_services(
         for (kind, name), each in objects.items():
             if kind == "Service":
                 server.put(_slice(each, objects["Deployment", name]))
-        async with following(kubernetes.Kubernetes(access(server))) as told:
+        async with following(directory.Kubernetes(access(server))) as told:
             listed = await told.first(Listed)
 
     place = Place("node-1", zone="east-1a")

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from pdgate.cluster import kubernetes, kubernetes_slices
+from pdgate.cluster.kubernetes import directory, slices
 from pdgate.protocols import options
 from tests.docs.pages import DOCS
 
@@ -14,14 +14,14 @@ pytestmark = pytest.mark.source
 
 
 def test_the_page_names_the_labels() -> None:
-    prefix = kubernetes_slices.PREFIX
-    read = {*kubernetes_slices.TEXTS, *kubernetes_slices.COUNTS, "role", "port", "kv-port"}
+    prefix = slices.PREFIX
+    read = {*slices.TEXTS, *slices.COUNTS, "role", "port", "kv-port"}
 
     assert first_cells("label") == {f"{prefix}{name}" for name in read}
 
 
 def test_the_page_names_the_options() -> None:
-    assert first_cells("option") == set(options.kinds(kubernetes.opened))
+    assert first_cells("option") == set(options.kinds(directory.opened))
 
 
 def first_cells(heading: str) -> set[str]:

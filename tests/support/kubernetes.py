@@ -11,7 +11,7 @@ be cut off, frozen, stopped, started, and told to answer anything.
 
 The shapes are those of Kubernetes 1.33: what a server wrote in the reports that its issues and
 documentation show ("Kubernetes API Concepts"; staging/src/k8s.io/endpointslice/utils.go for
-what the controller writes); test_kubernetes_support.py holds the slices against its schema.
+what the controller writes); tests/deploy/test_kubernetes.py holds the slices against its schema.
 """
 
 import asyncio

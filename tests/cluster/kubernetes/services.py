@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from pdgate.cluster.kubernetes_access import Access
-from pdgate.cluster.kubernetes_follow import Timing
+from pdgate.cluster.kubernetes.access import Access
+from pdgate.cluster.kubernetes.follow import Timing
 from pdgate.cluster.member import DRAINING, Member
 from tests.support.kubernetes import ApiServer, endpoint_slice, pod
 

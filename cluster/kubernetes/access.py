@@ -18,8 +18,8 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from pdgate.cluster import address, secret
-from pdgate.cluster.etcd_access import check_ca, trusted
-from pdgate.cluster.kubernetes_slices import ROLE
+from pdgate.cluster.kubernetes.slices import ROLE
+from pdgate.cluster.trust import check_ca, trusted
 
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")

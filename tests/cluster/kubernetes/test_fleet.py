@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from pdgate.cluster.directory import Joined, Left, Listed, Refused
-from pdgate.cluster.kubernetes_fleet import Fleet
-from pdgate.cluster.kubernetes_slices import UNREADY, Endpoint, Slice
+from pdgate.cluster.kubernetes.fleet import Fleet
+from pdgate.cluster.kubernetes.slices import UNREADY, Endpoint, Slice
 from pdgate.cluster.member import Member
 from pdgate.protocols.instance import Role
 from tests.cluster.watching import D, P

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from pdgate.cluster import kubernetes_wire as wire
-from pdgate.cluster.kubernetes_wire import (
+from pdgate.cluster.kubernetes import wire
+from pdgate.cluster.kubernetes.wire import (
     Bookmark,
     Contents,
     Deleted,

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pdgate.cluster.directory import Joined, Left, Listed, Lost, Refused
-from pdgate.cluster.kubernetes import Kubernetes
-from pdgate.cluster.kubernetes_follow import Timing
-from pdgate.cluster.kubernetes_http import KubernetesHttp, lines
-from pdgate.cluster.kubernetes_wire import Interrupted, KubernetesError
-from tests.cluster.kubernetes_services import QUICK, access, service, slice_name
+from pdgate.cluster.kubernetes.directory import Kubernetes
+from pdgate.cluster.kubernetes.follow import Timing
+from pdgate.cluster.kubernetes.http import KubernetesHttp, lines
+from pdgate.cluster.kubernetes.wire import Interrupted, KubernetesError
+from tests.cluster.kubernetes.services import QUICK, access, service, slice_name
 from tests.cluster.watching import D, P, following
 from tests.support.certificates import Authority
 from tests.support.kubernetes import Answer, ApiServer, Asked, api_server, status
@@ -342,7 +342,7 @@ async def test_lines_do_not_depend_on_the_borders_of_pieces(
 
 
 async def test_a_line_without_an_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pdgate.cluster.kubernetes_http.LONGEST_LINE", 100)
+    monkeypatch.setattr("pdgate.cluster.kubernetes.http.LONGEST_LINE", 100)
 
     async def pieces() -> AsyncIterator[bytes]:
         for _ in range(3):

@@ -21,13 +21,12 @@ import random
 import time
 from dataclasses import dataclass
 
-from pdgate.cluster import kubernetes_slices as slices
-from pdgate.cluster import kubernetes_wire as wire
 from pdgate.cluster.directory import Lost, Tell
-from pdgate.cluster.kubernetes_access import Access
-from pdgate.cluster.kubernetes_fleet import Fleet
-from pdgate.cluster.kubernetes_http import KubernetesHttp
-from pdgate.cluster.kubernetes_wire import Bookmark, Deleted, Interrupted, KubernetesError, Written
+from pdgate.cluster.kubernetes import slices, wire
+from pdgate.cluster.kubernetes.access import Access
+from pdgate.cluster.kubernetes.fleet import Fleet
+from pdgate.cluster.kubernetes.http import KubernetesHttp
+from pdgate.cluster.kubernetes.wire import Bookmark, Deleted, Interrupted, KubernetesError, Written
 
 LONGEST_WAIT_SECONDS = 10.0
 LONGEST_ASKED_WAIT_SECONDS = 30.0

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pdgate.cluster.kubernetes import Kubernetes
+from pdgate.cluster.kubernetes.directory import Kubernetes
 from pdgate.cluster.opening import CannotOpen, opened
 
 

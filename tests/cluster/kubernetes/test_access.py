@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pdgate.cluster.kubernetes_access import Access, checked, in_pod
+from pdgate.cluster.kubernetes.access import Access, checked, in_pod
 from tests.support.certificates import Authority
 
 TOKEN = "eyJhbGciOiJSUzI1NiJ9.first.signature"

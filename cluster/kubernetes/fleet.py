@@ -17,7 +17,7 @@ EndpointSliceCache does the same.
 from collections.abc import Iterable, Mapping, Sequence
 
 from pdgate.cluster.directory import Event, Joined, Left, Listed, Refused
-from pdgate.cluster.kubernetes_slices import Endpoint, Slice
+from pdgate.cluster.kubernetes.slices import Endpoint, Slice
 from pdgate.cluster.member import Member
 
 PREFERRED_FAMILY = "IPv4"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pdgate.cluster.kubernetes_slices import Slice, read
+from pdgate.cluster.kubernetes.slices import Slice, read
 from pdgate.cluster.member import DRAINING, Member
 from pdgate.protocols.instance import Role
 from pdgate.protocols.place import Place

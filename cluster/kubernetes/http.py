@@ -12,9 +12,9 @@ from typing import Final, Self
 
 import httpx2
 
-from pdgate.cluster import kubernetes_wire as wire
-from pdgate.cluster.kubernetes_access import Access
-from pdgate.cluster.kubernetes_wire import Interrupted, KubernetesError
+from pdgate.cluster.kubernetes import wire
+from pdgate.cluster.kubernetes.access import Access
+from pdgate.cluster.kubernetes.wire import Interrupted, KubernetesError
 
 REQUEST_SECONDS: Final = 5.0
 LONGEST_LINE: Final = 16 << 20

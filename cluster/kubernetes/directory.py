@@ -4,7 +4,7 @@
     directory = opened(url="http://127.0.0.1:8001", namespace="llm")     outside, by kubectl proxy
 
 Nobody announces itself there: whoever labels a Service has announced its pods, and the kubelet
-says which are ready. What the labels are: kubernetes_slices.py. Why not a client package:
+says which are ready. What the labels are: slices.py. Why not a client package:
 docs/decisions/0009-kubernetes-over-http.md.
 """
 
@@ -12,9 +12,9 @@ import os
 from contextlib import AbstractAsyncContextManager
 
 from pdgate.cluster.directory import Listing, Tell
-from pdgate.cluster.kubernetes_access import Access, checked, in_pod
-from pdgate.cluster.kubernetes_follow import Follower, Timing
-from pdgate.cluster.kubernetes_slices import ROLE
+from pdgate.cluster.kubernetes.access import Access, checked, in_pod
+from pdgate.cluster.kubernetes.follow import Follower, Timing
+from pdgate.cluster.kubernetes.slices import ROLE
 from pdgate.cluster.member import Member
 from pdgate.cluster.read_only import CannotAnnounce, ReadOnly
 
