@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pdgate.cluster.etcd_login import Login
-from pdgate.cluster.trust import check_ca as check_ca
 from pdgate.cluster.trust import trusted
 
 

@@ -21,6 +21,8 @@ from pdgate.cluster.kubernetes.slices import Endpoint, Slice
 from pdgate.cluster.member import Member
 
 PREFERRED_FAMILY = "IPv4"
+BULK = 16
+"""As many events at once are told as one list: each of them has the reader look at everybody."""
 
 
 class Fleet:
@@ -59,7 +61,7 @@ class Fleet:
         ]
         events += [Left(key) for key in members if key not in self._members]
         events += [Left(key) for key in refused if key not in self._refused]
-        return events
+        return events if len(events) < BULK else [Listed(self._members, self._refused)]
 
 
 def _together(slices: Iterable[Slice]) -> tuple[dict[str, Member], dict[str, str]]:

@@ -118,3 +118,11 @@ def test_a_slice_that_can_be_used_again_is_refused_no_more() -> None:
 
 def test_a_slice_that_was_never_seen_may_go() -> None:
     assert told(of("a", P)).drop("b") == []
+
+
+def test_what_changes_at_once_in_many_is_one_list() -> None:
+    """A slice has 100 engines, and a reader looks at all there are after each event."""
+    many = [replace(P, host=f"10.0.1.{number}") for number in range(100)]
+    fleet = told(of("a", P))
+
+    assert fleet.put(of("b", *many)) == [Listed({each.key: each for each in (P, *many)})]
