@@ -153,11 +153,15 @@ class Feed:
         if not self._open or self._resting:
             return
         until = self._clock() + TURN_SECONDS
-        while self._watch() or self._ask() or self._hear_replay() or self._hear():
-            if self._clock() > until:
-                self._resting = True
-                self._loop.call_later(REST_SECONDS, self._rested)
-                return
+        while self._watch():
+            pass
+        self._ask()
+        for hear in (self._hear_replay, self._hear):
+            while hear():
+                if self._clock() > until:
+                    self._resting = True
+                    self._loop.call_later(REST_SECONDS, self._rested)
+                    return
 
     def _rested(self) -> None:
         self._resting = False
@@ -176,17 +180,16 @@ class Feed:
             self.sequence.doubt()
         return True
 
-    def _ask(self) -> bool:
+    def _ask(self) -> None:
         if self._first_asked is None or self._asking is None:
-            return False
+            return
         number = self._first_asked.to_bytes(NUMBER_BYTES, "big")
         try:
             self._asking.send_multipart((b"", number), zmq.NOBLOCK)
         except zmq.Again:
             # Nobody is there yet; the file descriptor tells when.
-            return False
+            return
         self._first_asked = None
-        return True
 
     def _hear_replay(self) -> bool:
         if self._asking is None:

@@ -1,0 +1,232 @@
+"""A watch over engines: it finds them, hears them, and asks them for tokens."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import httpx2
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from pdgate.gateway.kv_events import feeds, tokenizing
+from pdgate.gateway.kv_events.feeds import Where
+from pdgate.gateway.kv_events.watch import Watch
+from pdgate.gateway.security.engine_access import EngineAccess
+from pdgate.protocols.call import CHAT, COMPLETIONS, Call, Raw, encode
+from pdgate.protocols.instance import Instance, Role
+from pdgate.scheduling.instances import Instances
+from pdgate.scheduling.prefix import PrefixIndex
+from tests.gateway.kv_events.engine import KvCache
+from tests.gateway.kv_events.hearing import Lossy, lossy
+
+PATIENCE_SECONDS = 30.0
+TOKENS = list(range(10_000, 10_960))
+ASK = Where("ask")
+
+
+class Engines(EngineAccess):
+    """Answers as the engines' HTTP face.
+
+    Attributes:
+        publishers: Host -> its publishers, by rank.
+        tokens: What every prompt becomes; None for an engine that does not tell.
+        asked: Bodies of /tokenize.
+    """
+
+    def __init__(self, **publishers: list[Lossy]) -> None:
+        super().__init__()
+        # The base is frozen; this is a fake with a memory.
+        self.__dict__.update(publishers=publishers, tokens=TOKENS, asked=[])
+
+    publishers: dict[str, list[Lossy]]
+    tokens: list[int] | None
+    asked: list[Any]
+
+    def client(self, **options: Any) -> httpx2.AsyncClient:
+        return httpx2.AsyncClient(transport=httpx2.MockTransport(self.answer))
+
+    def answer(self, request: httpx2.Request) -> httpx2.Response:
+        if request.url.path == "/tokenize":
+            self.asked.append(json.loads(request.content))
+            if self.tokens is None:
+                return httpx2.Response(404)
+            return httpx2.Response(200, json={"count": 1, "tokens": self.tokens})
+        ranks = self.publishers.get(request.url.host)
+        if ranks is None:
+            return httpx2.Response(404)
+        return httpx2.Response(200, json={str(n): _config(one) for n, one in enumerate(ranks)})
+
+
+def _config(publisher: Lossy) -> dict[str, str]:
+    return {
+        "endpoint": publisher.endpoint,
+        "replay_endpoint": publisher.replay_endpoint,
+        "topic": publisher.topic,
+    }
+
+
+def instance(name: str, **more: Any) -> Instance:
+    return Instance(name, f"http://{name}:8000", Role.PLAIN, "plain", **more)
+
+
+def known(*records: Instance) -> Instances:
+    instances = Instances(records)
+    for record in records:
+        instances.mark_up(record.id, ["m"])
+    return instances
+
+
+@asynccontextmanager
+async def watching(
+    instances: Instances, engines: Engines, where: Where = ASK
+) -> AsyncIterator[Watch]:
+    watch = Watch(PrefixIndex, where, instances, engines)
+    running = asyncio.create_task(watch.run())
+    try:
+        yield watch
+    finally:
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
+
+
+async def until(question: Callable[[], object], what: str) -> None:
+    """Feeds and workers tell nobody that they are done, so they are asked."""
+    turns = asyncio.get_running_loop()
+    end = turns.time() + PATIENCE_SECONDS
+    while not question():
+        assert turns.time() < end, f"waited for {what}"
+        await asyncio.sleep(0.005)
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feeds, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(feeds, "ASK_AGAIN_SECONDS", 0.01)
+
+
+def call(path: str = COMPLETIONS, **body: Any) -> Call:
+    fields = {name: Raw(encode(field)) for name, field in body.items()}
+    size = sum(map(len, fields.values()))
+    return Call("c", "c", path, fields, model="m", prompt_tokens=size // 4)
+
+
+def stored(watch: Watch) -> float:
+    return sum(
+        heard.seen.stored
+        for engine in watch.feeds.engines.values()
+        for heard in engine.heard.values()
+    )
+
+
+async def test_a_call_of_token_ids_finds_who_has_them() -> None:
+    with lossy() as a, lossy() as b:
+        a.publish([KvCache().stored(TOKENS)])
+        b.publish([KvCache().stored(TOKENS[:320])])
+        async with watching(known(instance("a"), instance("b")), Engines(a=[a], b=[b])) as watch:
+            await until(lambda: stored(watch) == 80, "both engines' blocks")
+
+            matched = watch.index.matched(call(prompt=TOKENS))
+
+    assert matched["a"] > 2 * matched["b"] > 0
+
+
+async def test_two_ranks_are_heard_as_one_engine() -> None:
+    with lossy() as first, lossy() as second:
+        first.publish([KvCache().stored([1] * 64)])
+        second.publish([KvCache(seed="other").stored(TOKENS)])
+        async with watching(known(instance("a", dp_size=2)), Engines(a=[first, second])) as watch:
+            await until(lambda: stored(watch) == 64, "both ranks' blocks")
+
+            assert watch.index.matched(call(prompt=TOKENS))["a"] > 0
+            assert set(watch.feeds.engines["a"].heard) == {0, 1}
+
+
+async def test_a_template_needs_no_question() -> None:
+    with lossy() as publisher:
+        publisher.publish([KvCache().stored(TOKENS)])
+        where = Where(publisher.endpoint, publisher.replay_endpoint, publisher.topic)
+        async with watching(known(instance("a")), Engines(), where) as watch:
+            await until(lambda: stored(watch) == 60, "its blocks")
+
+
+async def test_a_chat_is_known_once_an_engine_has_told_its_tokens() -> None:
+    chat = call(CHAT, messages=[{"role": "user", "content": "x" * 4000}], temperature=0)
+    with lossy() as a:
+        a.publish([KvCache().stored(TOKENS)])
+        engines = Engines(a=[a])
+        async with watching(known(instance("a")), engines) as watch:
+            await until(lambda: stored(watch) == 60, "its blocks")
+            assert watch.index.matched(chat) == {}
+            assert watch.tokenizing is not None
+            asked = watch.tokenizing.asked
+            await until(lambda: asked.answered, "its tokens")
+
+            again = call(CHAT, messages=[{"role": "user", "content": "x" * 4000}], temperature=1)
+            assert watch.index.matched(again)["a"] > 0
+
+    assert engines.asked == [{"messages": [{"role": "user", "content": "x" * 4000}]}]
+
+
+async def test_engines_that_tell_no_tokens_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokenizing, "MOST_WAITING", 1)
+    engines = Engines()
+    engines.__dict__["tokens"] = None
+    async with watching(known(instance("a")), engines) as watch:
+        for text in ("x" * 2000, "y" * 2000, "z" * 2000):
+            watch.index.matched(call(prompt=text))
+        assert watch.tokenizing is not None
+        asked = watch.tokenizing.asked
+        await until(lambda: asked.failed == 1, "the last one")
+
+    assert (asked.answered, asked.given_up) == (0, 2)
+
+
+async def test_an_engine_that_leaves_has_nothing() -> None:
+    with lossy() as a:
+        a.publish([KvCache().stored(TOKENS)])
+        instances = known(instance("a"))
+        async with watching(instances, Engines(a=[a])) as watch:
+            await until(lambda: stored(watch) == 60, "its blocks")
+            assert watch.index.matched(call(prompt=TOKENS))
+
+            instances.remove("a")
+            await until(lambda: not watch.feeds.engines, "its end")
+
+            assert watch.index.matched(call(prompt=TOKENS)) == {}
+
+
+async def test_an_engine_that_publishes_elsewhere_after_a_restart_is_found_again() -> None:
+    engines = Engines()
+    async with watching(known(instance("a")), engines) as watch:
+        with lossy() as first:
+            first.publish([KvCache().stored(TOKENS)])
+            engines.publishers["a"] = [first]
+            await until(lambda: stored(watch) == 60, "its blocks")
+            heard = watch.feeds.engines["a"].heard
+            await until(lambda: heard[0].feed.connected, "the connection")
+        with lossy() as second:
+            second.publish([KvCache().stored(TOKENS[:32])])
+            engines.publishers["a"] = [second]
+            await until(lambda: stored(watch) == 2, "its new blocks")
+            matched = watch.index.matched(call(prompt=TOKENS))
+
+    assert matched == {}, "two token blocks fill no block of bytes"
+
+
+async def test_what_is_heard_is_shown() -> None:
+    with lossy() as a:
+        a.publish([KvCache().stored(TOKENS), {"type": "BlockBaked"}])
+        async with watching(known(instance("a"), instance("mute")), Engines(a=[a])) as watch:
+            await until(lambda: stored(watch) == 60, "its blocks")
+            await until(lambda: watch.feeds.engines["mute"].trouble, "the other's trouble")
+            registry = CollectorRegistry()
+            registry.register(watch.books)
+            page = generate_latest(registry).decode()
+
+    assert 'pdgate_kv_event_blocks_total{event="stored",instance="a",rank="0"} 60.0' in page
+    assert 'pdgate_kv_event_troubles_total{instance="a",kind="malformed",rank="0"} 1.0' in page
+    assert 'pdgate_kv_event_cached_blocks{instance="a",rank="0"} 60.0' in page
+    assert 'pdgate_kv_event_connected{instance="mute"} 0.0' in page
