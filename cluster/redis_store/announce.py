@@ -18,7 +18,7 @@ from pdgate.cluster.redis_store.access import Script, connected
 
 log = logging.getLogger(__name__)
 
-HELD, MISSING = b"held", b"missing"
+MISSING = b"missing"
 
 
 class Announcement(Keeping):

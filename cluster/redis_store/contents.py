@@ -1,6 +1,7 @@
 """What a look at the store finds, and what of it can be used. Pure."""
 
-from collections.abc import Mapping, Sequence
+import struct
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -8,6 +9,9 @@ from pdgate.cluster.polled import Seen
 
 LONGEST_LEASE_SECONDS: Final = 3600.0
 """Nobody needs more; who says so has another clock, or wants to stay for ever."""
+LONGEST_LEASE_MS: Final = 1000 * LONGEST_LEASE_SECONDS
+
+_HEAD: Final = struct.Struct(">IId")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,39 +35,28 @@ class Found:
 def found(reply: Sequence[Any]) -> Found:
     """Of the answer to LOOK."""
     id_, revision = _text(reply[0]), int(reply[1])
-    if len(reply) == 2:
-        return Found(id_, revision)
-    _, _, now_ms, values, leases, order = reply
-    seen = _usable(
-        {_text(key): value for key, value in _pairs(values)},
-        {_text(key): float(until_ms) - now_ms for key, until_ms in _pairs(leases)},
-        [_text(key) for key in order],
-    )
-    return Found(id_, revision, seen)
+    return Found(id_, revision, _usable(reply[2]) if len(reply) > 2 else None)
 
 
-def _usable(
-    values: Mapping[str, bytes], left_ms: Mapping[str, float], order: Sequence[str]
-) -> Seen:
-    """In the order of writing; `left_ms`: what is left of each lease."""
+def _usable(packed: bytes) -> Seen:
+    """In the order of writing."""
     entries: dict[str, bytes] = {}
     refused: dict[str, str] = {}
-    for key in dict.fromkeys([*order, *values]):
-        left = left_ms.get(key)
-        if key not in values:
-            refused[key] = "it has a lease, and says nothing"
-        elif left is None:
+    at = 0
+    while at < len(packed):
+        key_bytes, value_bytes, left_ms = _HEAD.unpack_from(packed, at)
+        at += _HEAD.size
+        key = _text(packed[at : at + key_bytes])
+        at += key_bytes
+        value = packed[at : at + value_bytes]
+        at += value_bytes
+        if left_ms < 0:
             refused[key] = "it has no lease"
-        # A score may be infinite, too.
-        elif not left <= 1000 * LONGEST_LEASE_SECONDS:
+        elif left_ms > LONGEST_LEASE_MS:
             refused[key] = f"its lease ends in more than {LONGEST_LEASE_SECONDS:.0f} s"
         else:
-            entries[key] = values[key]
+            entries[key] = value
     return Seen(entries, refused)
-
-
-def _pairs(flat: Sequence[Any]) -> list[tuple[Any, Any]]:
-    return list(zip(flat[::2], flat[1::2], strict=True))
 
 
 def _text(raw: bytes) -> str:
