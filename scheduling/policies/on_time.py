@@ -6,7 +6,7 @@
 Whoever costs least gets the call. So a cached prompt is worth twice the time that it saves the
 caller, and never a longer wait than that.
 
-Overload is when nobody can keep the target, and a prompt of nothing would have to wait LATE of it
+Overload is when nobody can keep the target, and a prompt of nothing would have to wait for LATE of it
 everywhere. Then the call is late in any case, and makes others late wherever it goes: it goes where they
 are late already. Without that all engines have the same queue, as long as it takes, and nobody is in time;
 with it few wait very long, until there is room again. A limit on how long calls may wait
@@ -28,8 +28,11 @@ from pdgate.scheduling.sentence.shortlist import Shortlist
 from pdgate.scheduling.sentence.words import TOKENS_PER_SECOND
 from pdgate.scheduling.surroundings import Surroundings
 
-LATE: Final = 0.4
-"""Of the target, for the first token. Less, and long prompts alone look like overload."""
+LATE: Final = 0.2
+"""Of the target. With less, a long prompt alone looks like overload."""
+
+IN_TIME: Final = 0.9
+"""Of the target: what is expected later than that may well be late."""
 
 
 class OnTime(Policy):
@@ -37,7 +40,8 @@ class OnTime(Policy):
 
     def __init__(self, around: Surroundings) -> None:
         self._prefixes = around.prefixes
-        self._target_seconds = around.targets.ttft_seconds
+        self._in_time_seconds = IN_TIME * around.targets.ttft_seconds
+        self._late_seconds = LATE * around.targets.ttft_seconds
         self._random = around.random
         self._shortlist = Shortlist(around.prefixes, around.random)
 
@@ -57,7 +61,7 @@ class OnTime(Policy):
             if wait > longest_wait:
                 latest, longest_wait = one, wait
             soonest, least_wait = min(soonest, whole), min(least_wait, wait)
-        if soonest > self._target_seconds and least_wait >= LATE * self._target_seconds:
+        if soonest > self._in_time_seconds and least_wait >= self._late_seconds:
             return latest
         return cheapest
 
