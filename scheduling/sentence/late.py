@@ -44,7 +44,7 @@ class LateTogether(Policy):
 
     def choose(self, call: Call, candidates: Sequence[Candidate]) -> Candidate:
         uncached = self._uncached(call)
-        if all(alone_seconds(uncached, candidate) > self._target for candidate in candidates):
+        if all(alone_seconds(candidate, uncached) > self._target for candidate in candidates):
             self._hopeless += uncached
         theirs = nlargest(self._engines(len(candidates)), candidates, key=waiting_seconds)
         return min(theirs, key=lambda candidate: self._seconds(call, candidate))

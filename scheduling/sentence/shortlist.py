@@ -5,8 +5,7 @@ gives: loads are not known that well, and several gateways would run to the same
 is rare and worth a lot, a cached prompt, is not left to the draw.
 """
 
-from collections.abc import Sequence
-from heapq import nlargest
+from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Final
 
@@ -37,14 +36,22 @@ class Shortlist:
         drawn += candidates[: DRAWN - len(drawn)]
         if self._prefixes is None:
             return drawn
-        matched = self._prefixes.matched(call)
-        if not matched:
+        found = self._matched(self._prefixes.matched(call))
+        if not found:
             return drawn
         by_id = self._known(candidates)
-        found = [
-            by_id[one] for one in nlargest(MATCHED, matched, matched.__getitem__) if one in by_id
-        ]
-        return [*dict.fromkeys((*found, *drawn))]
+        return [*dict.fromkeys((*(by_id[one] for one in found if one in by_id), *drawn))]
+
+    def _matched(self, tokens: Mapping[str, int]) -> Sequence[str]:
+        """Whoever has most; and who has half of that, if they are no more than MATCHED."""
+        most = max(tokens.values(), default=0)
+        found = [one for one, its in tokens.items() if its * 2 >= most]
+        if len(found) > MATCHED:
+            found = [one for one in found if tokens[one] == most]
+        if len(found) > MATCHED:
+            # Some hundred have the same beginning: any of them will do.
+            found = self._random.sample(found, MATCHED)
+        return found
 
     def _known(self, candidates: Sequence[Candidate]) -> dict[str, Candidate]:
         """Lineups stay the same objects until something changes (scheduling/instances.py)."""

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from pdgate.protocols.call import Call
-from pdgate.scheduling.account import calls_there, unread_tokens_there
+from pdgate.scheduling.account import calls_there
 from pdgate.scheduling.candidate import Candidate
 from pdgate.scheduling.sentence.sentence import Keep, Prefer
 from pdgate.scheduling.sentence.words import TOKENS_PER_SECOND, cached_share, falling
@@ -29,33 +29,32 @@ STEP_CALLS: Final = 64
 STEP_TOKENS: Final = 200_000
 
 
+def reading_seconds(candidate: Candidate, uncached_tokens: int) -> float:
+    """Until it has read what it has to read already, and this prompt."""
+    tokens = candidate.unread_tokens + candidate.beyond.unread_tokens + uncached_tokens
+    squares = candidate.unread_squares + uncached_tokens * uncached_tokens
+    expected = candidate.predicts.prefill_seconds(tokens, squares)
+    return tokens / TOKENS_PER_SECOND if expected is None else expected
+
+
+def waiting_seconds(candidate: Candidate) -> float:
+    return reading_seconds(candidate, 0)
+
+
+def alone_seconds(candidate: Candidate, uncached_tokens: int) -> float:
+    """For a prompt that need not wait."""
+    expected = candidate.predicts.prefill_seconds(uncached_tokens, uncached_tokens**2)
+    return uncached_tokens / TOKENS_PER_SECOND if expected is None else expected
+
+
 def first_token_seconds(around: Surroundings) -> Seconds:
     share = cached_share(around)
 
     def seconds(call: Call, candidate: Candidate) -> float:
-        uncached = round(call.prompt_tokens * (1 - share(call, candidate)))
-        return _reading(
-            candidate,
-            unread_tokens_there(candidate) + uncached,
-            candidate.unread_squares + uncached * uncached,
-        )
+        tokens = call.prompt_tokens
+        return reading_seconds(candidate, tokens - round(tokens * share(call, candidate)))
 
     return seconds
-
-
-def waiting_seconds(candidate: Candidate) -> float:
-    """Until it has read what it has to read already."""
-    return _reading(candidate, unread_tokens_there(candidate), candidate.unread_squares)
-
-
-def alone_seconds(uncached_tokens: int, candidate: Candidate) -> float:
-    """For a prompt that need not wait."""
-    return _reading(candidate, uncached_tokens, uncached_tokens * uncached_tokens)
-
-
-def _reading(candidate: Candidate, tokens: int, squares: float) -> float:
-    expected = candidate.predicts.prefill_seconds(tokens, squares)
-    return tokens / TOKENS_PER_SECOND if expected is None else expected
 
 
 def step_seconds(call: Call, candidate: Candidate) -> float:
@@ -74,15 +73,6 @@ def first_token_soon(around: Surroundings) -> Prefer:
         return falling(seconds(call, candidate), half)
 
     return soon
-
-
-def first_token_in_time(around: Surroundings) -> Keep:
-    seconds, target = first_token_seconds(around), IN_TIME * around.targets.ttft_seconds
-
-    def first_token_in_time(call: Call, candidate: Candidate) -> bool:
-        return seconds(call, candidate) <= target
-
-    return first_token_in_time
 
 
 def steps_quick(around: Surroundings) -> Prefer:

@@ -38,12 +38,20 @@ def test_nobody_is_twice_on_the_list() -> None:
 
 def test_who_has_most_of_the_prompt_is_never_left_out() -> None:
     among = fleet(1000)
-    matched = {str(n): n for n in range(0, 1000, 2)} | {"gone": 5000}
-    shortlist = Shortlist(Known(matched), Random(1))
+    system = {str(n): 100 for n in range(1000)}
+    shortlist = Shortlist(Known(system | {"7": 900, "8": 500, "gone": 901}), Random(1))
 
     for _ in range(20):
-        listed = {one.instance.id for one in shortlist.of(CALL, among)}
-        assert listed >= {str(n) for n in range(998, 998 - 2 * (MATCHED - 1), -2)}
+        assert {"7", "8"} <= {one.instance.id for one in shortlist.of(CALL, among)}
+
+
+def test_of_very_many_who_have_the_same_some_are_drawn() -> None:
+    among = fleet(1000)
+    shortlist = Shortlist(Known({str(n): 900 for n in range(100)}), Random(1))
+
+    for _ in range(20):
+        listed = [one for one in shortlist.of(CALL, among) if int(one.instance.id) < 100]
+        assert len(listed) >= MATCHED
 
 
 def test_another_lineup_is_another_list() -> None:
