@@ -18,7 +18,7 @@ from tests.support.fleet import ANSWER, Engine, as_json, question
 from tests.support.raw_server import Peer, raw_server
 from tests.support.redis import RedisServer, redis_server
 
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 180.0
 ENGINES = 5
 CALLS = 50
 AS_ONE = 1.15
