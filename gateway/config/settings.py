@@ -293,7 +293,7 @@ class Settings(Section):
 
     Attributes:
         directory: Where engines are found, by the name of what a package declares: etcd, redis, file,
-            dns and others.
+            dns, kubernetes and others.
         directory_options: What it needs to know, each as name=value.
         etcd: URLs of etcd's members, between commas; engines announce themselves there.
         etcd_user_file: File with name:password, where etcd asks for one.
