@@ -18,11 +18,15 @@ from pdgate.scheduling.predictors.plane import Plane
 FORGOTTEN: Final = 0.005
 """With each prompt: about the last two hundred count."""
 
-WHOLE: Final = 512
-"""Tokens from which on a prompt says as much as another; the shorter, the less."""
+SHORT: Final = 256
+"""Tokens below which prompts say nothing of it, and are not worth the time."""
 
-ENOUGH: Final = 8.0
-"""Weight before which nothing is said."""
+EVERY: Final = 8
+"""Prompts, after which what they say is worked out anew."""
+
+
+STRIDE: Final = 0.25
+"""Of the way to what was worked out: lines that were fitted to the old lengths have to follow."""
 
 MOST: Final = 0.001
 """The most that is believed: half of the work of a prompt of a thousand tokens."""
@@ -34,24 +38,27 @@ class Bend:
         per_token: Tokens that a token of a prompt counts more for each token of its length.
     """
 
-    __slots__ = ("_plane", "per_token")
+    __slots__ = ("_plane", "_seen", "per_token")
 
     def __init__(self) -> None:
         self._plane = Plane(FORGOTTEN)
+        self._seen = 0
         self.per_token = 0.0
 
     def learn(self, tokens: float, squares: float, seconds: float) -> None:
         """All together, of one prompt or of several."""
-        if tokens < 1:
+        if tokens < SHORT:
             return
-        plane = self._plane
-        plane.learn(1 / tokens, squares / tokens, seconds / tokens, min(1.0, tokens / WHOLE))
+        self._plane.learn(1 / tokens, squares / tokens, seconds / tokens)
+        self._seen += 1
+        if self._seen % EVERY == 0:
+            self._fit()
+
+    def _fit(self) -> None:
+        straight = self._plane.base
         # Where the fixed part takes all, there is nothing to be in proportion to.
-        straight = plane.base
-        if plane.weight < ENOUGH or straight <= 0:
-            self.per_token = 0.0
-        else:
-            self.per_token = min(MOST, plane.second / straight)
+        found = min(MOST, self._plane.second / straight) if straight > 0 else 0.0
+        self.per_token += (found - self.per_token) * STRIDE
 
     def straight(self, tokens: float, squares: float) -> float:
         """How many tokens of short prompts would take as long."""

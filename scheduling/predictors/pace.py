@@ -65,7 +65,8 @@ class Pace:
 
     def step_seconds(self, batch: float, context_tokens: float) -> float | None:
         """Between two tokens, of so many answers with so much context; None while unknown."""
-        return self._plane.expect(batch, context_tokens) if self.known else None
+        plane = self._plane
+        return plane.expect(batch, context_tokens) if plane.weight >= ENOUGH else None
 
     def longer_seconds(self, tokens: float) -> float:
         """By how much a stream gets longer if its engine reads so many prompt tokens meanwhile."""

@@ -15,20 +15,22 @@ DOUBT: Final = 0.01
 class Plane:
     """
     Attributes:
-        first, second: The slopes.
         mean: Of y.
         weight: Of all that was seen, and is not forgotten.
     """
 
     __slots__ = (
-        "_a", "_aa", "_ab", "_ay", "_b", "_bb", "_by", "_forgotten", "first", "mean", "second",
-        "weight",
+        "_a", "_aa", "_ab", "_ay", "_b", "_bb", "_by", "_first", "_forgotten", "_fresh", "_second",
+        "mean", "weight",
     )  # fmt: skip
 
     def __init__(self, forgotten: float) -> None:
         """`forgotten`: of all that was seen, with each sample of weight 1."""
         self._forgotten = forgotten
-        self.weight = self.first = self.second = 0.0
+        self.weight = 0.0
+        # The slopes, made when they are asked for.
+        self._first = self._second = 0.0
+        self._fresh = True
         # Means, and how they vary together.
         self._a = self._b = self.mean = 0.0
         self._aa = self._ab = self._bb = self._ay = self._by = 0.0
@@ -47,18 +49,35 @@ class Plane:
         self._bb = kept * (self._bb + share * more_b * more_b)
         self._ay = kept * (self._ay + share * more_a * more_y)
         self._by = kept * (self._by + share * more_b * more_y)
-        self._fit()
+        self._fresh = False
 
     def expect(self, a: float, b: float) -> float:
         """Never less than 0."""
-        return max(0.0, self.mean + self.first * (a - self._a) + self.second * (b - self._b))
+        if not self._fresh:
+            self._fit()
+        expected = self.mean + self._first * (a - self._a) + self._second * (b - self._b)
+        return expected if expected > 0 else 0.0
 
     @property
     def base(self) -> float:
         """Where both are nothing."""
         return self.expect(0.0, 0.0)
 
+    @property
+    def first(self) -> float:
+        """The slope of the one."""
+        if not self._fresh:
+            self._fit()
+        return self._first
+
+    @property
+    def second(self) -> float:
+        if not self._fresh:
+            self._fit()
+        return self._second
+
     def _fit(self) -> None:
+        self._fresh = True
         aa = self._aa + DOUBT * self._a * self._a
         bb = self._bb + DOUBT * self._b * self._b
         both = aa * bb - self._ab * self._ab
@@ -71,4 +90,4 @@ class Plane:
             first, second = 0.0, self._by / bb if bb else 0.0
         if second <= 0:
             first, second = self._ay / aa if aa else 0.0, 0.0
-        self.first, self.second = max(0.0, first), second
+        self._first, self._second = max(0.0, first), second

@@ -72,8 +72,9 @@ class Predicts:
 
     def step_seconds(self, batch: int, context_tokens: int) -> float | None:
         """Between two tokens of an answer, of so many answers with so much context together."""
-        if self.pace.known:
-            return self.pace.step_seconds(batch, context_tokens)
+        seconds = self.pace.step_seconds(batch, context_tokens)
+        if seconds is not None:
+            return seconds
         like = self.family.stepping()
         return None if like is None else like.pace.step_seconds(batch, context_tokens)
 
@@ -88,7 +89,7 @@ class Predicts:
         if expected is not None:
             self.prefill_accuracy.compare(expected, seconds)
         bend = self.family.bend
-        believed = self.reading.learn(bend.straight(tokens, squares), seconds)
+        believed = self.reading.learn(bend.straight(tokens, squares), seconds, expected)
         bend.learn(tokens, squares, believed)
         if self.reading.seen == ENOUGH:
             self.family.changed()

@@ -59,9 +59,10 @@ class Speed:
         self._fresh = False
         self._strange = 0
 
-    def learn(self, tokens: float, seconds: float) -> float:
-        """Returns the seconds that are believed."""
-        seconds = self._believed(tokens, seconds)
+    def learn(self, tokens: float, seconds: float, expected: float | None = None) -> float:
+        """Returns the seconds that are believed. `expected`: what was, if anybody has asked."""
+        if self.seen >= ENOUGH:
+            seconds = self._believed(tokens, seconds, expected)
         weight = 1 / max(tokens, LEAST_TOKENS)
         kept = self._kept(tokens)
         self.seen += 1
@@ -81,10 +82,9 @@ class Speed:
             self._fit()
         return self._fixed + self._per_token * tokens
 
-    def _believed(self, tokens: float, seconds: float) -> float:
-        expected = self.expect(tokens)
+    def _believed(self, tokens: float, seconds: float, expected: float | None) -> float:
         if expected is None:
-            return seconds
+            expected = self.expect(tokens) or 0.0
         most = MOST * 2.0**self._strange * max(expected, LEAST_SECONDS)
         if seconds <= most:
             self._strange = 0
