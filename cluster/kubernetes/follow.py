@@ -50,6 +50,14 @@ class Timing:
     first_wait_seconds: float = 0.2
 
 
+def pause_seconds(own: float, asked: float, luck: float) -> float:
+    """Half of our own to all of it, as many gateways lose a server at once; or what it asks for.
+
+    `luck` is 0 to 1.
+    """
+    return max(own * (0.5 + luck / 2), min(asked, LONGEST_ASKED_WAIT_SECONDS))
+
+
 class Follower:
     def __init__(self, access: Access, tell: Tell, timing: Timing) -> None:
         self._access = access
@@ -64,17 +72,15 @@ class Follower:
 
     async def run(self) -> None:
         while True:
-            asked_wait_seconds = 0.0
+            asked_seconds = 0.0
             try:
                 await self._follow_once()
             except* KubernetesError as several:
                 error = several.exceptions[0]
                 assert isinstance(error, KubernetesError)
-                asked_wait_seconds = min(error.wait_seconds, LONGEST_ASKED_WAIT_SECONDS)
+                asked_seconds = error.wait_seconds
                 self._lose(str(error))
-            # Many gateways lose a server at once.
-            wait_seconds = self._wait_seconds * random.uniform(0.5, 1.0)
-            await asyncio.sleep(max(wait_seconds, asked_wait_seconds))
+            await asyncio.sleep(pause_seconds(self._wait_seconds, asked_seconds, random.random()))
             self._wait_seconds = min(2 * self._wait_seconds, LONGEST_WAIT_SECONDS)
 
     async def _follow_once(self) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pdgate.cluster.directory import Joined, Left, Listed, Lost, Refused
 from pdgate.cluster.kubernetes.directory import Kubernetes
-from pdgate.cluster.kubernetes.follow import Timing
+from pdgate.cluster.kubernetes.follow import Timing, pause_seconds
 from pdgate.cluster.kubernetes.http import KubernetesHttp, lines
 from pdgate.cluster.kubernetes.wire import Interrupted, KubernetesError
 from tests.cluster.kubernetes.services import QUICK, access, service, slice_name
@@ -296,6 +296,13 @@ async def test_a_server_may_ask_to_be_left_alone(server: ApiServer) -> None:
             await http.contents()
 
     assert error.value.wait_seconds == 7
+
+
+def test_a_server_is_left_alone_for_as_long_as_it_asks_within_reason() -> None:
+    assert pause_seconds(4.0, 0.0, luck=0.0) == 2.0
+    assert pause_seconds(4.0, 0.0, luck=1.0) == 4.0
+    assert pause_seconds(4.0, 7.0, luck=1.0) == 7.0
+    assert pause_seconds(4.0, 86_400.0, luck=1.0) == 30.0
 
 
 async def test_the_server_must_be_the_right_one(tmp_path: Path) -> None:
