@@ -1,6 +1,6 @@
-"""The tables of all workers that live: one file each, in a folder that they share.
+"""Memory of all workers that live: one file each of a kind, in a folder that they share.
 
-    <folder>/<worker>.table     locked by its worker for as long as that lives
+    <folder>/<worker>.<kind>    locked by its worker for as long as that lives
 
 The kernel ends the lock with the process, however it ends. So who died counts no more at the next
 look of any other, which also removes its file; and who comes in its place has another file.
@@ -12,40 +12,46 @@ from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import BinaryIO
 
-from pdgate.gateway.neighbours.table import TABLE_BYTES, Table, View
-
 
 class Folder:
-    def __init__(self, folder: Path) -> None:
-        """Raises OSError if there is no room for a table of our own."""
+    """
+    Attributes:
+        memory: Ours, which we alone write; all zeros at first.
+    """
+
+    def __init__(self, folder: Path, kind: str, size: int) -> None:
+        """`size`: of each one's memory, bytes. Raises OSError if there is no room for ours."""
         self._folder = folder
-        self._path = folder / f"{os.getpid()}-{os.urandom(4).hex()}.table"
+        self._kind = kind
+        self._size = size
+        self._path = folder / f"{os.getpid()}-{os.urandom(4).hex()}.{kind}"
         self._others: dict[str, _Other] = {}
         # Nobody may see it before it is whole, and locked: it would be taken for a dead one's.
         unfinished = self._path.with_suffix(".new")
         self._file = unfinished.open("w+b")
         # Not sparse: a page that is missing later would end the process (SIGBUS).
-        os.posix_fallocate(self._file.fileno(), 0, TABLE_BYTES)
+        os.posix_fallocate(self._file.fileno(), 0, size)
         fcntl.flock(self._file, fcntl.LOCK_EX)
         unfinished.rename(self._path)
-        self.table = Table(memoryview(mmap(self._file.fileno(), TABLE_BYTES)))
+        self.memory = memoryview(mmap(self._file.fileno(), size))
 
-    def others(self) -> dict[str, View]:
-        """Name -> the table of each other worker that lives now."""
-        names = {path.name: path for path in self._folder.glob("*.table") if path != self._path}
+    def others(self) -> dict[str, memoryview]:
+        """Name -> the memory of each other worker that lives now."""
+        found = self._folder.glob(f"*.{self._kind}")
+        names = {path.name: path for path in found if path != self._path}
         for name in self._others.keys() - names.keys():
             self._others.pop(name).close()
         for name, path in names.items():
             if name not in self._others:
                 try:
-                    self._others[name] = _Other(path)
+                    self._others[name] = _Other(path, self._size)
                 except FileNotFoundError:
                     # It has ended just now.
                     continue
             if not self._others[name].lives():
                 self._others.pop(name).close()
                 path.unlink(missing_ok=True)
-        return {name: other.view for name, other in self._others.items()}
+        return {name: other.memory for name, other in self._others.items()}
 
     def close(self) -> None:
         """This worker has nothing in flight any more."""
@@ -57,9 +63,9 @@ class Folder:
 
 
 class _Other:
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, size: int) -> None:
         self._file: BinaryIO = path.open("rb")
-        self.view = View(memoryview(mmap(self._file.fileno(), TABLE_BYTES, access=ACCESS_READ)))
+        self.memory = memoryview(mmap(self._file.fileno(), size, access=ACCESS_READ))
 
     def lives(self) -> bool:
         """Shared locks do not exclude each other, so that two who ask at once both learn it."""

@@ -4,7 +4,7 @@ import logging
 from pathlib import Path
 
 from pdgate.gateway.neighbours.folder import Folder
-from pdgate.gateway.neighbours.table import ROWS, View
+from pdgate.gateway.neighbours.table import ROWS, TABLE_BYTES, Table, View
 
 log = logging.getLogger(__name__)
 
@@ -18,8 +18,9 @@ class Neighbourhood:
     def __init__(self, folder: Path) -> None:
         """Raises OSError if there is no room in the folder."""
         self.others = 0
-        self._folder = Folder(folder)
-        self._views: list[View] = []
+        self._folder = Folder(folder, "table", TABLE_BYTES)
+        self._table = Table(self._folder.memory)
+        self._views: dict[str, View] = {}
         self._changes = self._edition = 0
         self._rows: dict[int, list[memoryview]] = {}
         self._full = False
@@ -27,15 +28,18 @@ class Neighbourhood:
 
     def look(self) -> None:
         """Who is there now."""
-        views = list(self._folder.others().values())
-        if views != self._views:
-            self._views = views
-            self.others = len(views)
+        others = self._folder.others()
+        if others.keys() != self._views.keys():
+            before = self._views
+            self._views = {
+                name: before.get(name) or View(memory) for name, memory in others.items()
+            }
+            self.others = len(others)
             self._match()
 
     def edition(self) -> int:
         """What `theirs` has said is good for as long as this is the same."""
-        if self._changes != sum(view.changes for view in self._views):
+        if self._changes != sum(view.changes for view in self._views.values()):
             self._match()
         return self._edition
 
@@ -44,14 +48,14 @@ class Neighbourhood:
 
     def give(self, key: int) -> memoryview | None:
         """Our row; None if there are no more, and then we keep it for ourselves."""
-        row = self._folder.table.give(key)
+        row = self._table.give(key)
         if row is None and not self._full:
             self._full = True
             log.warning("more than %d engines and models: of some, workers do not tell", ROWS)
         return row
 
     def take_back(self, key: int) -> None:
-        self._folder.table.take_back(key)
+        self._table.take_back(key)
 
     def close(self) -> None:
         """The others hear no more of us, nor we of them."""
@@ -63,9 +67,9 @@ class Neighbourhood:
 
     def _match(self) -> None:
         # Before the rows: what changes while they are read is found the next time.
-        self._changes = sum(view.changes for view in self._views)
+        self._changes = sum(view.changes for view in self._views.values())
         self._edition += 1
         self._rows = {}
-        for view in self._views:
+        for view in self._views.values():
             for key, row in view.rows().items():
                 self._rows.setdefault(key, []).append(row)

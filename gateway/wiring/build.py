@@ -35,8 +35,7 @@ from pdgate.gateway.metrics.kv import KvMetrics
 from pdgate.gateway.metrics.predictions import PredictionMetrics
 from pdgate.gateway.metrics.prefixes import PrefixMetrics
 from pdgate.gateway.metrics.workers import WorkerMetrics
-from pdgate.gateway.neighbours import SharedLoad
-from pdgate.gateway.policies import Policies
+from pdgate.gateway.neighbours import SharedLoad, SharedPrefixes
 from pdgate.gateway.security.books import KeyBooks
 from pdgate.gateway.security.cors import Cors, origins_of
 from pdgate.gateway.service import Service
@@ -45,9 +44,9 @@ from pdgate.gateway.wiring import parts
 from pdgate.gateway.wiring.adaptive import adaptive_of
 from pdgate.gateway.wiring.background import running
 from pdgate.gateway.wiring.kv_events import watched_index_of
+from pdgate.gateway.wiring.prefixes import policies_of
 from pdgate.gateway.wiring.replicas import replicas_of
 from pdgate.scheduling.instances import Instances
-from pdgate.scheduling.policy import load
 
 
 def build(
@@ -67,7 +66,8 @@ def build(
     neighbours = SharedLoad(load_folder, instances) if load_folder else None
     headers, access = header_policy(settings), engine_access(settings)
     index, kv_events = watched_index_of(settings, instances, access)
-    policies = Policies(neighbours.policy if neighbours else load, index)
+    prompts = SharedPrefixes(load_folder, instances, index) if load_folder else None
+    policies = policies_of(index, neighbours, prompts)
     scheduler = parts.scheduler_of(settings, instances, policies)
     upstream = parts.upstream_of(settings, headers, access)
     ledger, lives = KvLedger(), Lives()
@@ -115,6 +115,8 @@ def build(
     jobs = [dial.follow, drained.follow, drain.run]
     if neighbours is not None:
         jobs.append(neighbours.run)
+    if prompts is not None:
+        jobs.append(prompts.run)
     if watch is not None:
         jobs.append(watch.reader.run)
     if shared is not None:

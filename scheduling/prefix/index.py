@@ -8,7 +8,7 @@ Everybody here counts in tokens, on the scale of the call's prompt_tokens: of th
 need not be computed again.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from pdgate.protocols.call import Call
@@ -24,6 +24,8 @@ class PrefixIndex:
     Attributes:
         read_tokens: Of all prompts that an engine was to read.
         cached_tokens: Of these, what that engine had already, as expected.
+        tell: Told of every lesson: instance, blocks of a prompt, and how many of them it has
+            after all; None for all of them.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class PrefixIndex:
         self._answer: dict[str, int] = {}
         self.read_tokens = 0
         self.cached_tokens = 0
+        self.tell: Callable[[str, Sequence[int], int | None], None] | None = None
 
     @property
     def bytes(self) -> int:
@@ -95,6 +98,8 @@ class PrefixIndex:
         if blocks:
             evictions = self._tree.evictions
             self._tree.learn(instance_id, blocks)
+            if self.tell is not None:
+                self.tell(instance_id, blocks, None)
             if self._tree.evictions == evictions:
                 # Nothing else has changed for this call, about which the next leg will ask.
                 self._answer[instance_id] = self._tokens(len(blocks), call)
@@ -107,8 +112,11 @@ class PrefixIndex:
         if reads:
             self.read_tokens -= call.prompt_tokens
             self.cached_tokens -= had
+        blocks, kept = self._source(call), had // self._block_tokens
         self._asked = None
-        self._tree.unlearn(instance_id, self._source(call), had // self._block_tokens)
+        self._tree.unlearn(instance_id, blocks, kept)
+        if self.tell is not None and blocks:
+            self.tell(instance_id, blocks, kept)
 
     def stored(self, instance_id: str, blocks: Sequence[int], first: int = 0) -> None:
         """The engine says that it has blocks[first:] of this beginning of a prompt.
