@@ -70,6 +70,7 @@ class Feed:
         self._state = state
         self._held: dict[str, Held] = {}
         self._told = asyncio.Event()
+        self._is_known = False
 
     def adopt_by(self, adopt: Adopt) -> None:
         """The configuration has changed, and with it who can be used."""
@@ -79,19 +80,19 @@ class Feed:
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._directory.follow(self.tell))
-            group.create_task(self._expire())
+            group.create_task(self._keep_equal())
             if self._state is not None:
                 group.create_task(self._state.keep(self._current))
 
     def tell(self, event: Event) -> None:
+        """What is told together is put into use together: it takes a look at all members."""
         _log(event, self.roster)
         self.roster.apply(event, self._clock())
         if isinstance(event, Lost) and not self.listed.is_set():
             self._recall()
-        self._put_into_use()
-        self._told.set()
         if isinstance(event, Listed):
-            self.listed.set()
+            self._is_known = True
+        self._told.set()
         if self._state is not None:
             self._state.changed()
 
@@ -100,22 +101,24 @@ class Feed:
         if known is not None:
             log.warning("engines that were known at the last start are in use until it answers")
             self.roster.remember(known.members, known.at)
-            self.listed.set()
+            self._is_known = True
 
     def _current(self) -> Mapping[str, Member] | None:
         roster = self.roster
         return roster.in_use if roster.listed and roster.degraded is None else None
 
-    async def _expire(self) -> None:
-        """Drops the doubted when their time has come."""
+    async def _keep_equal(self) -> None:
+        """After what was told, and when the time of the doubted has come."""
         while True:
             until = self.roster.next_change
             wait_seconds = None if until is None else max(0.0, until - self._clock())
-            self._told.clear()
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._told.wait(), wait_seconds)
+            self._told.clear()
             self.roster.expire(self._clock())
             self._put_into_use()
+            if self._is_known:
+                self.listed.set()
 
     def _put_into_use(self) -> None:
         wanted = self._wanted()

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from pdgate.cluster.directory import Event, Left, Listed, Lost, Resumed
+from pdgate.cluster.directory import Event, Joined, Left, Listed, Lost, Resumed
 from pdgate.cluster.member import Member
 from pdgate.cluster.memory import Memory
 from pdgate.cluster.roster import Roster
@@ -20,7 +20,7 @@ from pdgate.gateway.config.settings import Health
 from pdgate.gateway.discovery.adopt import adopter
 from pdgate.gateway.discovery.feed import Feed
 from pdgate.gateway.probe import Prober
-from pdgate.protocols.instance import Role
+from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.instances import Instances
 from tests.support.fleet import (
     ANSWER,
@@ -309,12 +309,39 @@ async def test_the_doubted_are_dropped_when_their_time_has_come() -> None:
         await feed.listed.wait()
         for event in (Listed({member.key: member}), Lost("away"), Listed({})):
             feed.tell(event)
-        assert len(list(instances)) == 1
-
+        # What is told together is put into use in the next turn of the loop.
+        while not list(instances):  # noqa: ASYNC110
+            await asyncio.sleep(0)
         while list(instances):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     following.cancel()
     await asyncio.wait([following])
+
+
+async def test_events_that_come_together_are_put_into_use_together() -> None:
+    """Each takes a look at all members, and a fleet that starts is many events."""
+    looks = 0
+
+    def adopt(member: Member) -> Instance:
+        nonlocal looks
+        looks += 1
+        return member.instance()
+
+    instances = Instances()
+    prober = Prober(instances, interval_seconds=600, timeout_seconds=1)
+    feed = Feed(Memory(), instances, prober, adopt, asyncio.get_running_loop().time)
+    following = asyncio.create_task(feed.run())
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        await feed.listed.wait()
+        for number in range(100):
+            member = Member(Role.PLAIN, "10.0.0.1", 8000 + number)
+            feed.tell(Joined(member.key, member))
+        while len(list(instances)) < 100:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+    following.cancel()
+    await asyncio.wait([following])
+
+    assert looks == 100
 
 
 async def either(peer: Peer) -> None:
