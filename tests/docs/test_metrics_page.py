@@ -3,6 +3,8 @@
 import asyncio
 from dataclasses import replace
 from math import inf
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
@@ -28,6 +30,12 @@ from pdgate.gateway.discovery.status import Status
 from pdgate.gateway.engine_metrics.counters import Counters
 from pdgate.gateway.engine_metrics.page import Page
 from pdgate.gateway.engine_metrics.reader import Reading
+from pdgate.gateway.kv_events.books import KvEventBooks
+from pdgate.gateway.kv_events.feed import Feed as EventFeed
+from pdgate.gateway.kv_events.feeds import Feeds, Heard, Listened, Where
+from pdgate.gateway.kv_events.sequence import Counts
+from pdgate.gateway.kv_events.tokenizing import Tokenizing
+from pdgate.gateway.kv_events.translation import Translation
 from pdgate.gateway.lifecycle.drain import Drain
 from pdgate.gateway.lifecycle.reload import Reload
 from pdgate.gateway.metrics.books import SECONDS, Books, Together, registry_of
@@ -39,6 +47,7 @@ from pdgate.gateway.probe import Prober
 from pdgate.gateway.replicas.status import ReplicaStatus
 from pdgate.gateway.security.books import KeyBooks
 from pdgate.gateway.security.door import Door
+from pdgate.gateway.security.engine_access import OPEN
 from pdgate.gateway.security.keys import ApiKey
 from pdgate.gateway.verification.report import Report
 from pdgate.gateway.verification.watch import Watch
@@ -82,9 +91,20 @@ def test_the_page_has_every_metric_of_the_gateway() -> None:
         _predictions(),
         _roles(),
         PrefixMetrics(PrefixIndex()),
+        _kv_events(),
     )
 
     assert _on_page("`pdgate_", but_not="`pdgate_engine_") == _exposed(registry_of(counted))
+
+
+def _kv_events() -> KvEventBooks:
+    translation = Translation(PrefixIndex())
+    instances = Instances([P])
+    feeds = Feeds(Where("ask"), instances, translation, OPEN)
+    feed = SimpleNamespace(counts=Counts(), malformed=0, connected=True)
+    heard = {0: Heard(cast(EventFeed, feed))}
+    feeds.engines[P.id] = Listened(P, heard=heard)
+    return KvEventBooks(feeds, translation, Tokenizing(translation, instances, OPEN))
 
 
 def test_the_page_has_every_metric_of_the_engine() -> None:
