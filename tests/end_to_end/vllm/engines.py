@@ -31,6 +31,13 @@ START_SECONDS: Final = 180
 LEASE_SECONDS: Final = 8.0
 SHIM: Final = Path(__file__).parent / "shim"
 
+KV_EVENTS: Final[Mapping[str, Any]] = {
+    "enable_kv_cache_events": True,
+    "publisher": "zmq",
+    "endpoint": "tcp://*:0",
+    "replay_endpoint": "tcp://*:0",
+}
+
 FLAGS: Final[Sequence[str]] = (
     *("--served-model-name", MODEL),
     *("--host", LOOPBACK),
@@ -43,6 +50,8 @@ FLAGS: Final[Sequence[str]] = (
     *("--block-size", str(BLOCK)),
     # Few, so that a block that is never given back shows in the share that is in use.
     *("--num-gpu-blocks-override", "256"),
+    # On ports of their own choice, which they tell who asks.
+    *("--kv-events-config", json.dumps(KV_EVENTS)),
 )
 
 ENV: Final[Mapping[str, str]] = {
