@@ -7,7 +7,7 @@ from pdgate.cluster.kubernetes.follow import Timing
 from pdgate.cluster.member import DRAINING, Member
 from tests.support.kubernetes import ApiServer, endpoint_slice, pod
 
-QUICK = Timing(beat_seconds=0.05, request_seconds=10.0, first_wait_seconds=0.01)
+QUICK = Timing(beat_seconds=0.2, request_seconds=10.0, first_wait_seconds=0.01)
 
 
 def access(server: ApiServer, **more: Any) -> Access:

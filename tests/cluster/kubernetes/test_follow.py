@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pdgate.cluster.directory import Joined, Left, Listed, Lost, Refused
+from pdgate.cluster.kubernetes.access import Access
 from pdgate.cluster.kubernetes.directory import Kubernetes
 from pdgate.cluster.kubernetes.follow import Timing, pause_seconds
 from pdgate.cluster.kubernetes.http import KubernetesHttp, lines
@@ -164,7 +165,7 @@ async def test_a_loss_is_told_once_and_the_next_one_again(server: ApiServer) -> 
             asked = len(server.asked)
             server.answer = lambda _: away
             assert isinstance(await told.next(), Lost)
-            await server.heard(lambda _: True, times=asked + 4)
+            await server.heard(lambda _: True, times=asked + 2)
             server.answer = lambda _: None
 
             assert await told.next() == Listed({})
@@ -320,11 +321,10 @@ async def test_the_server_must_be_the_right_one(tmp_path: Path) -> None:
     assert "CERTIFICATE_VERIFY_FAILED" in lost.why
 
 
-async def test_certificates_that_are_gone_are_a_loss_and_no_failure(
-    server: ApiServer, tmp_path: Path
-) -> None:
+async def test_certificates_that_are_gone_are_a_loss_and_no_failure(tmp_path: Path) -> None:
     nowhere = str(tmp_path / "ca.crt")
-    async with following(Kubernetes(access(server, ca_file=nowhere), QUICK)) as told:
+    cluster = Access("https://127.0.0.1:1", "llm", ca_file=nowhere)
+    async with following(Kubernetes(cluster, QUICK)) as told:
         lost = await told.first(Lost)
 
     assert nowhere in lost.why
@@ -333,7 +333,7 @@ async def test_certificates_that_are_gone_are_a_loss_and_no_failure(
 texts = st.lists(st.binary(min_size=1, max_size=9).map(lambda text: text.replace(b"\n", b"-")))
 
 
-@settings(max_examples=50)
+@settings(max_examples=30)
 @given(texts, st.lists(st.integers(0, 60)))
 async def test_lines_do_not_depend_on_the_borders_of_pieces(
     texts: list[bytes], cuts: list[int]
