@@ -12,21 +12,27 @@ Our account is also the floor: an engine that says that it is idle, while it has
 no idler for that. So who lies gets no more than others, and who exaggerates only gets less. KV is
 the exception, as prompts of several calls share pages: what they take may be as little as
 MOST_SHARED says. An engine that claims less than that is not believed, and our account is all that
-counts, until it says something better.
+counts, until it says something better. How much it can hold is believed up to MOST_TIMES what the
+middle one of its role says, as nothing that we know ourselves could be held against it.
 
 A status that is too old is taken away by who reads it (gateway/engine_metrics/reader.py), so none
 of this looks at a clock: it costs an addition for each candidate of each choice.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from statistics import median_low
 from typing import Final, Self
 
 from pdgate.protocols.call import Call
+from pdgate.protocols.instance import Role
 from pdgate.scheduling.candidate import Candidate
 from pdgate.scheduling.status import NOTHING, Beyond, Status
 
 MOST_SHARED: Final = 0.5
 """Of our prompt tokens at an engine, those whose pages hold another of our prompts as well."""
+
+MOST_TIMES: Final = 4
 
 
 def calls_there(candidate: Candidate) -> int:
@@ -64,19 +70,37 @@ class Account:
         return cls(candidate.calls, candidate.tokens, candidate.unread_tokens)
 
 
-def told(candidate: Candidate, status: Status | None, asked: Account) -> None:
+def told(
+    candidate: Candidate,
+    status: Status | None,
+    asked: Account,
+    most_kv_tokens: int | None = None,
+) -> None:
     """The engine has said this now; None for one that says nothing.
 
-    `asked`: our account when it was asked. It answered at some moment since.
+    Args:
+        asked: Our account when it was asked. It answered at some moment since.
+        most_kv_tokens: It is not believed that it can hold more; None for no matter what.
     """
     candidate.status = status
     candidate.beyond = NOTHING
     if status is not None:
+        if most_kv_tokens is not None and (status.kv_tokens or 0) > most_kv_tokens:
+            status = replace(status, kv_tokens=most_kv_tokens)
         candidate.beyond = beyond(status, asked, Account.of(candidate))
         if status.step_seconds is not None:
             context_tokens = max(0, candidate.tokens + candidate.beyond.kv_tokens)
             batch = max(1, status.running or 0, candidate.answering)
             candidate.predicts.says(status.step_seconds, batch, context_tokens)
+
+
+def most_kv_tokens(candidates: Iterable[Candidate]) -> Mapping[Role, int]:
+    """What is believed of an engine of each role, by what all of them have said."""
+    said: dict[Role, list[int]] = {}
+    for candidate in candidates:
+        if candidate.status is not None and candidate.status.kv_tokens:
+            said.setdefault(candidate.instance.role, []).append(candidate.status.kv_tokens)
+    return {role: MOST_TIMES * median_low(tokens) for role, tokens in said.items()}
 
 
 def beyond(status: Status, asked: Account, now: Account) -> Beyond:

@@ -10,7 +10,7 @@ Nobody else looks at its age, so each round takes away what has become stale by 
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import httpx2
@@ -18,8 +18,8 @@ import httpx2
 from pdgate.gateway.engine_metrics.counters import Counters
 from pdgate.gateway.engine_metrics.page import Page, parse
 from pdgate.gateway.security.engine_access import OPEN, EngineAccess
-from pdgate.protocols.instance import Instance
-from pdgate.scheduling.account import Account, told
+from pdgate.protocols.instance import Instance, Role
+from pdgate.scheduling.account import Account, most_kv_tokens, told
 from pdgate.scheduling.candidate import Candidate
 from pdgate.scheduling.instances import Instances
 from pdgate.scheduling.status import Status
@@ -75,6 +75,7 @@ class Reader:
         self._clock = clock
         self._access = access
         self._complaints: dict[str, str] = {}
+        self._most_kv_tokens: Mapping[Role, int] = {}
 
     async def run(self) -> None:
         # As with probes: a kept connection that the engine has closed meanwhile (vLLM does so
@@ -92,6 +93,7 @@ class Reader:
         """Asks each engine once, spread over these seconds."""
         candidates = list(self._instances)
         known = {c.instance.id for c in candidates}
+        self._most_kv_tokens = most_kv_tokens(candidates)
         for kept in (self.readings, self._complaints):
             for gone in kept.keys() - known:
                 del kept[gone]
@@ -126,7 +128,8 @@ class Reader:
         last = self.readings.get(instance.id)
         before = last.page if last is not None and last.url == instance.url else None
         self.readings[instance.id] = Reading(instance.url, self._clock(), page)
-        told(candidate, status_of(page, before), account)
+        most = self._most_kv_tokens.get(instance.role)
+        told(candidate, status_of(page, before), account, most)
         self._sees(candidate, page)
 
     async def _told(self, client: httpx2.AsyncClient, instance: Instance) -> Page | str:
