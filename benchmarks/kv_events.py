@@ -97,7 +97,8 @@ async def microseconds(made: list[Text], step: int) -> tuple[float, int]:
     for batch in batches:
         publisher.publish(batch)
     translation, seen = Translation(PrefixIndex()), Seen()
-    translation._sizes[BLOCK_TOKENS] = None
+    # Somebody has to say how long blocks are before prompts can be tied to them.
+    translation.take("another", 0, read(msgspec.msgpack.encode([1.0, batches[0], 0])), Seen())
     for number, text in enumerate(made[::2]):
         blocks = array("Q", range(number << 32, (number << 32) + BYTE_BLOCKS))
         ends = [(index + 1) * len(text.tokens) // BYTE_BLOCKS for index in range(BYTE_BLOCKS)]

@@ -6,8 +6,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+import pytest
+
 from tests.end_to_end.vllm.asking import client, complete, prompt
-from tests.end_to_end.vllm.engines import BLOCK, Engine, Fleet, Pair, Transfer
+from tests.end_to_end.vllm.engines import BLOCK, NIXL, Engine, Fleet, Pair, Transfer
 from tests.end_to_end.vllm.gateway import Gateway, gateway_over
 from tests.end_to_end.vllm.metrics import metric
 
@@ -43,6 +45,7 @@ def hits(engine: Engine) -> float:
     return metric(engine, "vllm:prefix_cache_hits_total")
 
 
+@pytest.mark.parametrize("pair", [NIXL], indirect=True, ids=lambda it: it.name)
 def test_calls_go_to_the_engine_that_has_their_tokens(
     alone: Engine, pair: Pair, fleet: Fleet
 ) -> None:
@@ -70,6 +73,7 @@ def test_calls_go_to_the_engine_that_has_their_tokens(
     assert found == [3 * PROMPT_TOKENS, 3 * PROMPT_TOKENS]
 
 
+@pytest.mark.parametrize("pair", [NIXL], indirect=True, ids=lambda it: it.name)
 def test_the_second_call_goes_where_the_first_went(alone: Engine, pair: Pair, fleet: Fleet) -> None:
     engines = (alone, pair.decode)
     plain = (word for engine in engines for word in ("--plain", engine.url))
