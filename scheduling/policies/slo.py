@@ -5,8 +5,7 @@
         prefer      a cached prompt, which leaves time to others; then who has time to spare
         otherwise   who cannot be in time waits where others are late already (sentence/late.py)
     decode
-        keep        fits, and steps in time
-        prefer      quick steps, and being near
+        prefer      who has least in flight, and is near
 
 A call that will be late is late by choice here, and never refused: that is for who limits calls
 (scheduling/admission). `passed_over` says how many there were.
@@ -26,10 +25,9 @@ from pdgate.scheduling.sentence.shortlist import Shortlist
 from pdgate.scheduling.sentence.times import (
     IN_TIME,
     reading_seconds,
-    steps_in_time,
     steps_quick,
 )
-from pdgate.scheduling.sentence.words import falling, fits
+from pdgate.scheduling.sentence.words import falling, idleness
 from pdgate.scheduling.surroundings import Surroundings
 
 CACHED: Final = 4.0
@@ -43,8 +41,7 @@ NOTHING: Final[Mapping[str, int]] = {}
 def slo(around: Surroundings) -> Policy:
     if around.role is Role.DECODE:
         return Sentence(
-            keep=[fits, steps_in_time(around)],
-            prefer=[(1.0, steps_quick(around))],
+            prefer=[(1.0, idleness)],
             choose=Best(around.random),
             near=NEAR,
         )

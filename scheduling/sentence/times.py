@@ -13,7 +13,7 @@ from typing import Final
 from pdgate.protocols.call import Call
 from pdgate.scheduling.account import calls_there
 from pdgate.scheduling.candidate import Candidate
-from pdgate.scheduling.sentence.sentence import Keep, Prefer
+from pdgate.scheduling.sentence.sentence import Prefer
 from pdgate.scheduling.sentence.words import TOKENS_PER_SECOND, cached_share, falling
 from pdgate.scheduling.surroundings import Surroundings
 
@@ -82,12 +82,3 @@ def steps_quick(around: Surroundings) -> Prefer:
         return falling(step_seconds(call, candidate), half)
 
     return quick
-
-
-def steps_in_time(around: Surroundings) -> Keep:
-    target = around.targets.tpot_seconds
-
-    def steps_in_time(call: Call, candidate: Candidate) -> bool:
-        return step_seconds(call, candidate) <= target
-
-    return steps_in_time
