@@ -1,0 +1,87 @@
+"""python -m benchmarks.policies [--trace FILE] [--calls N] [--policies A,B] [--capacity X] [--processes N] [--dry]"""
+
+import argparse
+import sys
+from collections.abc import Mapping
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Final
+
+from benchmarks.peers import PEERS
+from benchmarks.policies import report
+from benchmarks.policies.measure import TARGETS, Found, at_load, search
+from pdgate.simulator.comparing import Case
+from pdgate.simulator.pictures.page import goodput
+from pdgate.simulator.trace import BadTrace, read
+from pdgate.simulator.world import Plan
+
+HERE = Path(__file__).parent
+TRACE = HERE.parents[2] / "shared/traces/conversation_trace.jsonl"
+
+DEFAULT: Final = "on_time"
+"""Ours, that the others are compared with."""
+
+OURS = (
+    *(DEFAULT, "slo", "prefix_then_load", "least_latency", "least_loaded", "sticky_session"),
+    "round_robin",
+)
+
+LOADS: Final = {
+    "Comfortable": 0.6,
+    "Busy": 0.8,
+    "Near capacity": 1.0,
+    "1.3 times capacity": 1.3,
+}
+"""In terms of the capacity of ours."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.policies")
+    parser.add_argument("--trace", type=Path, default=TRACE)
+    parser.add_argument("--calls", type=int, help="only the first so many")
+    parser.add_argument("--policies", default=",".join((*OURS, *PEERS)), help="between commas")
+    parser.add_argument("--capacity", type=float, help="if known: the search takes minutes")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--dry", action="store_true", help="print, and write nothing")
+    asked = parser.parse_args()
+    try:
+        asks = read(asked.trace)[: asked.calls]
+    except BadTrace as error:
+        sys.exit(str(error))
+    names = asked.policies.split(",")
+    capacity: float | None = asked.capacity
+    found_ours: Found = {}
+    if not capacity:
+        capacity, found_ours = search(DEFAULT, asks)
+    loads = {called: share * capacity for called, share in LOADS.items()}
+    found: dict[str, Found] = {name: {} for name in names}
+    found[DEFAULT] = found_ours
+    with ProcessPoolExecutor(asked.processes, get_context("spawn")) as pool:
+        runs = {
+            (name, load): pool.submit(at_load, name, asks, load)
+            for load in loads.values()
+            for name in found
+        }
+        for (name, load), one in runs.items():
+            found[name][load] = one.result()
+    tables = {
+        called: (load, {name: of[load] for name, of in found.items()})
+        for called, load in loads.items()
+    }
+    per_second = (len(asks) - 1) / (asks[-1].at - asks[0].at)
+    text = report.part(tables, TARGETS, DEFAULT, per_second)
+    print(text)
+    if not asked.dry:
+        (HERE / "goodput.svg").write_text(picture(found), encoding="utf-8")
+        report.put(HERE.parent / "RESULTS.md", text)
+
+
+def picture(found: Mapping[str, Found]) -> str:
+    """Of all that was simulated; other loads cost minutes and show the same."""
+    cases = [Case(name, load, Plan()) for name, of in found.items() for load in of]
+    return goodput(cases, [one for of in found.values() for one in of.values()])
+
+
+if __name__ == "__main__":
+    main()
