@@ -24,7 +24,8 @@ from pdgate.protocols.place import Place
 from tests.cluster.kubernetes.services import access
 from tests.cluster.watching import following
 from tests.support.certificates import Authority
-from tests.support.kubernetes import api_server, endpoint_slice, pod
+from tests.support.kubernetes import api_server
+from tests.support.kubernetes_objects import endpoint_slice, pod
 
 pytestmark = pytest.mark.source
 

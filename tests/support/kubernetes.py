@@ -8,10 +8,6 @@ It lists and watches as Kubernetes does: versions of one counter, chunked answer
 selectors (who no longer matches is DELETED), bookmarks, 410 for a version that is forgotten as
 the first event of a watch, `timeoutSeconds`, 401 for a token that it does not know. And it can
 be cut off, frozen, stopped, started, and told to answer anything.
-
-The shapes are those of Kubernetes 1.33: what a server wrote in the reports that its issues and
-documentation show ("Kubernetes API Concepts"; staging/src/k8s.io/endpointslice/utils.go for
-what the controller writes); tests/deploy/test_kubernetes.py holds the slices against its schema.
 """
 
 import asyncio
@@ -19,7 +15,7 @@ import json
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -27,72 +23,11 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from tests.support.certificates import Certificate
+from tests.support.kubernetes_objects import NAMESPACE, Event, Json, event_line, matches, status
 from tests.support.ports import LOOPBACK
 
-Json = dict[str, Any]
-NAMESPACE = "llm"
 PATIENCE_SECONDS = 15
 KIND = "/apis/discovery.k8s.io/v1/namespaces/{}/endpointslices"
-
-
-def pod(address: str, uid: str = "", **more: Any) -> Json:
-    """An endpoint that is ready, as the controller writes it."""
-    endpoint: Json = {
-        "addresses": [address],
-        "conditions": {"ready": True, "serving": True, "terminating": False},
-        "nodeName": "node-1",
-        "zone": "east-1a",
-    }
-    if uid:
-        name = f"engine-{uid}"
-        endpoint["targetRef"] = {"kind": "Pod", "namespace": NAMESPACE, "name": name, "uid": uid}
-    return endpoint | more
-
-
-def endpoint_slice(
-    name: str,
-    labels: Mapping[str, str],
-    endpoints: Sequence[Json] | None,
-    ports: Mapping[str, int] | None = None,
-    family: str = "IPv4",
-) -> Json:
-    """As the controller writes it for a Service, but for what the server adds."""
-    service = name.rpartition("-")[0] or name
-    reserved = {
-        "kubernetes.io/service-name": service,
-        "endpointslice.kubernetes.io/managed-by": "endpointslice-controller.k8s.io",
-    }
-    owner = {
-        "apiVersion": "v1", "kind": "Service", "name": service, "uid": f"service-{service}",
-        "controller": True, "blockOwnerDeletion": True,
-    }  # fmt: skip
-    return {
-        "metadata": {
-            "name": name,
-            "generateName": f"{service}-",
-            "namespace": NAMESPACE,
-            "labels": {**labels, **reserved},
-            "annotations": {
-                "endpoints.kubernetes.io/last-change-trigger-time": "2026-11-20T09:00:00Z"
-            },
-            "ownerReferences": [owner],
-        },
-        "addressType": family,
-        # Both are null for a Service without pods.
-        "endpoints": endpoints,
-        "ports": [
-            {"name": each, "protocol": "TCP", "port": number}
-            for each, number in ({"http": 8000} if ports is None else ports).items()
-        ]
-        or None,
-    }
-
-
-def status(code: int, reason: str, message: str) -> Json:
-    return {
-        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
-        "message": message, "reason": reason, "code": code,
-    }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,15 +52,6 @@ class Answer:
     code: int
     body: bytes
     headers: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """What a slice was and is; None where there was or is none."""
-
-    version: int
-    before: Json | None
-    after: Json | None
 
 
 class ApiServer:
@@ -346,7 +272,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _list(self, asked: Asked) -> None:
         api, selector = self.api, asked.query.get("labelSelector", "")
         with api.changed:
-            found = [each for each in api.slices.values() if _matches(selector, each)]
+            found = [each for each in api.slices.values() if matches(selector, each)]
             metadata: Json = {"resourceVersion": str(api.version)}
         limit = int(asked.query.get("limit", 0))
         if limit and len(found) > limit:
@@ -375,7 +301,7 @@ class _Handler(BaseHTTPRequestHandler):
                     self._chunk(line)
                 raw = len(api.raw)
                 for event in api.history:
-                    if event.version > at and (told := _line(selector, event)):
+                    if event.version > at and (told := event_line(selector, event)):
                         self._chunk(told)
                 at = max([at, *(event.version for event in api.history)])
                 if api.generation != generation:
@@ -395,31 +321,6 @@ class _Handler(BaseHTTPRequestHandler):
 
 def _answer(code: int, said: Json) -> Answer:
     return Answer(code, json.dumps(said).encode())
-
-
-def _line(selector: str, event: Event) -> bytes | None:
-    """What one who asked for the selector is told."""
-    before = event.before if event.before and _matches(selector, event.before) else None
-    after = event.after if event.after and _matches(selector, event.after) else None
-    if after is not None:
-        kind, said = "MODIFIED" if before else "ADDED", after
-    elif before is not None:
-        metadata = {**before["metadata"], "resourceVersion": str(event.version)}
-        kind, said = "DELETED", {**before, "metadata": metadata}
-    else:
-        return None
-    types = {"kind": "EndpointSlice", "apiVersion": "discovery.k8s.io/v1"}
-    return json.dumps({"type": kind, "object": {**types, **said}}).encode() + b"\n"
-
-
-def _matches(selector: str, said: Json) -> bool:
-    """Terms between commas: a label, or label=value."""
-    labels = said["metadata"].get("labels", {})
-    for term in filter(None, selector.split(",")):
-        label, equals, value = term.partition("=")
-        if label not in labels or (equals and labels[label] != value):
-            return False
-    return True
 
 
 @contextmanager

@@ -5,7 +5,8 @@ from typing import Any
 from pdgate.cluster.kubernetes.access import Access
 from pdgate.cluster.kubernetes.follow import Timing
 from pdgate.cluster.member import DRAINING, Member
-from tests.support.kubernetes import ApiServer, endpoint_slice, pod
+from tests.support.kubernetes import ApiServer
+from tests.support.kubernetes_objects import endpoint_slice, pod
 
 QUICK = Timing(beat_seconds=0.2, request_seconds=10.0, first_wait_seconds=0.01)
 

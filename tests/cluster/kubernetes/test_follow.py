@@ -1,25 +1,18 @@
 """What a watch survives, and what it takes for the directory to be lost."""
 
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
-from itertools import pairwise
-from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from pdgate.cluster.directory import Joined, Left, Listed, Lost, Refused
-from pdgate.cluster.kubernetes.access import Access
 from pdgate.cluster.kubernetes.directory import Kubernetes
 from pdgate.cluster.kubernetes.follow import Timing, pause_seconds
-from pdgate.cluster.kubernetes.http import KubernetesHttp, lines
-from pdgate.cluster.kubernetes.wire import Interrupted, KubernetesError
 from tests.cluster.kubernetes.services import QUICK, access, service, slice_name
 from tests.cluster.watching import D, P, following
-from tests.support.certificates import Authority
-from tests.support.kubernetes import Answer, ApiServer, Asked, api_server, status
+from tests.support.kubernetes import Answer, ApiServer, Asked, api_server
+from tests.support.kubernetes_objects import status
 
 TOKENS = [f"eyJhbGciOiJSUzI1NiJ9.{number}.signature" for number in range(2)]
 
@@ -252,108 +245,8 @@ async def test_a_slice_that_is_nonsense_is_refused_alone(server: ApiServer) -> N
         assert [await told.next(), await told.next()] == [Refused(name, why), Left(P.key)]
 
 
-async def test_a_token_that_was_replaced_is_used(server: ApiServer, tmp_path: Path) -> None:
-    token = tmp_path / "token"
-    token.write_text(TOKENS[0])
-    server.token = TOKENS[0]
-    async with following(Kubernetes(access(server, token_file=str(token)), QUICK)) as told:
-        assert await told.next() == Listed({})
-        server.token = TOKENS[1]
-        lost = await told.first(Lost)
-        assert "401 Unauthorized" in lost.why
-        assert TOKENS[0] not in lost.why
-        token.write_text(TOKENS[1])
-
-        assert await told.first(Listed) == Listed({})
-
-
-async def test_a_token_that_is_gone_is_a_loss_and_no_failure(
-    server: ApiServer, tmp_path: Path
-) -> None:
-    token = tmp_path / "token"
-    async with following(Kubernetes(access(server, token_file=str(token)), QUICK)) as told:
-        lost = await told.first(Lost)
-        assert "cannot read" in lost.why
-        token.write_text(TOKENS[0])
-
-        assert await told.first(Listed) == Listed({})
-
-
-async def test_what_the_account_may_not_do_is_said(server: ApiServer) -> None:
-    message = 'endpointslices.discovery.k8s.io is forbidden: User "x" cannot list resource'
-    no = Answer(403, json.dumps(status(403, "Forbidden", message)).encode())
-    server.answer = lambda _: no
-    async with following(directory(server)) as told:
-        lost = await told.first(Lost)
-
-    assert lost.why == f"{server.url}: 403 {message}"
-
-
-async def test_a_server_may_ask_to_be_left_alone(server: ApiServer) -> None:
-    busy = Answer(429, b"Too many requests, please try again later.\n", {"retry-after": "7"})
-    server.answer = lambda _: busy
-    async with KubernetesHttp(access(server)) as http:
-        with pytest.raises(KubernetesError, match="429") as error:
-            await http.contents()
-
-    assert error.value.wait_seconds == 7
-
-
 def test_a_server_is_left_alone_for_as_long_as_it_asks_within_reason() -> None:
     assert pause_seconds(4.0, 0.0, luck=0.0) == 2.0
     assert pause_seconds(4.0, 0.0, luck=1.0) == 4.0
     assert pause_seconds(4.0, 7.0, luck=1.0) == 7.0
     assert pause_seconds(4.0, 86_400.0, luck=1.0) == 30.0
-
-
-async def test_the_server_must_be_the_right_one(tmp_path: Path) -> None:
-    ours, theirs = Authority(tmp_path), Authority(tmp_path, "theirs")
-    with api_server(ours.signs("localhost", "IP:127.0.0.1")) as server:
-        server.put(service(P))
-        async with following(Kubernetes(access(server, ca_file=ours.cert), QUICK)) as told:
-            assert await told.next() == Listed({P.key: P})
-            await server.heard(is_watch)
-            server.delete(slice_name(P.key))
-            assert await told.next() == Left(P.key)
-        async with following(Kubernetes(access(server, ca_file=theirs.cert), QUICK)) as told:
-            lost = await told.first(Lost)
-
-    assert "CERTIFICATE_VERIFY_FAILED" in lost.why
-
-
-async def test_certificates_that_are_gone_are_a_loss_and_no_failure(tmp_path: Path) -> None:
-    nowhere = str(tmp_path / "ca.crt")
-    cluster = Access("https://127.0.0.1:1", "llm", ca_file=nowhere)
-    async with following(Kubernetes(cluster, QUICK)) as told:
-        lost = await told.first(Lost)
-
-    assert nowhere in lost.why
-
-
-texts = st.lists(st.binary(min_size=1, max_size=9).map(lambda text: text.replace(b"\n", b"-")))
-
-
-@settings(max_examples=30)
-@given(texts, st.lists(st.integers(0, 60)))
-async def test_lines_do_not_depend_on_the_borders_of_pieces(
-    texts: list[bytes], cuts: list[int]
-) -> None:
-    whole = b"".join(text + b"\n" for text in texts)
-    borders = sorted({0, len(whole), *(cut for cut in cuts if cut < len(whole))})
-
-    async def pieces() -> AsyncIterator[bytes]:
-        for start, end in pairwise(borders):
-            yield whole[start:end]
-
-    assert [line async for line in lines(pieces())] == texts
-
-
-async def test_a_line_without_an_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pdgate.cluster.kubernetes.http.LONGEST_LINE", 100)
-
-    async def pieces() -> AsyncIterator[bytes]:
-        for _ in range(3):
-            yield b"x" * 50
-
-    with pytest.raises(Interrupted, match="more than 100 bytes"):
-        _ = [line async for line in lines(pieces())]

@@ -10,7 +10,7 @@ from pdgate.cluster.kubernetes.slices import Slice, read
 from pdgate.cluster.member import DRAINING, Member
 from pdgate.protocols.instance import Role
 from pdgate.protocols.place import Place
-from tests.support.kubernetes import endpoint_slice, pod
+from tests.support.kubernetes_objects import endpoint_slice, pod
 
 DECODE = {"pdgate.dev/role": "decode"}
 HERE = Place(host="node-1", zone="east-1a")

@@ -9,7 +9,8 @@ import pytest
 from tests.end_to_end.reference.callers import ask
 from tests.end_to_end.reference.fleet import Engine, Fleet, Gateway
 from tests.support.certificates import Authority
-from tests.support.kubernetes import ApiServer, api_server, endpoint_slice, pod
+from tests.support.kubernetes import ApiServer, api_server
+from tests.support.kubernetes_objects import endpoint_slice, pod
 
 PROTOCOL, TRANSFER = "vllm-nixl", "tcp"
 TOKEN = "eyJhbGciOiJSUzI1NiJ9.pdgate.signature"
