@@ -202,3 +202,14 @@ def test_the_same_is_decided_from_the_same() -> None:
     other.engines = dict(reversed(other.engines.items()))
 
     assert one.rounds(10) == other.rounds(10)
+
+
+def test_what_is_seen_for_a_moment_counts_a_little() -> None:
+    """Five of fifteen seconds."""
+    made = Scene(p0=IDLE, d0=IDLE)
+    made.rounds(1)
+    made.change("p0", lambda one: replace(one, pressure=BUSY))
+
+    made.rounds(1)
+
+    assert made.roles.pressure("g", Role.PREFILL).use == pytest.approx(0.85, rel=0.01)
