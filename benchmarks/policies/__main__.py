@@ -19,11 +19,11 @@ from pdgate.simulator.world import Plan
 HERE = Path(__file__).parent
 TRACE = HERE.parents[2] / "shared/traces/conversation_trace.jsonl"
 
-DEFAULT: Final = "on_time"
+DEFAULT: Final = "slo"
 """Ours, that the others are compared with."""
 
 OURS = (
-    *(DEFAULT, "slo", "prefix_then_load", "least_latency", "least_loaded", "sticky_session"),
+    *(DEFAULT, "prefix_then_load", "least_latency", "least_loaded", "sticky_session"),
     "round_robin",
 )
 
