@@ -13,6 +13,9 @@ from tests.end_to_end.vllm.engines import BLOCK, NIXL, Engine, Fleet, Pair, Tran
 from tests.end_to_end.vllm.gateway import Gateway, gateway_over
 from tests.end_to_end.vllm.metrics import metric
 
+# What engines publish does not depend on how they hand KV over.
+pytestmark = pytest.mark.parametrize("pair", [NIXL], indirect=True, ids=lambda it: it.name)
+
 PROMPT_TOKENS = 10 * BLOCK
 TEXT = "A shared beginning, which is long enough to fill several blocks of bytes. " * 20
 
@@ -45,7 +48,6 @@ def hits(engine: Engine) -> float:
     return metric(engine, "vllm:prefix_cache_hits_total")
 
 
-@pytest.mark.parametrize("pair", [NIXL], indirect=True, ids=lambda it: it.name)
 def test_calls_go_to_the_engine_that_has_their_tokens(
     alone: Engine, pair: Pair, fleet: Fleet
 ) -> None:
@@ -73,7 +75,6 @@ def test_calls_go_to_the_engine_that_has_their_tokens(
     assert found == [3 * PROMPT_TOKENS, 3 * PROMPT_TOKENS]
 
 
-@pytest.mark.parametrize("pair", [NIXL], indirect=True, ids=lambda it: it.name)
 def test_the_second_call_goes_where_the_first_went(alone: Engine, pair: Pair, fleet: Fleet) -> None:
     engines = (alone, pair.decode)
     plain = (word for engine in engines for word in ("--plain", engine.url))
