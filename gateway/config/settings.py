@@ -9,7 +9,8 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from pdgate.cluster import address, etcd_login, trust
+from pdgate.cluster import address, trust
+from pdgate.cluster.etcd import login as etcd_login
 from pdgate.forwarders.base import Mode
 from pdgate.forwarders.retrying import OnPrefillFailure
 from pdgate.gateway.config.api_keys import ApiKeyEntry

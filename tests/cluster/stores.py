@@ -15,7 +15,7 @@ import pytest
 
 from pdgate.cluster.directory import Directory
 from pdgate.cluster.dns import Dns
-from pdgate.cluster.etcd import Etcd
+from pdgate.cluster.etcd.directory import Etcd
 from pdgate.cluster.file import File
 from pdgate.cluster.kubernetes.directory import Kubernetes
 from pdgate.cluster.member import Member

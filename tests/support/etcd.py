@@ -17,7 +17,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from pdgate.cluster import etcd_wire as wire
+from pdgate.cluster.etcd import wire
 from tests.support.ports import free_port
 from tests.support.processes import Child, child
 

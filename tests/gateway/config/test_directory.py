@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from pdgate.cluster.etcd import Etcd
+from pdgate.cluster.etcd.directory import Etcd
 from pdgate.cluster.file import File
 from pdgate.cluster.redis_store.directory import RedisDirectory
 from pdgate.gateway.config import ConfigError, load

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pdgate.cluster import secret
-from pdgate.cluster.etcd_wire import Body, EtcdError, message
+from pdgate.cluster.etcd.wire import Body, EtcdError, message
 
 _ASKS = ("user name is empty", "invalid auth token", "revision of auth store is old")
 

@@ -10,12 +10,13 @@ etcd: docs/decisions/0006-etcd-over-http.md.
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 
-from pdgate.cluster import address, etcd_login
+from pdgate.cluster import address
 from pdgate.cluster.directory import Directory, Listing, Tell
-from pdgate.cluster.etcd_access import Access
-from pdgate.cluster.etcd_announce import Announcement
-from pdgate.cluster.etcd_follow import Follower
-from pdgate.cluster.etcd_login import Login
+from pdgate.cluster.etcd import login
+from pdgate.cluster.etcd.access import Access
+from pdgate.cluster.etcd.announce import Announcement
+from pdgate.cluster.etcd.follow import Follower
+from pdgate.cluster.etcd.login import Login
 from pdgate.cluster.member import Member
 from pdgate.cluster.trust import check_ca
 
@@ -55,4 +56,4 @@ def opened(*, urls: str, user_file: str = "", ca_file: str = "") -> Etcd:
     Raises ValueError.
     """
     check_ca(ca_file)
-    return Etcd(address.endpoints(urls), login=etcd_login.read(user_file), ca_file=ca_file)
+    return Etcd(address.endpoints(urls), login=login.read(user_file), ca_file=ca_file)

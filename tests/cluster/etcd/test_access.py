@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pdgate.cluster.directory import Joined, Listed, Lost
-from pdgate.cluster.etcd import Etcd
+from pdgate.cluster.etcd.directory import Etcd
 from pdgate.cluster.trust import check_ca
 from tests.cluster.watching import P, following
 from tests.support.etcd import EtcdServer, etcd_server

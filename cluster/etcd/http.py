@@ -11,11 +11,10 @@ from typing import Any, Self
 
 import httpx2
 
-from pdgate.cluster import etcd_login
-from pdgate.cluster import etcd_wire as wire
-from pdgate.cluster.etcd_access import Access
-from pdgate.cluster.etcd_login import Login
-from pdgate.cluster.etcd_wire import Body, EtcdError
+from pdgate.cluster.etcd import wire
+from pdgate.cluster.etcd.access import Access
+from pdgate.cluster.etcd.login import Login, asks, token
+from pdgate.cluster.etcd.wire import Body, EtcdError
 
 REQUEST_SECONDS = 2.0
 TOKEN_HEADER = "authorization"
@@ -107,7 +106,7 @@ class EtcdHttp:
 
     async def _ask(self, path: str, body: Body) -> Body:
         status, said = await self._post(path, body)
-        if status != 200 and self._login is not None and etcd_login.asks(said):
+        if status != 200 and self._login is not None and asks(said):
             await self._log_in(self._login)
             status, said = await self._post(path, body)
         if status != 200:
@@ -120,7 +119,7 @@ class EtcdHttp:
         status, said = await self._post("/v3/auth/authenticate", login.body())
         if status != 200:
             raise wire.refusal(said)
-        self._client.headers[TOKEN_HEADER] = etcd_login.token(said)
+        self._client.headers[TOKEN_HEADER] = token(said)
 
     async def _post(self, path: str, body: Body) -> tuple[int, Body]:
         """Status and what was said. Raises EtcdError."""

@@ -10,9 +10,9 @@ When the key changes, the new entry is written and the old one deleted in one tr
 import logging
 from typing import ClassVar
 
-from pdgate.cluster.etcd_access import Access
-from pdgate.cluster.etcd_http import EtcdHttp
-from pdgate.cluster.etcd_wire import LeaseGone
+from pdgate.cluster.etcd.access import Access
+from pdgate.cluster.etcd.http import EtcdHttp
+from pdgate.cluster.etcd.wire import LeaseGone
 from pdgate.cluster.keeping import Keeping
 from pdgate.cluster.member import Member
 

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from pdgate.cluster import etcd_login
-from pdgate.cluster import etcd_wire as wire
 from pdgate.cluster.directory import Joined, Listed, Lost, Resumed
-from pdgate.cluster.etcd import Etcd
-from pdgate.cluster.etcd_login import Login
+from pdgate.cluster.etcd import login, wire
+from pdgate.cluster.etcd.directory import Etcd
+from pdgate.cluster.etcd.login import Login
 from pdgate.cluster.member import FOLDER
 from tests.cluster.watching import D, P, following
 from tests.support.etcd import EtcdServer
@@ -72,8 +71,8 @@ async def test_who_is_not_known_is_told_why_and_no_secret_is_logged(
 def test_a_file_says_who_we_are(tmp_path: Path) -> None:
     (tmp_path / "user").write_text("pdgate:pass:word\n")
 
-    assert etcd_login.read(str(tmp_path / "user")) == Login("pdgate", "pass:word")
-    assert etcd_login.read("") is None
+    assert login.read(str(tmp_path / "user")) == Login("pdgate", "pass:word")
+    assert login.read("") is None
 
 
 @pytest.mark.parametrize("content", ["secret", ":secret", "secret:"])
@@ -81,5 +80,5 @@ def test_half_a_login_is_refused_without_showing_it(tmp_path: Path, content: str
     (tmp_path / "user").write_text(content)
 
     with pytest.raises(ValueError, match="must hold name:password") as refused:
-        etcd_login.read(str(tmp_path / "user"))
+        login.read(str(tmp_path / "user"))
     assert "secret" not in str(refused.value)

@@ -4,7 +4,7 @@ import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pdgate.cluster.etcd_login import Login
+from pdgate.cluster.etcd.login import Login
 from pdgate.cluster.trust import trusted
 
 

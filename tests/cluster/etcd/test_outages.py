@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from pdgate.cluster import etcd_wire
 from pdgate.cluster.directory import Joined, Left, Listed, Lost, Resumed
-from pdgate.cluster.etcd import Etcd
-from pdgate.cluster.etcd_access import Access
-from pdgate.cluster.etcd_http import EtcdHttp
+from pdgate.cluster.etcd import wire
+from pdgate.cluster.etcd.access import Access
+from pdgate.cluster.etcd.directory import Etcd
+from pdgate.cluster.etcd.http import EtcdHttp
 from pdgate.protocols.instance import Role
 from tests.cluster.watching import PATIENCE_SECONDS, D, P, following
 from tests.support.etcd import EtcdServer, etcd_server
@@ -93,7 +93,7 @@ async def test_a_store_that_starts_anew_and_has_caught_up_is_read_anew(
     """By its name and numbers it is the same one; only its contents tell."""
     read, has_caught_up = EtcdHttp.entries, asyncio.Event()
 
-    async def read_later(http: EtcdHttp, *what: Any) -> etcd_wire.Contents:
+    async def read_later(http: EtcdHttp, *what: Any) -> wire.Contents:
         await has_caught_up.wait()
         return await read(http, *what)
 
@@ -194,7 +194,7 @@ async def test_a_living_engine_stays_longer_than_its_lease(etcd: EtcdServer) -> 
             # Somebody else's lease of twice the length is the clock.
             (ours,) = etcd.leases()
             clock = etcd.ask("/v3/lease/grant", {"TTL": str(2 * LEASE_SECONDS)})["ID"]
-            etcd.ask("/v3/kv/put", etcd_wire.put(D.key, D.value(), clock))
+            etcd.ask("/v3/kv/put", wire.put(D.key, D.value(), clock))
             assert isinstance(await told.next(), Joined)
 
             assert await told.next() == Left(D.key)
@@ -255,7 +255,7 @@ async def test_a_change_whose_answer_was_lost_leaves_nothing_behind(
     async def lost(http: EtcdHttp, *what: Any, **more: Any) -> None:
         await put(http, *what, **more)
         arrived.set()
-        raise etcd_wire.EtcdError("the answer was lost")
+        raise wire.EtcdError("the answer was lost")
 
     async with directory(etcd).announce(P) as listing, asyncio.timeout(PATIENCE_SECONDS):
         await listing.change(P)

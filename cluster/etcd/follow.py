@@ -17,11 +17,11 @@ few seconds; if that fails, the watch is given up.
 
 import asyncio
 
-from pdgate.cluster import etcd_wire as wire
 from pdgate.cluster.directory import Left, Lost, Resumed, Tell, entry, listed
-from pdgate.cluster.etcd_access import Access
-from pdgate.cluster.etcd_http import EtcdHttp
-from pdgate.cluster.etcd_wire import Change, Changes, Compacted, Created, EtcdError, NotThere
+from pdgate.cluster.etcd import wire
+from pdgate.cluster.etcd.access import Access
+from pdgate.cluster.etcd.http import EtcdHttp
+from pdgate.cluster.etcd.wire import Change, Changes, Compacted, Created, EtcdError, NotThere
 from pdgate.cluster.member import FOLDER
 
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.1, 2.0
