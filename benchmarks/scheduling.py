@@ -5,8 +5,8 @@
 Fleets of 8 and of 1,000 engines, half prefill and half decode, busy by chance, whose speeds are
 known. Prompts go on from conversations that some engine has, behind system prompts that all have.
 Timed is all that a call pays for being placed: `reserve` of the real scheduler, in which prompts are
-hashed, looked up, chosen for, and learnt from. Of the wall: what else the machine does shows in the
-last column first.
+hashed, looked up, chosen for, and learnt from. Of the wall, without calls during which the kernel gave
+the core to somebody else: the last column says how many those were.
 """
 
 import argparse
@@ -14,6 +14,7 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
+from resource import RUSAGE_THREAD, getrusage
 from time import perf_counter_ns
 from typing import Final
 
@@ -95,7 +96,7 @@ def taught(instances: Instances, said: Conversations, random: Random) -> PrefixI
 
 
 def timed(policy: str, count: int, calls: int) -> dict[str, list[int]]:
-    """Role -> nanoseconds for each call."""
+    """Role -> nanoseconds for each call that was not interrupted."""
     random = Random(count)
     instances, said = fleet(count, random), Conversations(random)
     index = taught(instances, said, random)
@@ -107,12 +108,15 @@ def timed(policy: str, count: int, calls: int) -> dict[str, list[int]]:
     taken: dict[str, list[int]] = {"prefill": [], "decode": []}
     for _ in range(calls):
         call = said.turn()
+        interrupted = getrusage(RUSAGE_THREAD).ru_nivcsw
         began = perf_counter_ns()
         first = scheduler.reserve(Role.PREFILL, call)
         chosen = perf_counter_ns()
         second = scheduler.reserve(Role.DECODE, call, peer=first.instance)
-        taken["decode"].append(perf_counter_ns() - chosen)
-        taken["prefill"].append(chosen - began)
+        ended = perf_counter_ns()
+        if getrusage(RUSAGE_THREAD).ru_nivcsw == interrupted:
+            taken["decode"].append(ended - chosen)
+            taken["prefill"].append(chosen - began)
         second.end()
         first.end()
     return taken
@@ -131,6 +135,7 @@ def figures(policies: Sequence[str], calls: int) -> Iterator[dict[str, object]]:
                 yield {
                     "engines": count, "policy": policy, "role": role,
                     "p50_us": p50, "p90_us": p90, "p99_us": p99,
+                    "interrupted": calls - len(taken),
                 }  # fmt: skip
 
 
@@ -142,13 +147,14 @@ def main() -> None:
     given = parser.parse_args()
 
     policies = given.policy or plugins.names(plugins.POLICIES)
-    print("| engines | policy | role | p50, µs | p90, µs | p99, µs |")
-    print("|---|---|---|---|---|---|")
+    print("| engines | policy | role | p50, µs | p90, µs | p99, µs | interrupted |")
+    print("|---|---|---|---|---|---|---|")
     found = []
     for one in figures(policies, given.calls):
         found.append(one)
         times = " | ".join(f"{one[share]:,.0f}" for share in ("p50_us", "p90_us", "p99_us"))
-        print(f"| {one['engines']:,} | {one['policy']} | {one['role']} | {times} |", flush=True)
+        called = f"{one['engines']:,} | {one['policy']} | {one['role']}"
+        print(f"| {called} | {times} | {one['interrupted']} |", flush=True)
     if given.json:
         given.json.write_text(json.dumps(found, indent=1) + "\n")
 
