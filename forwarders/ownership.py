@@ -93,16 +93,19 @@ class KvLedger:
 
     Attributes:
         held: Prompts whose KV waits for a decode engine, or for its first byte.
+        strandings: Instance -> prompts whose KV it has kept for nobody, ever.
     """
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
         self.held = 0
+        self.strandings: Counter[str] = Counter()
         self._until: list[tuple[float, str]] = []
         self._for_ever: Counter[str] = Counter()
 
     def strand(self, instance: str, until: float) -> None:
         """A prompt's KV stays there for nobody, until then at the latest."""
+        self.strandings[instance] += 1
         if until == inf:
             self._for_ever[instance] += 1
             return

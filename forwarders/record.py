@@ -10,8 +10,6 @@ from time import monotonic
 from types import TracebackType
 from typing import Any, Self
 
-import msgspec
-
 from pdgate.protocols.call import Call
 from pdgate.protocols.errors import GatewayError
 from pdgate.protocols.instance import Instance, Role
@@ -23,7 +21,7 @@ DISAGGREGATED, LOCAL, PREFILL_ONLY, PLAIN = "disaggregated", "local", "prefill_o
 DECODE_ONLY = "decode_only"
 
 
-class LegRecord(msgspec.Struct):
+class LegRecord:
     """One request to one engine; as a block, it ends when and how the block does.
 
     Attributes:
@@ -31,15 +29,23 @@ class LegRecord(msgspec.Struct):
         report: Told of every end but a cancellation.
     """
 
-    role: Role
-    instance: Instance
-    attempt: int
-    clock: Callable[[], float]
-    report: Report
-    started: float
-    first_byte: float | None = None
-    ended: float | None = None
-    outcome: str = "running"
+    def __init__(
+        self,
+        role: Role,
+        instance: Instance,
+        attempt: int,
+        clock: Callable[[], float],
+        report: Report,
+    ) -> None:
+        self.role = role
+        self.instance = instance
+        self.attempt = attempt
+        self.clock = clock
+        self.report = report
+        self.started = clock()
+        self.first_byte: float | None = None
+        self.ended: float | None = None
+        self.outcome = "running"
 
     def __enter__(self) -> Self:
         return self
@@ -63,7 +69,7 @@ class LegRecord(msgspec.Struct):
             self.outcome = "internal_error"
 
 
-class Record(msgspec.Struct):
+class Record:
     """The life of one call.
 
     Attributes:
@@ -80,14 +86,11 @@ class Record(msgspec.Struct):
         outcome: "ok", "client_gone", or the code of the error that the client got.
     """
 
-    call: Call
-    clock: Callable[[], float] = monotonic
-    started: float = 0.0
+    # Most calls leave most of these as they are.
     ended: float | None = None
     protocol: str = ""
     mode: str = ""
     path: str = ""
-    decisions: dict[int, Decision] = {}
     handed_over: bool = False
     expired: int = 0
     queued_seconds: float | None = None
@@ -98,13 +101,16 @@ class Record(msgspec.Struct):
     status: int = 0
     outcome: str = "running"
     attempts: int = 0
-    legs: list[LegRecord] = []
 
-    def __post_init__(self) -> None:
-        self.started = self.clock()
+    def __init__(self, call: Call, clock: Callable[[], float] = monotonic) -> None:
+        self.call = call
+        self.clock = clock
+        self.started = clock()
+        self.decisions: dict[int, Decision] = {}
+        self.legs: list[LegRecord] = []
 
     def leg(self, role: Role, instance: Instance, report: Report) -> LegRecord:
-        leg = LegRecord(role, instance, self.attempts, self.clock, report, self.clock())
+        leg = LegRecord(role, instance, self.attempts, self.clock, report)
         self.legs.append(leg)
         return leg
 

@@ -24,14 +24,16 @@ from mypyc.build import mypycify
 from setuptools import Distribution
 
 HOT: Final = {
-    "forwarders": ("attempt blame crossing execution good_start lives retrying splitting tried"),
+    "forwarders": ("attempt blame crossing execution good_start lives ownership record retrying splitting tried"),
     "gateway": "deadlines intake service",
     "gateway/front": "answer_head head_lines hot_cycle",
     "gateway/metrics": "books",
     "gateway/upstream": "client connection exchange pool request",
-    "protocols": "openai request_id sse",
+    "protocols": "call instance members openai request_id sse",
+    "protocols/dialects": "nixl",
     "scheduling": "candidate instances lineup reservation scheduler",
-    "scheduling/health": "breaker",
+    "scheduling/health": "breaker cause",
+    "scheduling/disaggregation": "decision rules",
     "scheduling/predictors": "accuracy bend family plane predicts speed",
     "scheduling/prefix": "blocks index lesson tree",
 }

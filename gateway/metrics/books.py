@@ -8,6 +8,7 @@ import logging
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
 from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.core import (
@@ -26,7 +27,7 @@ from pdgate.scheduling.neighbours import calls_of_this_gateway
 
 calls_log = logging.getLogger("pdgate.calls")
 
-SECONDS = (
+SECONDS: Final[Sequence[float]] = (
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0,
 )  # fmt: skip
 
@@ -135,12 +136,12 @@ class Books(Collector):
             tally.queue.observe(record.queued_seconds)
         for leg in record.legs:
             if leg.attempt != record.attempts:
-                self._retries[leg.role.value, leg.outcome] += 1
+                self._retries[leg.role, leg.outcome] += 1
             elif leg.outcome == "ok" and leg.ended is not None:
                 stage = tally.prefill if leg.role is Role.PREFILL else tally.decode
                 stage.observe(leg.ended - leg.started)
         for decision in record.decisions.values():
-            self._decisions[decision.taken.value, decision.reason] += 1
+            self._decisions[decision.taken, decision.reason] += 1
         if record.path == DISAGGREGATED:
             tally.handovers[_handover(record)] += 1
         elif record.path == DECODE_ONLY:

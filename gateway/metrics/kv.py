@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from pdgate.forwarders.lives import Lives
@@ -14,7 +14,7 @@ class KvMetrics(Collector):
         self._ledger = ledger
         self._lives = lives
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
+    def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
         yield GaugeMetricFamily(
             "pdgate_kv_held",
             "Prompts whose KV a prefill engine holds for a decode engine.",
@@ -28,6 +28,14 @@ class KvMetrics(Collector):
         for instance, prompts in self._ledger.stranded().items():
             stranded.add_metric((instance,), prompts)
         yield stranded
+        strandings = CounterMetricFamily(
+            "pdgate_kv_strandings",
+            "Prompts whose KV an engine has kept for nobody, until its lease was over.",
+            labels=("instance",),
+        )
+        for instance, prompts in self._ledger.strandings.items():
+            strandings.add_metric((instance,), prompts)
+        yield strandings
         pinned = GaugeMetricFamily(
             "pdgate_pinned_engine_id",
             "1 for prefill engines that came back under their old engine id, and fail since.",

@@ -28,6 +28,7 @@ from tests.support.scripted import chat
     ],
 )
 def test_the_way_of_a_call(path: str, attempts: int, told: bytes) -> None:
-    record = Record(chat(), path=path, attempts=attempts)
+    record = Record(chat())
+    record.path, record.attempts = path, attempts
 
     assert dict(path_headers(record))[b"x-pd-path"] == told
