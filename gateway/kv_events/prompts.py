@@ -31,6 +31,10 @@ _TOKENIZED: Final = (
 Source: vLLM 0.32.0, vllm/entrypoints/serve/tokenize/protocol.py."""
 
 
+_MEDIA: Final = (b"image_", b"audio", b"video_")
+"""In messages that have parts of other kinds than text, and in some that only speak of them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Prompt:
     """
@@ -85,9 +89,15 @@ def of_text(call: Call, blocks: Sequence[int], tokens: Sequence[int]) -> Prompt:
 
 
 def is_text(call: Call) -> bool:
-    """One text, of which an engine can tell the tokens."""
-    if "messages" in call.body:
-        return True
+    """One text, of which an engine can tell the tokens.
+
+    Not where there may be media: an engine would fetch them to tell, and their tokens do not say
+    what they show.
+    """
+    messages = call.body.get("messages")
+    if isinstance(messages, Raw):
+        text = bytes(messages)
+        return not any(sign in text for sign in _MEDIA)
     prompt = call.body.get("prompt")
     return isinstance(prompt, Raw) and bytes(memoryview(prompt)[:1]) == b'"'
 

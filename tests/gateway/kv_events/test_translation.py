@@ -2,7 +2,9 @@
 
 from typing import Any
 
-from pdgate.gateway.kv_events.prompts import of_text, of_token_ids, token_ids
+from pdgate.gateway.kv_events.cached import Cached
+from pdgate.gateway.kv_events.events import Stored
+from pdgate.gateway.kv_events.prompts import is_text, of_text, of_token_ids, token_ids
 from pdgate.gateway.kv_events.translation import Seen, Translation
 from pdgate.protocols.call import CHAT, COMPLETIONS, Call, Raw, encode
 from pdgate.scheduling.prefix import PrefixIndex, blocks_of
@@ -180,6 +182,19 @@ def test_a_chat_is_found_by_the_tokens_that_an_engine_tells() -> None:
     assert fleet.index.matched(call)["a"] == 3 * 128, "480 of 960 tokens, rounded down to blocks"
 
 
+def test_engines_are_not_asked_to_fetch_pictures() -> None:
+    def chat(*parts: dict[str, Any]) -> Call:
+        body = {"messages": Raw(encode([{"role": "user", "content": list(parts)}]))}
+        return Call("id", "id", CHAT, body)
+
+    text = {"type": "text", "text": "what is this?"}
+    assert is_text(chat(text))
+    assert not is_text(chat(text, {"type": "image_url", "image_url": {"url": "http://x/y"}}))
+    assert not is_text(chat({"type": "input_audio", "input_audio": {}}, text))
+    assert is_text(completion("text"))
+    assert not is_text(completion(["one", "two"]))
+
+
 def test_blocks_whose_parent_is_unknown_have_no_place() -> None:
     fleet, cache = Fleet(), KvCache()
     fleet.says("a", cache.stored(TOKENS, 30))
@@ -218,9 +233,6 @@ def test_what_makes_no_sense_is_counted_and_passed_over() -> None:
 
 
 def test_a_publisher_cannot_fill_our_memory() -> None:
-    from pdgate.gateway.kv_events.cached import Cached
-    from pdgate.gateway.kv_events.events import Stored
-
     cached = Cached(max_blocks=10)
     for event in batch(*(KvCache().stored([n] * 16 * 4) for n in range(5))).events:
         assert isinstance(event, Stored)
