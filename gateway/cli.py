@@ -93,8 +93,8 @@ def serve(
         _option(
             ENGINES,
             "One engine, as role=prefill,url=http://h:p and, if need be, kv=h:p, protocol=, "
-            "model=, generation=, dp_rank=, dp_size=, id=. Repeat it. The engines of flags "
-            "replace those of the file.",
+            "model=, generation=, dp_rank=, dp_size=, id=, host=, rack=, zone=. Repeat it. "
+            "The engines of flags replace those of the file.",
         ),
     ] = None,
     prefill: Annotated[Urls, _option(ENGINES, "URL of a prefill engine; repeat it.")] = None,
