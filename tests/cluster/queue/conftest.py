@@ -1,4 +1,4 @@
-"""One Redis for all tests that only read and write, and a fresh one for those that harm it."""
+"""One Redis for all tests of queues that only read and write; each has a queue of its own in it."""
 
 from collections.abc import Iterator
 
@@ -9,11 +9,5 @@ from tests.support.redis import RedisServer, redis_server
 
 @pytest.fixture(scope="session")
 def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    with redis_server(tmp_path_factory.mktemp("redis")) as server:
-        yield server
-
-
-@pytest.fixture
-def own_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
     with redis_server(tmp_path_factory.mktemp("redis")) as server:
         yield server
