@@ -22,8 +22,8 @@ from pdgate.scheduling.sentence.times import alone_seconds, first_token_seconds,
 from pdgate.scheduling.surroundings import Surroundings
 
 MINORITY: Final = 3 / 8
-"""Of all engines, by what the simulation says: half as many make late calls wait half as long again,
-and more make others late."""
+"""Of all engines. In simulations of a trace, with fewer late calls wait longer, and with more others
+get late (benchmarks/policies)."""
 
 FORGOTTEN: Final = 0.005
 """Of the work that has come, with each call: about the last two hundred count."""
