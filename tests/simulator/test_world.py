@@ -146,6 +146,14 @@ def test_an_engine_that_dies_gets_no_calls_until_it_is_back() -> None:
     assert summary(ran).retried > 0
 
 
+def test_what_failed_a_call_is_not_tried_again() -> None:
+    plan = replace(PLAN, outages=(Outage("p0", 0.1),))
+    ran = run(plan, [Ask(0.0, 60_000, 5, ())], policy=lambda name, around: Watching([]))
+
+    (outcome,) = ran.outcomes
+    assert (outcome.attempts, outcome.prefill, outcome.why) == (2, "p1", "")
+
+
 def test_answers_that_have_begun_are_lost_with_their_engine() -> None:
     asks = [Ask(0.0, 1000, 1000, ()), Ask(0.0, 60_000, 5, ())]
     ran = run(replace(PLAN, decodes=1, outages=(Outage("d0", 1, 2),)), asks)
