@@ -70,7 +70,7 @@ def main() -> None:
         for called, load in loads.items()
     }
     per_second = (len(asks) - 1) / (asks[-1].at - asks[0].at)
-    text = report.part(tables, TARGETS, DEFAULT, per_second)
+    text = report.part(tables, TARGETS, DEFAULT, per_second, " ".join(sys.argv[1:]))
     print(text)
     if not asked.dry:
         (HERE / "goodput.svg").write_text(picture(found), encoding="utf-8")

@@ -16,17 +16,21 @@ def part(
     targets: Targets,
     ours: str,
     per_second: float,
+    asked: str,
 ) -> str:
     """
     Args:
         loads: What a load is called -> how much it is, and what came of it for each policy.
         per_second: Calls, at the trace's own pace.
+        asked: The command's flags.
     """
     seconds, milliseconds = targets.ttft_seconds, 1000 * targets.tpot_seconds
     lines = [
         HEADING,
         "",
-        "Simulated by `python -m benchmarks.policies`: the gateway's own scheduler over 8 prefill and",
+        f"`{f'python -m benchmarks.policies {asked}'.strip()}`",
+        "",
+        "Simulated: the gateway's own scheduler over 8 prefill and",
         "8 decode engines with the speed of an 8B model on a large GPU each",
         "([how](../docs/simulate.md)). Goodput is the share of calls whose first token came within",
         f"{seconds:g} s and whose others came within {milliseconds:g} ms on average. Ours is `{ours}`;",
