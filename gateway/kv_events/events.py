@@ -8,11 +8,11 @@
     {"type": "BlockRemoved", "block_hashes": [h, ...], "medium", "group_idx", ...}
     {"type": "AllBlocksCleared"}
 
-Older engines write each event as an array, its type first. Hashes are 64-bit integers, or bytes;
+Older engines write each event as an array, its type first, or the batch as a map. Hashes are 64-bit integers, or bytes;
 to us they are names that mean something to this one engine only.
 
-Source: vLLM 0.32.0, vllm/distributed/kv_events.py, EventBatch and KVCacheEvent; arrays up to
-0.11, where KVCacheEvent was `array_like`.
+Source: vLLM 0.32.0, vllm/distributed/kv_events.py, EventBatch and KVCacheEvent; the batch as a
+map at commit 0181ea3 of that file. That there were arrays is from memory.
 """
 
 from collections.abc import Sequence
@@ -77,6 +77,12 @@ class _Batch(msgspec.Struct, array_like=True, gc=False):
     data_parallel_rank: int | None = None
 
 
+class _MapBatch(msgspec.Struct, gc=False):
+    ts: float
+    events: list[Event]
+    data_parallel_rank: int | None = None
+
+
 class _Rows(msgspec.Struct, array_like=True, gc=False):
     ts: float
     events: list[_Row]
@@ -90,6 +96,7 @@ class _Unread(msgspec.Struct, array_like=True, gc=False):
 
 
 _batch: Final = msgspec.msgpack.Decoder(_Batch)
+_map_batch: Final = msgspec.msgpack.Decoder(_MapBatch)
 _rows: Final = msgspec.msgpack.Decoder(_Rows)
 _unread: Final = msgspec.msgpack.Decoder(_Unread)
 
@@ -119,11 +126,12 @@ def read(payload: bytes) -> Batch:
     except (msgspec.DecodeError, RecursionError):
         # Maps are tried first, as every engine of this year writes them.
         pass
-    try:
-        rows = _rows.decode(payload)
-        return Batch(rows.ts, rows.events)
-    except (msgspec.DecodeError, RecursionError):
-        pass
+    for decoder in (_map_batch, _rows):
+        try:
+            other: _MapBatch | _Rows = decoder.decode(payload)
+            return Batch(other.ts, other.events)
+        except (msgspec.DecodeError, RecursionError):
+            continue
     return _one_by_one(payload)
 
 

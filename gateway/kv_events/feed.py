@@ -162,6 +162,11 @@ class Feed:
                     self._resting = True
                     self._loop.call_later(REST_SECONDS, self._rested)
                     return
+        if self._first_asked is not None:
+            # Reading may have been what noticed that somebody is there now.
+            self._ask()
+            if self._first_asked is None:
+                self._loop.call_soon(self._turn)
 
     def _rested(self) -> None:
         self._resting = False
@@ -199,12 +204,13 @@ class Feed:
         except zmq.Again:
             return False
         self._heard = self._clock()
-        if len(frames) != 4 or len(frames[2]) != NUMBER_BYTES:
+        # Older vLLM leaves the topic out.
+        if len(frames) not in (3, 4) or len(frames[-2]) != NUMBER_BYTES:
             self.malformed += 1
-        elif frames[2] == END:
+        elif frames[-2] == END:
             self.sequence.replay_over()
         else:
-            self.sequence.replayed(int.from_bytes(frames[2]), frames[3])
+            self.sequence.replayed(int.from_bytes(frames[-2]), frames[-1])
         return True
 
     def _hear(self) -> bool:

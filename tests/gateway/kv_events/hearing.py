@@ -12,7 +12,7 @@ from pdgate.gateway.kv_events.feed import Feed
 from pdgate.gateway.kv_events.sources import Source
 from tests.support.clock import Clock
 
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 30
 ANY_PORT = "tcp://127.0.0.1:0"
 
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pdgate.gateway.kv_events.events import Cleared, Malformed, Removed, Stored, read
-from tests.gateway.kv_events.engine import payload
+from tests.gateway.kv_events.engine import CLEARED, payload
 
 
 def test_maps_and_rows_say_the_same() -> None:
@@ -47,6 +47,16 @@ def test_maps_and_rows_say_the_same() -> None:
         assert batch.unknown == 0
 
 
+def test_a_batch_may_be_a_map() -> None:
+    """As vLLM wrote it for a while."""
+    data = msgspec.msgpack.encode({"ts": 1.5, "events": [CLEARED], "data_parallel_rank": 0})
+
+    batch = read(data)
+
+    assert batch.at == 1.5
+    assert [type(event) for event in batch.events] == [Cleared]
+
+
 @given(st.binary(max_size=200))
 def test_no_bytes_break_the_reader(data: bytes) -> None:
     with suppress(Malformed):
@@ -70,9 +80,7 @@ ANYTHING = st.recursive(
 @settings(max_examples=50)
 @given(st.lists(ANYTHING, max_size=4))
 def test_events_that_make_no_sense_do_not_hide_those_that_do(nonsense: list[Any]) -> None:
-    cleared = {"type": "AllBlocksCleared"}
-
-    batch = read(payload(cleared, *nonsense, cleared))
+    batch = read(payload(CLEARED, *nonsense, CLEARED))
 
     assert len(batch.events) + batch.unknown == len(nonsense) + 2
     assert len(batch.events) >= 2
