@@ -47,12 +47,16 @@ SETTINGS = Settings.model_validate(
 
 
 @asynccontextmanager
-async def gateway(loop: StillLoop) -> AsyncIterator[Client]:
+async def gateway(
+    loop: StillLoop,
+    settings: Settings = SETTINGS,
+    protocol_class: type[hot_protocol.HotProtocol] = hot_protocol.HotProtocol,
+) -> AsyncIterator[Client]:
     if why_not := hot_protocol.why_not():
         raise SystemExit(f"the guard measures the fast front end, which is off: {why_not}")
-    front = build(SETTINGS)
+    front = build(settings)
     config = uvicorn.Config(
-        front, http=hot_protocol.HotProtocol, lifespan="on", proxy_headers=False, log_config=None
+        front, http=protocol_class, lifespan="on", proxy_headers=False, log_config=None
     )
     config.load()
     lifespan = LifespanOn(config)
@@ -60,7 +64,7 @@ async def gateway(loop: StillLoop) -> AsyncIterator[Client]:
     if lifespan.should_exit:
         raise SystemExit("the gateway did not start")
     state: dict[str, object] = {}
-    protocol = hot_protocol.HotProtocol(config, ServerState(), state, _loop=loop)
+    protocol = protocol_class(config, ServerState(), state, _loop=loop)
     try:
         yield Client(loop, protocol, PORT)
     finally:

@@ -1,0 +1,100 @@
+"""Parts that leave out what makes calls safe, for the price of it to be seen."""
+
+from collections.abc import Callable
+from typing import ClassVar
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from pdgate.forwarders.attempt import Deliver
+from pdgate.forwarders.base import Answer, Leg
+from pdgate.forwarders.execution import Execution
+from pdgate.forwarders.ownership import NOTHING_KEPT, KvRules
+from pdgate.forwarders.record import Record
+from pdgate.forwarders.tried import Tried
+from pdgate.forwarders.vllm_nixl import VllmNixl
+from pdgate.forwarders.way import Way
+from pdgate.gateway.config import Settings
+from pdgate.gateway.config.checks import mode_for
+from pdgate.gateway.config.settings import Timeouts as TimeoutsSection
+from pdgate.gateway.deadlines import Timeouts
+from pdgate.gateway.front.hot_protocol import HotProtocol
+from pdgate.gateway.intake import Intake
+from pdgate.gateway.metrics.books import Books
+from pdgate.protocols.call import Call, Headers
+from pdgate.protocols.errors import GatewayError
+from pdgate.protocols.instance import Instance
+from pdgate.scheduling.instances import Instances
+
+
+class Unowned(VllmNixl):
+    """Nobody follows who holds the KV of a call."""
+
+    kv: ClassVar[KvRules] = NOTHING_KEPT
+
+
+def unowned(settings: Settings) -> Callable[[Instance], Way]:
+    """In place of `ways`."""
+    way = Way(Unowned(), mode_for(settings, Unowned.name))
+    return lambda instance: way
+
+
+class NoBooks(Books):
+    """Nothing is counted."""
+
+    def opened(self, record: Record) -> None:
+        """Not even that it is there."""
+
+    def closed(self, record: Record) -> None:
+        """Nor how it ended."""
+
+
+def no_limits(section: TimeoutsSection) -> Timeouts:
+    """In place of `timeouts_of`."""
+    return Timeouts(None, None, None, None, None, None)
+
+
+class OneAttempt(Execution):
+    """The first engines are the only ones, and nobody keeps account of whose fault it was."""
+
+    async def serve(self, call: Call, record: Record, deliver: Deliver) -> None:
+        record.attempts = 1
+        with self._attempt(call, record, deliver, Tried()) as attempt:
+            await self._make(attempt)
+
+    def _report(self, instance: Instance, error: GatewayError | None) -> None:
+        self._engines.report(instance, error)
+
+
+async def any_start(answer: Answer, leg: Leg, call: Call) -> None:
+    """In place of `good_start`: what an engine says first goes out, whatever it is."""
+
+
+class NeverDoubted(Instances):
+    """How legs end says nothing of their engines."""
+
+    def worked(self, instance_id: str) -> None:
+        """As ever."""
+
+
+class Unread(Intake):
+    """What a client's headers say is neither checked nor passed on."""
+
+    def _checked(self, headers: Headers) -> Headers:
+        return ()
+
+
+class Unbounded(HotProtocol):
+    """A head may be as large, and take as long, as its client likes."""
+
+    def data_received(self, data: bytes) -> None:
+        # Of uvicorn, past the one that counts.
+        HttpToolsProtocol.data_received(self, data)
+
+    def head_begins(self) -> None:
+        """Nothing is timed."""
+
+    def head_ends(self) -> None:
+        """Nothing is counted."""
+
+    def body_goes_on(self) -> None:
+        """Nor here."""
