@@ -5,7 +5,7 @@
     runs.py         one variant of the gateway in one process
     measured.py     instructions (callgrind) and CPU time of every variant
     costs.py        what a feature costs, of what was measured
-    report.py, page.py    tables of docs/performance.md, written anew
+    report.py       a table of docs/performance.md, written anew
 
 The path is the guard's (`benchmarks/guard`): a gateway as `pdgate serve` builds it, with all of
 its safety features, over connections in memory. Nothing of the product has a switch for this:

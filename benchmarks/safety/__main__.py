@@ -5,16 +5,14 @@ It counts instructions under valgrind (minutes), and CPU time in rounds that tak
 """
 
 import argparse
-import datetime
 import json
-import os
-import platform
 import sys
 from dataclasses import asdict
 from pathlib import Path
 
+from benchmarks import page
 from benchmarks.guard import callgrind
-from benchmarks.safety import measured, page, report
+from benchmarks.safety import measured, report
 from benchmarks.safety.costs import costs
 
 
@@ -28,21 +26,13 @@ def main() -> None:
         sys.exit(f"safety: {callgrind.MISSING}")
     counted = measured.instructions()
     found = costs(counted, measured.microseconds(options.rounds))
-    made = report.safety(found, conditions(options.rounds))
+    made = report.safety(found, page.conditions(options.rounds))
     print(made)
     if options.json:
         said = {name: asdict(one) for name, one in found.items()}
         options.json.write_text(json.dumps(said, indent=1) + "\n")
     if options.write:
         page.PAGE.write_text(page.written(page.PAGE.read_text(), "safety", made))
-
-
-def conditions(rounds: int) -> str:
-    """On which machine, how loaded: clocks are to be believed accordingly."""
-    today = datetime.datetime.now(tz=datetime.UTC).strftime("%-d %B %Y")
-    load, cores = os.getloadavg()[2], os.cpu_count()
-    python = platform.python_version()
-    return f"{today}, Python {python}, {rounds} rounds, {cores} cores with a load of {load:.0f}."
 
 
 if __name__ == "__main__":

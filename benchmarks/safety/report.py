@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator, Mapping
 
+from benchmarks.page import table
 from benchmarks.safety.costs import Cost, Costs, by_instructions
 from benchmarks.safety.features import ALL, FEATURES, NONE
-from benchmarks.safety.page import table
 from benchmarks.safety.runs import RELAY
 
 HEADS = (

@@ -76,7 +76,7 @@ def test_what_the_wire_takes_is_nobodys_cost() -> None:
 
 
 def test_a_table_is_written_between_its_marks_and_nowhere_else() -> None:
-    from benchmarks.safety.page import between, written
+    from benchmarks.page import between, written
 
     page = "a\n<!-- made: x -->\nold\n<!-- end -->\nb <!-- end -->\n"
 

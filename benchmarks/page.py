@@ -1,16 +1,19 @@
-"""Tables of docs/performance.md that the benchmark writes itself, between two marks:
+"""Tables of docs/performance.md that benchmarks write themselves, between two marks:
 
 <!-- made: safety -->
 ...
 <!-- end -->
 """
 
+import datetime
+import os
+import platform
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
-PAGE: Final = Path(__file__).parents[2] / "docs" / "performance.md"
+PAGE: Final = Path(__file__).parents[1] / "docs" / "performance.md"
 
 
 def between(text: str, mark: str) -> str:
@@ -35,3 +38,11 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """In Markdown; all columns but the first two are numbers."""
     rule = ["---", "---", *["--:"] * (len(heads) - 2)]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (heads, rule, *rows))
+
+
+def conditions(rounds: int) -> str:
+    """On which machine, how loaded: clocks are to be believed accordingly."""
+    today = datetime.datetime.now(tz=datetime.UTC).strftime("%-d %B %Y")
+    load, cores = os.getloadavg()[2], os.cpu_count()
+    python = platform.python_version()
+    return f"{today}, Python {python}, {rounds} rounds, {cores} cores with a load of {load:.0f}."
