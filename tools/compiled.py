@@ -33,7 +33,7 @@ HOT: Final = {
     "protocols/dialects": "nixl",
     "scheduling": "candidate instances lineup reservation scheduler",
     "scheduling/health": "breaker cause",
-    "scheduling/disaggregation": "decision rules",
+    "scheduling/disaggregation": "decision",
     "scheduling/predictors": "accuracy bend family plane predicts speed",
     "scheduling/prefix": "blocks index lesson tree",
 }
