@@ -6,7 +6,7 @@ kernel        as it says itself
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean
 from typing import Final
 
 from benchmarks.path.parts import PARTS
@@ -32,7 +32,11 @@ class Round:
 
 
 def of_calls(rounds: Sequence[Round]) -> dict[str, float]:
-    """Row -> microseconds of a call, the median over rounds."""
+    """Row -> microseconds of a call.
+
+    Others can only make a round dearer, so of each run the cheapest one counts; in which part the
+    path was is of all of them.
+    """
     return _rows(rounds, of_call)
 
 
@@ -41,16 +45,19 @@ def of_events(rounds: Sequence[Round]) -> dict[str, float]:
 
 
 def _rows(rounds: Sequence[Round], figure: Callable[[ByScenario], float]) -> dict[str, float]:
-    each = [_round(one, figure) for one in rounds]
-    return {row: median(one[row] for one in each) for row in ROWS}
-
-
-def _round(one: Round, figure: Callable[[ByScenario], float]) -> dict[str, float]:
+    parts, used = {}, {}
+    for name in rounds[0].parts:
+        parts[name] = _parts([one.parts[name] for one in rounds])
+        used[name] = min((one.used[name] for one in rounds), key=sum)
     found = {
-        part: figure({name: parts.get(part, 0.0) for name, parts in one.parts.items()})
-        for part in PARTS
+        part: figure({name: by_part[part] for name, by_part in parts.items()}) for part in PARTS
     }
-    user = figure({name: used[0] for name, used in one.used.items()})
-    found[EVENT_LOOP] = user - sum(found.values())
-    found[KERNEL] = figure({name: used[1] for name, used in one.used.items()})
-    return found
+    user, kernel = (figure({name: pair[of] for name, pair in used.items()}) for of in (0, 1))
+    return {**found, EVENT_LOOP: user - sum(found.values()), KERNEL: kernel}
+
+
+def _parts(rounds: Sequence[ByScenario]) -> dict[str, float]:
+    """Of one scenario: the cheapest round's time, shared out as in all of them."""
+    least = min(sum(one.values()) for one in rounds)
+    shares = [{part: time / sum(one.values()) for part, time in one.items()} for one in rounds]
+    return {part: least * fmean(one.get(part, 0.0) for one in shares) for part in PARTS}
