@@ -1,6 +1,6 @@
-"""Contenders in one process: variants of the gateway, the bare relay, and the wire alone.
+"""One contender in one process: a variant of the gateway, the bare relay, or the wire alone.
 
-    python -m benchmarks.safety.runs mark NAME...   marks around windows of calls (callgrind)
+    python -m benchmarks.safety.runs mark NAME      marks around windows of calls (callgrind)
     python -m benchmarks.safety.runs time NAME      JSON: scenario -> CPU microseconds of a call
 
 All is warm before a run: connections are open, and the interpreter has specialised its code.
@@ -11,7 +11,7 @@ import json
 import random
 import sys
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -85,12 +85,9 @@ def _collect() -> None:
     gc.freeze()
 
 
-async def _mark(names: Sequence[str], loop: StillLoop) -> None:
-    for name in names:
-        # Where nothing else decides, engines are drawn.
-        random.seed(0)
-        async with contender(name, loop) as client:
-            await marked(client)
+async def _mark(name: str, loop: StillLoop) -> None:
+    async with contender(name, loop) as client:
+        await marked(client)
 
 
 async def _time(name: str, loop: StillLoop) -> None:
@@ -99,10 +96,12 @@ async def _time(name: str, loop: StillLoop) -> None:
 
 
 def main() -> None:
+    # Where nothing else decides, engines are drawn.
+    random.seed(0)
     loop = new_loop()
     match sys.argv[1:]:
-        case ["mark", *names]:
-            loop.run_until_complete(_mark(names, loop))
+        case ["mark", name]:
+            loop.run_until_complete(_mark(name, loop))
         case ["time", name]:
             loop.run_until_complete(_time(name, loop))
         case _:

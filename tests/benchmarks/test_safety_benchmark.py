@@ -75,6 +75,27 @@ def test_what_the_wire_takes_is_nobodys_cost() -> None:
     assert made.event.saved == made.event.saved_us == 0.25
 
 
+def test_the_report_says_what_all_features_come_to() -> None:
+    from benchmarks.safety.costs import costs
+    from benchmarks.safety.report import safety
+
+    made = safety(costs(found(saved=5), [found(saved=5)]), "Today.")
+
+    assert "| `keys` | an API key" in made
+    assert "All features together: 5 us of a call's 90" in made
+    assert made.endswith("Today.")
+
+
+def test_the_page_has_a_row_for_every_feature() -> None:
+    from benchmarks.page import PAGE, between
+    from benchmarks.safety.features import NAMES
+
+    table = between(PAGE.read_text(encoding="utf-8"), "safety")
+
+    missing = [name for name in NAMES if f"| `{name}` |" not in table]
+    assert not missing
+
+
 def test_a_table_is_written_between_its_marks_and_nowhere_else() -> None:
     from benchmarks.page import between, written
 
