@@ -69,7 +69,7 @@ def found(saved: float) -> dict[str, dict[str, float]]:
 def test_what_the_wire_takes_is_nobodys_cost() -> None:
     from benchmarks.safety.costs import costs
 
-    made = costs(found(saved=16), [found(saved=8), found(saved=32), found(saved=16)])["keys"]
+    made = costs(found(saved=16), [found(saved=8), found(saved=16), found(saved=12)])["keys"]
 
     assert (made.call.instructions, made.call.saved, made.call.saved_us) == (74, 16, 16)
     assert made.event.saved == made.event.saved_us == 0.25
