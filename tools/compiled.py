@@ -24,7 +24,9 @@ from mypyc.build import mypycify
 from setuptools import Distribution
 
 HOT: Final = {
-    "forwarders": ("attempt blame crossing execution good_start lives ownership record retrying splitting tried"),
+    "forwarders": (
+        "attempt blame crossing execution good_start lives ownership record retrying splitting tried"
+    ),
     "gateway": "deadlines intake service",
     "gateway/front": "answer_head head_lines hot_cycle",
     "gateway/metrics": "books",
