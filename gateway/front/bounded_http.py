@@ -29,6 +29,9 @@ MAX_HEAD_BYTES = 64 << 10
 MAX_HEADERS = 128
 HEAD_SECONDS = 30.0
 
+FAREWELL_SECONDS = 0.25
+"""For the first request of a connection that had just come when the server began to end."""
+
 
 class BoundedHttp(HttpToolsProtocol):
     """One client connection. It is closed after every refusal.
@@ -43,6 +46,7 @@ class BoundedHttp(HttpToolsProtocol):
     _read_bytes = 0
     _head_since: float | None = None
     _head_timer: asyncio.TimerHandle | None = None
+    _farewell: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -52,7 +56,20 @@ class BoundedHttp(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if self._head_timer is not None:
             self._head_timer.cancel()
+        if self._farewell is not None:
+            self._farewell.cancel()
         super().connection_lost(exc)
+
+    def shutdown(self) -> None:
+        """The server ends: no request is begun after this, but one may be on its way.
+
+        Whoever has only just been accepted has seen nothing of an end, and would be cut off; those
+        who have had an answer know that a connection that was kept can be gone.
+        """
+        if self.cycle is None and self._farewell is None:
+            self._farewell = self.loop.call_later(FAREWELL_SECONDS, super().shutdown)
+        else:
+            super().shutdown()
 
     def data_received(self, data: bytes) -> None:
         if self.refusal is not None:

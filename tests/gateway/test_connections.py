@@ -27,6 +27,11 @@ pytestmark = pytest.mark.usefixtures("front_end")
 EVENTS = (b'data: {"choices": [{"text": "a"}]}\n\n', b"data: [DONE]\n\n")
 
 
+async def connects_again_and_again(gateway: fleet.Gateway) -> None:
+    while True:
+        await gateway.wire()
+
+
 async def read_answer(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
     """Status line and body of one answer."""
     head = await reader.readuntil(b"\r\n\r\n")
@@ -69,6 +74,20 @@ async def test_an_error_keeps_the_connection() -> None:
             assert (await read_answer(reader))[0] == b"http/1.1 404 not found"
             writer.write(ask())
             assert (await read_answer(reader))[0] == b"http/1.1 200 ok"
+
+
+async def test_who_came_just_before_the_end_is_answered() -> None:
+    """Its request may be on its way, and without an answer nobody knows what became of it."""
+    async with gateway_of(Engine(Role.PLAIN)) as gateway, asyncio.timeout(PATIENCE_SECONDS):
+        reader, writer = await gateway.wire()
+        assert (await gateway.http.get("/health")).status_code == 200
+        gateway.leaving.set()
+        with pytest.raises(ConnectionRefusedError):
+            await connects_again_and_again(gateway)
+
+        writer.write(b"GET /health HTTP/1.1\r\nhost: g\r\n\r\n")
+        assert (await read_answer(reader))[0] == b"http/1.1 200 ok"
+        assert await reader.read() == b""
 
 
 async def test_pipelined_calls_are_answered_in_order() -> None:

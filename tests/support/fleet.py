@@ -191,6 +191,7 @@ class Gateway:
         admin_url: Of its admin listener, where `admin_listen` asks for one.
         drain: What ends it; `finish` is the test's.
         reload: What changes it.
+        leaving: Set, it makes the server end.
     """
 
     port: int
@@ -198,6 +199,7 @@ class Gateway:
     engines: Sequence[Engine]
     drain: Drain
     reload: Reload
+    leaving: asyncio.Event
     writers: list[asyncio.StreamWriter] = field(default_factory=list)
     admin_url: str = ""
 
@@ -281,7 +283,7 @@ async def gateway_of(*engines: Engine, **settings: Any) -> AsyncIterator[Gateway
             base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=PATIENCE_SECONDS
         )
         assert front.reload is not None
-        gateway = Gateway(port, client, engines, front.service.drain, front.reload)
+        gateway = Gateway(port, client, engines, front.service.drain, front.reload, server_.leaving)
         gateway.admin_url = f"http://127.0.0.1:{admin_port}"
         try:
             yield gateway
