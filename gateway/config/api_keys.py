@@ -14,14 +14,14 @@ import json
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from pdgate.gateway.config.complaints import ConfigError, complaints
-from pdgate.gateway.security.keys import ApiKey
+from pdgate.gateway.security.keys import NAME, ApiKey
 from pdgate.scheduling.admission import LEAST_URGENT, MOST_URGENT, ORDINARY
 
 Limit = Annotated[int, Field(ge=1)]
@@ -50,7 +50,7 @@ class ApiKeyEntry(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+    name: Annotated[str, Field(pattern=NAME)]
     sha256: Annotated[str, AfterValidator(_hash)]
     models: tuple[str, ...] = ()
     max_calls: Limit | None = None
@@ -66,8 +66,14 @@ class KeyFile(BaseModel):
     api_keys: tuple[ApiKeyEntry, ...]
 
 
-def api_keys(entries: Sequence[ApiKeyEntry], file: str) -> tuple[ApiKey, ...]:
-    """Those of the configuration and of the file, if there is one. Raises ConfigError."""
+def api_keys(
+    entries: Sequence[ApiKeyEntry], file: str, aliases: Mapping[str, str] | None = None
+) -> tuple[ApiKey, ...]:
+    """Those of the configuration and of the file, if there is one. Raises ConfigError.
+
+    `aliases`: other names of models, which keys may name as well, -> their own.
+    """
+    own = aliases or {}
     found = [*entries, *(_read(file) if file else ())]
     for what in ("name", "sha256"):
         times = Counter(getattr(entry, what) for entry in found)
@@ -77,7 +83,7 @@ def api_keys(entries: Sequence[ApiKeyEntry], file: str) -> tuple[ApiKey, ...]:
         ApiKey(
             name=entry.name,
             sha256=entry.sha256,
-            models=frozenset(entry.models),
+            models=frozenset(own.get(name, name) for name in entry.models),
             max_calls=entry.max_calls,
             calls_per_minute=entry.calls_per_minute,
             priority=entry.priority,

@@ -21,7 +21,13 @@ def check(settings: Settings) -> None:
     """Raises ConfigError for a name that is not installed, or a mode that cannot be had."""
     for key in ("prefill_policy", "decode_policy", "plain_policy"):
         _check_policy(key, getattr(settings, key))
+        for model in settings.models:
+            if name := getattr(model, key):
+                _check_policy(f"models.{model.name}.{key}", name)
     _check_protocol("'pdd_protocol'", settings, settings.pdd_protocol)
+    for model in settings.models:
+        if model.pdd_protocol:
+            _check_protocol(f"'models.{model.name}'", settings, model.pdd_protocol)
     kinds: dict[tuple[Role, str, str], Instance] = {}
     for instance in settings.fleet:
         kinds.setdefault((instance.role, instance.protocol, instance.generation), instance)
@@ -37,6 +43,16 @@ def check(settings: Settings) -> None:
         raise ConfigError(
             "'kv_events.endpoint' needs one more package: pip install 'pdgate[kv-events]'"
         )
+    if settings.tracing.endpoint and not _can_trace():
+        raise ConfigError("'tracing.endpoint' needs more packages: pip install 'pdgate[otel]'")
+
+
+def _can_trace() -> bool:
+    try:
+        return find_spec("opentelemetry.exporter.otlp.proto.http") is not None
+    except ModuleNotFoundError:
+        # One of those above it; others may have brought some of them.
+        return False
 
 
 def check_instance(settings: Settings, instance: Instance) -> None:

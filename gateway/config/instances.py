@@ -110,10 +110,10 @@ def from_flag(text: str) -> dict[str, Any]:
 
 def records(
     entries: Sequence[InstanceEntry],
-    default_protocol: str,
+    default_protocol: Callable[[str], str],
     default_generation: Callable[[str], str],
 ) -> tuple[Instance, ...]:
-    """The records of all entries, what was left out filled in.
+    """The records of all entries, what was left out filled in: the protocol by the model.
 
     Raises ValueError for an id, or a role at one address, that occurs twice.
     """
@@ -128,7 +128,9 @@ def records(
     for entry in entries:
         name = entry.id or _free_id(entry.role, taken)
         taken[name] += 1
-        protocol = entry.protocol or ("plain" if entry.role is Role.PLAIN else default_protocol)
+        protocol = entry.protocol or (
+            "plain" if entry.role is Role.PLAIN else default_protocol(entry.model)
+        )
         made.append(
             Instance(
                 id=name,

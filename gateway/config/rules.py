@@ -1,12 +1,15 @@
 """What sections of the configuration ask for, in the words of those who do it."""
 
 from pdgate.forwarders.retrying import Retrying
-from pdgate.gateway.config.settings import Disaggregation, Health, Settings
-from pdgate.gateway.config.settings import Timeouts as TimeoutsSection
+from pdgate.gateway.config.sections import Disaggregation, Health
+from pdgate.gateway.config.sections import Timeouts as TimeoutsSection
+from pdgate.gateway.config.settings import Settings
 from pdgate.gateway.deadlines import Timeouts
 from pdgate.gateway.total_time import TotalTime
 from pdgate.scheduling.disaggregation import Always, Auto, Never, Rule, UncachedTokensAbove
 from pdgate.scheduling.health.breaker import Limits
+
+_TIMES = set(TimeoutsSection.model_fields)
 
 
 def rule_of(section: Disaggregation) -> Rule:
@@ -56,9 +59,7 @@ def timeouts_of_models(settings: Settings) -> dict[str | None, Timeouts]:
     """Model -> its own timeouts, those that it does not give being everybody's."""
     return {
         model.name: timeouts_of(
-            settings.timeouts.model_copy(
-                update=model.model_dump(exclude={"name"}, exclude_none=True)
-            )
+            settings.timeouts.model_copy(update=model.model_dump(include=_TIMES, exclude_none=True))
         )
         for model in settings.models
     }

@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 
 from pdgate.__main__ import app
 from pdgate.forwarders.base import Mode
-from pdgate.gateway import cli
+from pdgate.gateway.cli import flags as cli_flags
+from pdgate.gateway.cli.serve import serve
 from pdgate.gateway.config import ConfigError, Settings
 from pdgate.gateway.config.checks import check
 from pdgate.gateway.config.complaints import known_keys
@@ -31,6 +32,7 @@ SECTIONS = (
     "admission",
     "tls",
     "engine_tls",
+    "tracing",
     "instances",
     "models",
     "api_keys",
@@ -64,23 +66,23 @@ def test_the_version_comes_without_the_web_framework() -> None:
 
 
 def test_every_key_has_a_flag() -> None:
-    flags = set(inspect.signature(cli.serve).parameters) - {"context", "config"}
+    flags = set(inspect.signature(serve).parameters) - {"context", *cli_flags.NOT_OF_SETTINGS}
     keys = set(known_keys(Settings)) - set(SECTIONS)
     keys -= {key for key in keys if key.startswith(("instances.", "models.", "api_keys."))}
 
-    assert {cli.KEYS.get(flag, flag) for flag in flags} - set(cli.ENGINE_FLAGS) == keys
+    assert {cli_flags.KEYS.get(flag, flag) for flag in flags} - set(cli_flags.ENGINE_FLAGS) == keys
 
 
 def test_help_shows_the_defaults_of_the_settings() -> None:
-    flags = inspect.signature(cli.serve, eval_str=True).parameters
+    flags = inspect.signature(serve, eval_str=True).parameters
     for name, parameter in flags.items():
-        key = cli.KEYS.get(name, name)
+        key = cli_flags.KEYS.get(name, name)
         if name in (
             "context",
-            "config",
+            *cli_flags.NOT_OF_SETTINGS,
             "scheduling_mode",
             "client_authorization",
-            *cli.ENGINE_FLAGS,
+            *cli_flags.ENGINE_FLAGS,
         ):
             continue
         shown = parameter.annotation.__metadata__[0].show_default
@@ -118,7 +120,7 @@ def test_flags_become_keys() -> None:
         "plain": None,
     }
 
-    assert cli.overrides(flags) == {
+    assert cli_flags.overrides(flags) == {
         "listen.port": 1,
         "debug_routes": False,
         "timeouts.idle_seconds": 2.0,

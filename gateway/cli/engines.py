@@ -1,0 +1,37 @@
+"""The engines that a file and flags of `pdgate serve` name, for commands that ask them directly."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    import httpx2
+
+    from pdgate.protocols.instance import Instance
+
+
+class Engines(NamedTuple):
+    """
+    Attributes:
+        client: Makes a client that shows itself to engines as the gateway does.
+        lease_seconds: How long prefill keeps KV, if that was configured.
+    """
+
+    instances: "Sequence[Instance]"
+    client: "Callable[..., httpx2.AsyncClient]"
+    lease_seconds: float | None
+
+
+def engines(config: Path | None, flags: Mapping[str, Any]) -> Engines:
+    """Raises ValueError, with a sentence."""
+    from pdgate.gateway.cli.flags import overrides
+    from pdgate.gateway.config import ConfigError
+    from pdgate.gateway.config.load import load
+    from pdgate.gateway.config.security import engine_access
+
+    try:
+        settings = load(config, overrides(dict(flags)))
+        access = engine_access(settings)
+    except ConfigError as error:
+        raise ValueError(str(error)) from None
+    return Engines(settings.fleet, access.client, settings.kv_lease_seconds)
