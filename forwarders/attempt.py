@@ -7,15 +7,18 @@ from collections.abc import Awaitable, Callable, Collection
 from types import TracebackType
 from typing import Self
 
+import msgspec
+
 from pdgate.forwarders.base import Answer, Engines, Leg, Reserved, Upstream
 from pdgate.forwarders.good_start import good_start
 from pdgate.forwarders.lives import Lives
 from pdgate.forwarders.merged import Merging
+from pdgate.forwarders.other_apis import named
 from pdgate.forwarders.ownership import Ownership
-from pdgate.forwarders.record import DISAGGREGATED, Record, Report
+from pdgate.forwarders.record import DISAGGREGATED, LegRecord, Record, Report, Trace
 from pdgate.forwarders.tried import Tried
 from pdgate.forwarders.watched import Watched
-from pdgate.protocols import openai
+from pdgate.protocols import named_events, openai
 from pdgate.protocols.call import Call, Json
 from pdgate.protocols.errors import EngineGaveUp, EngineTooSlow, KvExpired, NoInstance
 from pdgate.protocols.instance import Instance, Role
@@ -111,12 +114,25 @@ class Attempt:
             unfit = {*avoid, *tried.unfit}
             return reserve(Role.DECODE, self.call, avoid=unfit, reads=True, alone=True)
 
+    def reserve_any(self, role: Role, *, reads: bool) -> Reserved:
+        """One of the role for a whole call, paired or not, as `reserve` chooses it."""
+        reserve, tried = self._engines.reserve, self.tried
+        try:
+            return reserve(role, self.call, avoid=tried.failed, reads=reads, alone=True)
+        except NoInstance:
+            return reserve(role, self.call, avoid=tried.given_up, reads=reads, alone=True)
+
     async def ask_prefill(self, leg: Leg, prefill: Reserved) -> Json:
         """Prefill's answer, when it is whole."""
         record = self.record
         with record.leg(Role.PREFILL, leg.to, self._report) as noted:
+            if record.trace is not None:
+                leg = _traced(leg, record.trace, noted)
             reply = await self._upstream.ask(leg, self.call)
-            if openai.gave_up(reply):
+            noted.usage = reply.get("usage")
+            if openai.gave_up(reply) or (
+                self.call.api is not None and named_events.reply_gave_up(reply)
+            ):
                 raise EngineGaveUp("the prefill engine gave the call up", at=leg.to.id)
             now = record.clock()
             prefill.has_read(now - noted.started)
@@ -140,12 +156,16 @@ class Attempt:
         `loads`: prefill has answered, so that decode has only to take the KV over.
         """
         record, kv = self.record, self.kv
+        if self.call.api is not None:
+            leg = named(leg, self.call)
         if kv is not None:
             kv.ask_decode(leg.to.id, record.clock())
         within = None
         if loads and kv is not None:
             within = kv.seconds_to_begin(record.clock(), streams=self.call.streams)
         with record.leg(role, leg.to, self._report) as noted:
+            if record.trace is not None:
+                leg = _traced(leg, record.trace, noted)
             try:
                 opening = self._upstream.open(leg, self.call, loads=loads, within=within)
                 async with opening as opened:
@@ -171,3 +191,7 @@ class Attempt:
                     "the decode engine did not begin while the prefill engine kept the KV",
                     at=leg.to.id,
                 ) from error
+
+
+def _traced(leg: Leg, trace: Trace, noted: LegRecord) -> Leg:
+    return msgspec.structs.replace(leg, headers={**leg.headers, **trace.headers(noted)})

@@ -29,7 +29,7 @@ from typing import ClassVar, Protocol, Self
 import msgspec
 
 from pdgate.forwarders.ownership import NOTHING_KEPT, KvRules
-from pdgate.protocols.call import COMPLETIONS, Call, Headers, Json
+from pdgate.protocols.call import CHAT, COMPLETIONS, Call, Headers, Json, Passed
 from pdgate.protocols.errors import GatewayError
 from pdgate.protocols.instance import Instance, Role
 from pdgate.protocols.members import plain_members
@@ -50,6 +50,7 @@ class Leg(msgspec.Struct, frozen=True):
         body: Written with protocols.call.encode, so raw values stay as they are.
         headers: Added to those that every leg gets; `request_id` has its own field.
         request_id: Sent as X-Request-Id; empty for the call's attempt id.
+        passed: What is sent instead of a POST of the body.
     """
 
     to: Instance
@@ -57,6 +58,7 @@ class Leg(msgspec.Struct, frozen=True):
     body: Json
     headers: Mapping[str, str] = {}
     request_id: str = ""
+    passed: Passed | None = None
 
 
 class Merge(ABC):
@@ -93,6 +95,8 @@ class Forwarder(ABC):
     """Fields of a body that only the gateway may set: calls that bring one are refused."""
     kv: ClassVar[KvRules] = NOTHING_KEPT
     """What becomes of the KV of a split call, if decode does not come for it."""
+    splits: frozenset[str] = frozenset({CHAT, COMPLETIONS})
+    """Paths on which its engines hand KV over; calls of others are served by one engine."""
 
     def why_local(self, call: Call) -> str | None:
         """Why this call must not be split over two engines; None if it may.
@@ -235,10 +239,15 @@ class Engines(Protocol):
     ) -> Reserved:
         """An instance of the role that is not in `avoid` and speaks the peer's protocol.
 
+        Only that of `call.at`, if there is one.
+
         `reads`: whether it computes the prompt; None for what the role says.
         `alone`: whether it will do even if there is none that it can be paired with.
         Raises NoInstance, UnknownModel, BadRequest.
         """
+
+    def has(self, role: Role, call: Call) -> bool:
+        """Whether an instance of the role has the call's model, in whatever state it is."""
 
     def decide(self, call: Call, prefill: Instance, *, prefill_can_answer: bool) -> Decision:
         """Whether a call, for which `prefill` is reserved, is worth splitting now."""

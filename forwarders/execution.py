@@ -33,6 +33,7 @@ from pdgate.forwarders.splitting import decide
 from pdgate.forwarders.tried import Tried
 from pdgate.forwarders.way import Way
 from pdgate.protocols import request_id
+from pdgate.protocols.apis import Api, Kind
 from pdgate.protocols.call import Call
 from pdgate.protocols.errors import (
     EngineFailed,
@@ -41,6 +42,7 @@ from pdgate.protocols.errors import (
     GenerationsDiffer,
     KvExpired,
     NoInstance,
+    NotServed,
 )
 from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.disaggregation import Decision, Taken
@@ -52,6 +54,19 @@ _PATHS: Final = {
     Taken.PREFILL_ONLY: PREFILL_ONLY,
 }
 _NO_PREFILL: Final = Decision(Taken.LOCAL, NO_PREFILL)
+_ALL_ROLES: Final = (Role.PLAIN, Role.DECODE, Role.PREFILL)
+_MAY_HAVE: Final = {
+    Kind.GENERATES: (Role.PLAIN, Role.DECODE),
+    Kind.READS: (Role.PLAIN,),
+    Kind.COUNTS: _ALL_ROLES,
+    Kind.PASSES: _ALL_ROLES,
+}
+_NOT_SERVED: Final = {
+    Kind.GENERATES: "no engine of this model can serve this route alone",
+    Kind.READS: "no plain engine serves this model, and this route needs one",
+    Kind.COUNTS: "no engine serves this route",
+    Kind.PASSES: "no engine serves this route",
+}
 
 
 class Execution:
@@ -141,6 +156,9 @@ class Execution:
 
     async def _make(self, attempt: Attempt) -> None:
         call, record = attempt.call, attempt.record
+        if call.api is not None and (call.at or call.api.kind is not Kind.GENERATES):
+            await self._whole(attempt, call.api)
+            return
         if not self._engines.disaggregates(call):
             with attempt.reserve(Role.PLAIN) as plain:
                 _note_path(record, PLAIN, plain.instance, "")
@@ -174,11 +192,45 @@ class Execution:
                 await attempt.answer(leg, Role.PREFILL, prefill.has_read)
             elif decision.taken is Taken.LOCAL:
                 prefill.withdraw()
+                if call.api is not None and not way.forwarder.decode_can_prefill:
+                    await self._whole(attempt, call.api)
+                    return
                 with attempt.reserve(Role.DECODE, prefill.instance, reads=True) as decode:
                     leg = way.forwarder.local(call, decode.instance)
                     await attempt.answer(leg, Role.DECODE, decode.has_read)
             else:
                 await self._split(way, attempt, prefill)
+
+    async def _whole(self, attempt: Attempt, api: Api) -> None:
+        """On one engine, by whichever there is that can have it."""
+        generates = api.kind is Kind.GENERATES
+        with self._one(attempt, api.kind) as one:
+            _note_path(attempt.record, PLAIN, one.instance, "")
+            call = attempt.call
+            if generates:
+                leg = self.way_of(one.instance).forwarder.local(call, one.instance)
+            else:
+                leg = Leg(one.instance, call.path, call.body, passed=call.passed)
+            await attempt.answer(leg, Role.PLAIN, one.has_read)
+
+    def _one(self, attempt: Attempt, kind: Kind) -> Reserved:
+        """Raises NotServed, NoInstance."""
+        call = attempt.call
+        found: NoInstance | None = None
+        reads = kind in (Kind.GENERATES, Kind.READS)
+        for role in _ALL_ROLES if call.at else _MAY_HAVE[kind]:
+            if not self._engines.has(role, call):
+                continue
+            try:
+                if role is Role.DECODE and kind is Kind.GENERATES and not call.at:
+                    one = self._stand_in(attempt)
+                    if one is not None:
+                        return one
+                    continue
+                return attempt.reserve_any(role, reads=reads)
+            except NoInstance as error:
+                found = found or error
+        raise found or NotServed(_NOT_SERVED[kind], at="")
 
     async def _split(self, way: Way, attempt: Attempt, prefill: Reserved) -> None:
         attempt.prefill = prefill.instance.id

@@ -1,7 +1,8 @@
 """Has an answer begun well? Until that is known, another engine can still be asked."""
 
 from pdgate.forwarders.base import Answer, Leg
-from pdgate.protocols import openai
+from pdgate.protocols import named_events, openai
+from pdgate.protocols.apis import Kind
 from pdgate.protocols.call import CHAT, Call
 from pdgate.protocols.errors import EngineFailed, EngineGaveUp
 
@@ -15,6 +16,9 @@ async def good_start(answer: Answer, leg: Leg, call: Call) -> None:
     Half a JSON answer is of no use to a client, so one that is not a stream is held until
     it is whole (or long), and can be had from another engine until then.
     """
+    if call.api is not None:
+        await _good_start(answer, leg, call, call.api.kind)
+        return
     first = await answer.ready(0 if call.streams else HELD_BYTES)
     if not first:
         raise EngineFailed("the engine's answer was empty", at=leg.to.id)
@@ -27,3 +31,23 @@ async def good_start(answer: Answer, leg: Leg, call: Call) -> None:
         raise EngineGaveUp("the engine gave the call up", at=leg.to.id)
     if call.streams:
         openai.raise_stream_error(first, at=leg.to.id)
+
+
+async def _good_start(answer: Answer, leg: Leg, call: Call, kind: Kind) -> None:
+    """The same for other routes."""
+    passes = kind is Kind.PASSES
+    first = await answer.ready(0 if call.streams or passes else HELD_BYTES)
+    if passes:
+        # It may be anything, and even nothing.
+        return
+    if not first:
+        raise EngineFailed("the engine's answer was empty", at=leg.to.id)
+    while call.streams and named_events.says_nothing_yet(first):
+        more = await answer.ready(beyond=len(first))
+        if len(more) == len(first) or len(more) > HELD_BYTES:
+            break
+        first = more
+    if call.streams:
+        named_events.raise_stream_error(first, at=leg.to.id)
+    elif len(first) <= HELD_BYTES and named_events.gave_up(call.path, first):
+        raise EngineGaveUp("the engine gave the call up", at=leg.to.id)

@@ -63,6 +63,8 @@ class NeuronNixl(VllmNixl):
     """The plugin in its default mode, read: decode pulls what prefill's answer names."""
 
     name: ClassVar = "neuron"
+    # Nobody has seen the plugin hand over what other routes were asked.
+    splits = Rendezvous.splits
 
 
 ZMQ, STATIC, NIXL = "zmq", "static", "nixl"

@@ -5,14 +5,17 @@ trace and "where did this call run" all come from here. Times are monotonic seco
 """
 
 from asyncio import CancelledError
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from time import monotonic
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Protocol, Self
 
+from pdgate.forwarders.base import Sink
 from pdgate.protocols.call import Call
 from pdgate.protocols.errors import GatewayError
 from pdgate.protocols.instance import Instance, Role
+from pdgate.protocols.usage import Usage, counts_in, usage_in
+from pdgate.scheduling.choice import Choice
 from pdgate.scheduling.disaggregation import Decision, Taken
 
 Report = Callable[[Instance, GatewayError | None], None]
@@ -20,14 +23,58 @@ Report = Callable[[Instance, GatewayError | None], None]
 DISAGGREGATED, LOCAL, PREFILL_ONLY, PLAIN = "disaggregated", "local", "prefill_only", "plain"
 DECODE_ONLY = "decode_only"
 
+STAGES: Final = (
+    "queue", "choose_prefill", "prefill", "choose_decode", "kv_wait", "decode_first_byte", "decode",
+)  # fmt: skip
+"""Of a call, in the order of time."""
+
+
+class Trace(Protocol):
+    """The trace of one call that is sampled.
+
+    Attributes:
+        id: 32 hexadecimal digits.
+    """
+
+    id: str
+
+    def headers(self, leg: "LegRecord") -> Mapping[str, str]:
+        """What tells an engine that its work is a part of this trace."""
+
+    def end(self, record: "Record") -> None:
+        """The record has ended."""
+
+
+class Gaps(Protocol):
+    """The time between events of one stream.
+
+    Attributes:
+        seconds, count: Of all gaps together.
+    """
+
+    seconds: float
+    count: int
+
+    def sink(self, behind: Sink) -> Sink:
+        """Takes the answer in place of `behind`, and passes all of it on."""
+
 
 class LegRecord:
     """One request to one engine; as a block, it ends when and how the block does.
 
     Attributes:
         outcome: "running", "ok", "cancelled", or the code of the error.
+        usage: Of an answer that was read as a whole, as the engine wrote it.
+        span: Its id in the trace of the call; empty without one.
         report: Told of every end but a cancellation.
     """
+
+    # Most legs leave these as they are.
+    first_byte: float | None = None
+    ended: float | None = None
+    usage: Any = None
+    span: str = ""
+    outcome: str = "running"
 
     def __init__(
         self,
@@ -43,9 +90,6 @@ class LegRecord:
         self.clock = clock
         self.report = report
         self.started = clock()
-        self.first_byte: float | None = None
-        self.ended: float | None = None
-        self.outcome = "running"
 
     def __enter__(self) -> Self:
         return self
@@ -75,12 +119,18 @@ class Record:
     Attributes:
         path: DISAGGREGATED, LOCAL (a decode engine did it all, as was decided), DECODE_ONLY (it
             did, as no prefill engine could), PREFILL_ONLY, PLAIN; "" before it is known.
+        choices: (attempt, why this engine), if anybody wants to know.
         decisions: Attempt -> whether to split; none where only plain engines are.
         handed_over: Decode answered well with the KV that prefill was asked to leave for it.
         queued_seconds: How long it waited until engines had room; None if no limits are set.
         key: The name of the caller's API key; "" where none is asked for.
         expired: Attempts that ended because prefill might no longer hold the KV.
         committed: The first byte is on its way to the client: no retry any more.
+        end_of_answer: The last bytes that the client got, as long as they are of use: of a stream
+            at least the last event but "[DONE]", of another answer all of it, if it is short.
+        usage: What the call took, when it is over, as far as engines said it.
+        trace: None where the call is not sampled.
+        gaps: None where they are not measured.
         resumed: How often another engine went on with an answer that had begun.
         not_resumed: Why none could, or could have; "" if one may, or if nobody is to.
         outcome: "ok", "client_gone", or the code of the error that the client got.
@@ -96,11 +146,14 @@ class Record:
     queued_seconds: float | None = None
     key: str = ""
     committed: float | None = None
+    end_of_answer: bytes = b""
+    usage: Usage | None = None
     resumed: int = 0
     not_resumed: str = ""
     status: int = 0
     outcome: str = "running"
     attempts: int = 0
+    choices: tuple[tuple[int, Choice], ...] = ()
 
     def __init__(self, call: Call, clock: Callable[[], float] = monotonic) -> None:
         self.call = call
@@ -108,6 +161,9 @@ class Record:
         self.started = clock()
         self.decisions: dict[int, Decision] = {}
         self.legs: list[LegRecord] = []
+        # Not defaults of the class, which are lost where a protocol is compiled (tools/compiled.py).
+        self.trace: Trace | None = None
+        self.gaps: Gaps | None = None
 
     def leg(self, role: Role, instance: Instance, report: Report) -> LegRecord:
         leg = LegRecord(role, instance, self.attempts, self.clock, report)
@@ -130,6 +186,20 @@ class Record:
         ended = [leg.ended for leg in self.legs if leg.role is Role.PREFILL]
         return self.clock() - ended[-1] if ended and ended[-1] is not None else 0.0
 
+    def count(self) -> None:
+        """Reads what the call took out of the answers."""
+        usage = usage_in(self.end_of_answer) if self.end_of_answer else None
+        for leg in self.legs:
+            if leg.usage is None or leg.attempt != self.attempts:
+                continue
+            # What decode calls cached is, of a split call, what prefill handed over.
+            if usage is not None and usage.cached is None and b"cached" not in bytes(leg.usage):
+                continue
+            read = counts_in(bytes(leg.usage))
+            if read is not None:
+                usage = Usage(read.prompt, None if usage is None else usage.generated, read.cached)
+        self.usage = usage
+
     def end(self, outcome: str, status: int) -> None:
         if self.ended is None:
             self.ended, self.outcome, self.status = self.clock(), outcome, status
@@ -140,6 +210,7 @@ class Record:
             "attempt_id": self.call.attempt_id,
             "model": self.call.model,
             "key": self.key,
+            "trace_id": None if self.trace is None else self.trace.id,
             "protocol": self.protocol,
             "mode": self.mode,
             "path": self.path,
@@ -151,32 +222,56 @@ class Record:
             "outcome": self.outcome,
             "attempts": [self._attempt_json(number) for number in range(1, self.attempts + 1)],
             "stages_ms": self.stages_ms(),
+            "tokens": None if self.usage is None else self.usage.as_json(),
         }
 
-    @property
-    def _began(self) -> float:
-        """When there was room for it."""
-        return self.started + (self.queued_seconds or 0.0)
+    def times(self) -> tuple[float | None, ...]:
+        """Seconds of each of STAGES in the last attempt; None where it came to no good end.
+
+        kv_wait, of split calls: from prefill's end to decode's first byte, the choice of decode
+        included where that comes between the two.
+        """
+        began, attempt = self.started, self.attempts
+        queued = self.queued_seconds
+        if queued is not None:
+            began += queued
+        prefill: LegRecord | None = None
+        answer: LegRecord | None = None
+        for leg in self.legs:
+            if leg.attempt != attempt:
+                began = max(began, leg.ended or 0.0)
+            elif leg.role is not Role.PREFILL:
+                answer = leg
+            elif prefill is None:
+                prefill = leg
+        chosen = read = chosen_decode = waited = first = answered = None
+        if prefill is not None:
+            chosen = prefill.started - began
+            if prefill.outcome == "ok" and prefill.ended is not None:
+                read = prefill.ended
+        if answer is not None:
+            if prefill is None:
+                chosen_decode = answer.started - began
+            elif read is not None and answer.started >= read:
+                chosen_decode = answer.started - read
+            begun = answer.first_byte
+            if begun is not None:
+                first = begun - answer.started
+                if read is not None:
+                    waited = max(0.0, begun - read)
+                if answer.outcome == "ok" and answer.ended is not None:
+                    answered = answer.ended - begun
+        took = None if read is None or prefill is None else read - prefill.started
+        return queued, chosen, took, chosen_decode, waited, first, answered
+
+    def stages(self) -> dict[str, float]:
+        """The times that there are, by their names."""
+        named = zip(STAGES, self.times(), strict=True)
+        return {stage: seconds for stage, seconds in named if seconds is not None}
 
     def stages_ms(self) -> dict[str, float]:
-        """How long each stage of the last attempt took; a stage that was not is left out."""
-        stages: dict[str, float] = {}
-        if self.queued_seconds is not None:
-            stages["queue"] = _ms(self.queued_seconds)
-        last = [leg for leg in self.legs if leg.attempt == self.attempts]
-        prefill = next((leg for leg in last if leg.role is Role.PREFILL), None)
-        answer = next((leg for leg in reversed(last) if leg.role is not Role.PREFILL), None)
-        if last:
-            earlier = (leg.ended or 0.0 for leg in self.legs if leg.attempt < self.attempts)
-            stages["choose"] = _ms(last[0].started - max(earlier, default=self._began))
-        if prefill and prefill.ended is not None:
-            stages["prefill"] = _ms(prefill.ended - prefill.started)
-        if prefill and answer and prefill.ended is not None and answer.started > prefill.started:
-            stages["choose_decode"] = _ms(max(0.0, answer.started - prefill.ended))
-        if answer and answer.first_byte is not None:
-            stages["decode_first_byte"] = _ms(answer.first_byte - answer.started)
-        if answer and answer.ended is not None and answer.first_byte is not None:
-            stages["decode"] = _ms(answer.ended - answer.first_byte)
+        """The same in milliseconds; with the time to the client's first byte, and the whole."""
+        stages = {stage: _ms(seconds) for stage, seconds in self.stages().items()}
         if self.committed is not None:
             stages["first_byte"] = _ms(self.committed - self.started)
         if self.ended is not None:

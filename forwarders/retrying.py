@@ -16,9 +16,12 @@ from enum import StrEnum
 from math import inf
 
 from pdgate.forwarders.attempt import Attempt
+from pdgate.protocols.apis import Kind
+from pdgate.protocols.call import Call
 from pdgate.protocols.errors import (
     EngineBusy,
     EngineFailed,
+    EngineRefused,
     GatewayError,
     KvExpired,
 )
@@ -62,6 +65,7 @@ class Retrying:
             or not (error.at or isinstance(error, KvExpired))
             or record.clock() - record.started >= self.seconds
             or (is_prefills and self.on_prefill_failure is OnPrefillFailure.FAIL)
+            or not _may_be_repeated(failed.call, error)
         )
         if over:
             raise error
@@ -77,3 +81,10 @@ class Retrying:
 def _may_be_over_kv(error: GatewayError) -> bool:
     """Decode's own load aside: it may have failed, or waited, over the KV that it was to fetch."""
     return isinstance(error, EngineFailed) and not isinstance(error, EngineBusy | KvExpired)
+
+
+def _may_be_repeated(call: Call, error: GatewayError) -> bool:
+    """What a request does that we know nothing of, it may do twice."""
+    if call.api is None or call.api.kind is not Kind.PASSES:
+        return True
+    return call.method == "GET" or isinstance(error, EngineRefused)

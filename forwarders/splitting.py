@@ -7,6 +7,8 @@ asked without a word of hand-over, and so keeps nothing for anybody.
 from typing import Final
 
 from pdgate.forwarders.base import Engines, Forwarder
+from pdgate.forwarders.other_apis import why_whole
+from pdgate.protocols.apis import RESPONSES
 from pdgate.protocols.call import CHAT, Call
 from pdgate.protocols.instance import Instance
 from pdgate.scheduling.disaggregation import Decision, Taken
@@ -17,6 +19,10 @@ _MUST_SPLIT: Final = Decision(Taken.SPLIT, DECODE_CANNOT_PREFILL)
 
 def decide(engines: Engines, forwarder: Forwarder, call: Call, prefill: Instance) -> Decision:
     """For a call for which this prefill engine is reserved."""
+    if call.api is not None:
+        why_local = why_whole(forwarder, call)
+        if why_local is not None:
+            return Decision(Taken.LOCAL, why_local)
     alone = forwarder.prefill_can_answer and wants_one_token(call)
     if not alone:
         why_local = forwarder.why_local(call)
@@ -29,7 +35,7 @@ def decide(engines: Engines, forwarder: Forwarder, call: Call, prefill: Instance
 
 def wants_one_token(call: Call) -> bool:
     """Whether the answer can have no second token, so that nobody needs the KV afterwards."""
-    limit = call.value("max_tokens")
+    limit = call.value("max_output_tokens" if call.path == RESPONSES else "max_tokens")
     if call.path == CHAT:
         limit = call.value("max_completion_tokens", limit)
     return type(limit) is int and limit == 1

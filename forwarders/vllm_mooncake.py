@@ -22,8 +22,10 @@ from functools import partial
 from typing import ClassVar
 from zlib import crc32
 
-from pdgate.forwarders.base import Family, HandOff, Leg, Mode, Rendezvous, one_token
+from pdgate.forwarders.base import Family, Forwarder, HandOff, Leg, Mode, Rendezvous
+from pdgate.forwarders.other_apis import prompt_alone
 from pdgate.forwarders.ownership import KvRules
+from pdgate.protocols.apis import RESPONSES
 from pdgate.protocols.call import Call, Json
 from pdgate.protocols.dialects import mooncake, nixl
 from pdgate.protocols.instance import Instance
@@ -37,6 +39,7 @@ class Spelling:
     receive: Callable[[Call, Instance], Json]
     pins_rank: Callable[[Instance], bool] = lambda prefill: False
     """Whether prefill must use the rank whose engine decode is told of."""
+    splits: frozenset[str] = Forwarder.splits
 
     def to_prefill(self, call: Call, prefill: Instance) -> Leg:
         headers = {}
@@ -74,6 +77,9 @@ D = Spelling(
         prefill, _rank(call, prefill), _transfer_id(call)
     ),
     pins_rank=lambda prefill: len(prefill.engine_ids) > 1,
+    # Responses do not take their id from the header, so they can meet by a transfer id alone.
+    # A message can end with its first token, and decode would then wait for KV that is gone.
+    splits=Forwarder.splits | {RESPONSES},
 )
 
 
@@ -96,6 +102,7 @@ class MooncakeBatch(Rendezvous):
 
     def __init__(self, spelling: Spelling) -> None:
         self._spelling = spelling
+        self.splits = spelling.splits
 
     def legs(self, call: Call, prefill: Instance, decode: Instance) -> tuple[Leg, Leg]:
         return (
@@ -111,6 +118,7 @@ class MooncakeStaged(HandOff):
 
     def __init__(self, spelling: Spelling) -> None:
         self._spelling = spelling
+        self.splits = spelling.splits
 
     def prefill(self, call: Call, at: Instance) -> Leg:
         return self._spelling.to_prefill(call, at)
@@ -123,7 +131,8 @@ def _read_prompt(
     call: Call, at: Instance, params: Json, headers: dict[str, str] | None = None
 ) -> Leg:
     """min_tokens 1: P keeps its blocks only if it stopped by length."""
-    body = one_token(call.body, min_tokens=1, **{mooncake.FIELD: params})
+    least = {} if call.path == RESPONSES else {"min_tokens": 1}
+    body = prompt_alone(call, **least, **{mooncake.FIELD: params})
     return Leg(at, call.path, body, headers or {})
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from pdgate.protocols.apis import Api
 from pdgate.protocols.errors import BadRequest
 
 Json = Mapping[str, Any]
@@ -87,19 +88,30 @@ def _decode(raw: Raw) -> Any:
         return json.loads(bytes(raw))
 
 
+class Passed(msgspec.Struct, frozen=True):
+    """A request that goes to an engine as it came, and need not be a POST of JSON."""
+
+    method: str
+    body: bytes = b""
+    content_type: bytes = b"application/octet-stream"
+
+
 class Call(msgspec.Struct, frozen=True):
     """What a client asked for.
 
     Attributes:
         id: What the client sees as x-request-id: its own, or one of ours.
         attempt_id: What both engines see as X-Request-Id; a retry gets a fresh one.
-        path: CHAT or COMPLETIONS.
+        path: CHAT, COMPLETIONS, or that of `api`; with its query, if it is `passed`.
         body: The fields as the client sent them.
         headers: Those of the client's that engines get, names in lower case.
         model: None when the client named none.
         prompt_tokens: Estimated from the body's size.
         blocks: Hashes of its prompt's beginnings; None until somebody asks
             (scheduling/prefix/blocks.py).
+        api: What its route is, if it is none of the two.
+        at: The id of the only engine that can serve it; empty for any.
+        passed: What to send instead of the body.
     """
 
     id: str
@@ -112,6 +124,9 @@ class Call(msgspec.Struct, frozen=True):
     prompt_tokens: int = 0
     method: str = "POST"
     blocks: Sequence[int] | None = None
+    api: Api | None = None
+    at: str = ""
+    passed: Passed | None = None
 
     def value(self, name: str, default: Any = None) -> Any:
         return value(self.body, name, default)

@@ -115,6 +115,12 @@ class GenerationsDiffer(NoInstance):
     code = "generations_differ"
 
 
+class NotServed(GatewayError):
+    """No engine here could do it, however well all of them are."""
+
+    status, code = 501, "not_served_here"
+
+
 class CallTooLong(GatewayError):
     """It took longer, in all, than a call may: nobody's fault but the limit's."""
 

@@ -14,7 +14,7 @@ from pdgate.forwarders.vllm_kvt import KvtBatch, KvtStaged
 from pdgate.forwarders.vllm_nixl import VllmNixl
 from pdgate.protocols.call import Call, encode, parse_object, value
 from pdgate.protocols.dialects import sglang
-from pdgate.protocols.errors import EngineFailed
+from pdgate.protocols.errors import BadRequest, EngineFailed
 from pdgate.protocols.instance import Instance, Role
 from tests.support.answers import BLOCKS
 from tests.support.scripted import D0, P0, call_of, chat
@@ -277,6 +277,15 @@ def test_decode_first_tells_decode_when_to_ask_the_queue() -> None:
 
     assert (leg.to, params(leg)) == (D0, {"do_queued_prefill": True})
     assert params(DecodeFirst().local(chat(), D0)) is None
+
+
+@pytest.mark.parametrize("asked", [{"echo": True, "logprobs": 1}, {"prompt_logprobs": 0}])
+def test_sglang_refuses_what_stays_with_prefill(asked: dict[str, object]) -> None:
+    """Decode would say zeros."""
+    with pytest.raises(BadRequest, match="stay with SGLang's prefill engines"):
+        Sglang().legs(chat(**asked), P0, D0)
+
+    Sglang().legs(chat(logprobs=True), P0, D0)
 
 
 def test_sglang_sends_both_to_one_room() -> None:

@@ -41,9 +41,10 @@ async def test_each_stage_has_its_time() -> None:
     told, _ = await timed_call()
 
     assert told.record.stages_ms() == {
-        "choose": 0.0,
+        "choose_prefill": 0.0,
         "prefill": 2000.0,
         "choose_decode": 0.0,
+        "kv_wait": 500.0,
         "decode_first_byte": 500.0,
         "decode": 4000.0,
         "first_byte": 2500.0,
@@ -59,7 +60,7 @@ def test_the_time_to_choose_is_that_of_the_last_attempt() -> None:
         with record.leg(Role.PREFILL, P0, lambda *_: None):
             clock.now += 7
 
-    assert record.stages_ms() == {"choose": 500.0, "prefill": 7000.0}
+    assert record.stages_ms() == {"choose_prefill": 500.0, "prefill": 7000.0}
 
 
 async def test_a_record_is_json_with_every_leg() -> None:
@@ -74,6 +75,7 @@ async def test_a_record_is_json_with_every_leg() -> None:
         "attempt_id": "call-1-first",
         "model": "m",
         "key": "",
+        "trace_id": None,
         "protocol": "vllm-nixl",
         "mode": "batch",
         "path": "disaggregated",
@@ -83,6 +85,7 @@ async def test_a_record_is_json_with_every_leg() -> None:
         "not_resumed": "",
         "status": 200,
         "outcome": "ok",
+        "tokens": None,
         "attempts": [
             {
                 "decision": {"taken": "split", "reason": "always asked for", "expected_ms": {}},

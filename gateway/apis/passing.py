@@ -1,0 +1,163 @@
+"""Requests that go to one engine as they came, whatever is in them.
+
+    GET  /v1/responses/{id}, POST .../cancel    to the engine that keeps the response
+    any other /v1/... that nobody here knows    with `passthrough`: to an engine of the model that
+                                                is named in a JSON body, a form or the query
+
+The body is read as far as that needs, and for what would let a client say whom an engine dials.
+Of the headers those pass that pass for all calls. What the gateway has itself never passes, nor
+does what changes one engine of several (NEVER).
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from starlette.types import Scope
+
+from pdgate.gateway.apis import forms
+from pdgate.gateway.apis.stored import kept_at
+from pdgate.gateway.intake import TAKEN, Intake
+from pdgate.protocols import request_id
+from pdgate.protocols.apis import PASSED, RESPONSES, STORED, Api
+from pdgate.protocols.call import (
+    BYTES_PER_TOKEN,
+    Call,
+    Headers,
+    Passed,
+    Raw,
+    encode,
+    parse_object,
+    value,
+)
+from pdgate.protocols.errors import BadRequest
+from pdgate.scheduling.candidate import Candidate
+
+METHODS: Final = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE"})
+NEVER: Final = frozenset({"/v1/load_lora_adapter", "/v1/unload_lora_adapter"})
+
+_OURS: Final = ("/v1/models",)
+_KEPT: Final = re.compile(rf"{RESPONSES}/([A-Za-z0-9_-]+)(/cancel)?")
+_is_target: Final = re.compile(r"/[!-~]*").fullmatch
+_is_hidden: Final = re.compile(r"%(2f|5c|2e|00)|\\", re.IGNORECASE).search
+_JSON: Final = b"application/json"
+_BYTES: Final = b"application/octet-stream"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """
+    Attributes:
+        target: The path as it came, still encoded.
+        query: Behind the question mark.
+        stored: The id of the response that is asked for; empty for other requests.
+    """
+
+    api: Api
+    method: str
+    target: str
+    query: str = ""
+    stored: str = ""
+
+
+def asked(scope: Scope, *, everything: bool) -> Asked | None:
+    """None for what does not pass, and is the framework's. `everything`: unknown routes as well."""
+    method, path = scope["method"], scope["path"]
+    if not path.startswith("/v1/"):
+        return None
+    target = scope.get("raw_path", path.encode()).decode("latin-1")
+    query = scope["query_string"].decode("latin-1")
+    if not _is_target(f"{target}?{query}"):
+        return None
+    kept = _KEPT.fullmatch(path)
+    if kept is not None and method == ("POST" if kept[2] else "GET"):
+        return Asked(STORED, method, target, query, kept[1])
+    if not everything or method not in METHODS or path in TAKEN or path in NEVER:
+        return None
+    if any(path == ours or path.startswith(f"{ours}/") for ours in _OURS):
+        return None
+    strange = {"", ".", ".."}.intersection(path.split("/")[1:-1])
+    if strange or path.endswith(("/.", "/..")) or _is_hidden(target):
+        # What reads it otherwise than we do may take it for another route.
+        return None
+    return Asked(PASSED, method, target, query)
+
+
+def passing(
+    intake: Intake,
+    asked: Asked,
+    headers: Headers,
+    body: bytes,
+    call_id: str,
+    fleet: Iterable[Candidate],
+) -> Call:
+    """Raises BadRequest, UnsupportedMediaType, NotFound."""
+    forwarded, content_type = intake.passed_headers(headers)
+    model, query, at = None, asked.query, ""
+    if asked.stored:
+        at, model = kept_at(asked.stored, fleet)
+    else:
+        named = forms.query_model(query) if query else None
+        model = intake.aliases.get(named, named) if named else None
+        if model != named and model is not None:
+            query = forms.query_renamed(query, model)
+        in_body, body, content_type = _in_body(intake, content_type, body)
+        model = in_body or model
+    path = f"{asked.target}?{query}" if query else asked.target
+    return Call(
+        id=call_id,
+        attempt_id=request_id.attempt(call_id),
+        path=path,
+        body={},
+        headers=forwarded,
+        model=model,
+        prompt_tokens=len(body) // BYTES_PER_TOKEN,
+        method=asked.method,
+        blocks=(),
+        api=asked.api,
+        at=at,
+        passed=Passed(asked.method, body, content_type or (_BYTES if body else _JSON)),
+    )
+
+
+def _in_body(intake: Intake, content_type: bytes, body: bytes) -> tuple[str | None, bytes, bytes]:
+    """The model that is named there, the body that names it as engines do, and its type."""
+    if not body:
+        return None, body, content_type
+    form = forms.read(content_type, body) if content_type else None
+    if form is not None:
+        intake.check_names(form.names)
+        if form.model is not None and form.model in intake.aliases:
+            real = intake.aliases[form.model]
+            return real, form.renamed(body, real), content_type
+        return form.model, body, content_type
+    try:
+        fields = parse_object(body)
+    except BadRequest:
+        # Engines read JSON also where it is not called so.
+        if b"json" in content_type or body.lstrip()[:1] in (b"{", b"["):
+            raise
+        return None, body, content_type
+    intake.check_fields(fields)
+    if not intake.trust_client_kv_params:
+        intake.check_names(_names_within(fields.values()))
+    model = value(fields, "model")
+    if model is not None and not isinstance(model, str):
+        raise BadRequest("the model must be a string", param="model")
+    if model is not None and model in intake.aliases:
+        model = intake.aliases[model]
+        body = encode({**fields, "model": model})
+    return model, body, content_type or _JSON
+
+
+def _names_within(values: Iterable[Any]) -> Iterable[str]:
+    """Of all objects inside these values, however deep: a batch has whole calls in it."""
+    waiting = [value({"": raw}, "") if isinstance(raw, Raw) else raw for raw in values]
+    while waiting:
+        found = waiting.pop()
+        if isinstance(found, dict):
+            yield from found
+            waiting += found.values()
+        elif isinstance(found, list):
+            waiting += found
