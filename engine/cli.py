@@ -5,6 +5,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from pdgate.cluster.opening import CannotOpen
+from pdgate.cluster.read_only import CannotAnnounce
 from pdgate.engine.settings import NO_PROTOCOL, Settings
 from pdgate.protocols.place import Place
 
@@ -20,13 +22,18 @@ def engine(
     served_model_name: Annotated[
         list[str] | None, typer.Option(help="What clients call it; repeatable; * for any name.")
     ] = None,
-    host: str = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="0 takes a free one.")] = 8000,
-    role: Literal["prefill", "decode", "both", "plain"] = "plain",
+    role: Annotated[
+        Literal["prefill", "decode", "both", "plain"],
+        typer.Option(help="Its half of a pair; plain: it works alone."),
+    ] = "plain",
     pdd_protocol: Annotated[
         str, typer.Option(help="How KV is handed over; plain for not at all.")
     ] = NO_PROTOCOL,
-    kv_host: str = "127.0.0.1",
+    kv_host: Annotated[
+        str, typer.Option(help="Address for peers that hand KV over.")
+    ] = "127.0.0.1",
     kv_port: Annotated[int, typer.Option(help="0 takes a free one.")] = 0,
     peer: Annotated[str, typer.Option(help="host:port of the other engine (neuron).")] = "",
     queue: Annotated[
@@ -55,19 +62,32 @@ def engine(
             "--tensor-parallel-size", "--tp", help="Shards of the KV cache, a memory each."
         ),
     ] = 1,
-    block_tokens: int = 16,
-    blocks: int = 512,
-    max_num_seqs: int = 64,
-    max_num_batched_tokens: int = 512,
-    max_model_len: int | None = None,
+    block_tokens: Annotated[int, typer.Option(help="Tokens of a KV block.")] = 16,
+    blocks: Annotated[int, typer.Option(help="KV blocks that there are.")] = 512,
+    max_num_seqs: Annotated[int, typer.Option(help="Most requests in a step.")] = 64,
+    max_num_batched_tokens: Annotated[int, typer.Option(help="Most tokens in a step.")] = 512,
+    max_model_len: Annotated[
+        int | None,
+        typer.Option(help="Longest prompt and answer together; else what the blocks hold."),
+    ] = None,
     default_max_tokens: Annotated[
         int, typer.Option(help="Of a chat that names no limit; 0 for all the room there is.")
     ] = 128,
     lease_seconds: Annotated[
         float, typer.Option(help="How long prefill keeps KV for its reader.")
     ] = 30.0,
-    kv_load_failure: Literal["fail", "recompute"] = "fail",
-    no_prefix_cache: bool = False,
+    kv_load_failure: Annotated[
+        Literal["fail", "recompute"], typer.Option(help="What decode does when KV does not come.")
+    ] = "fail",
+    no_prefix_cache: Annotated[
+        bool, typer.Option("--no-prefix-cache", help="Compute each prompt from its beginning.")
+    ] = False,
+    prefix_hash_seed: Annotated[
+        str, typer.Option(help="In the names of cached blocks, as PYTHONHASHSEED of vLLM.")
+    ] = "",
+    engine_id: Annotated[
+        str, typer.Option(help="What peers know it by; a new one at each start is safer.")
+    ] = "",
     min_prefill_ms: Annotated[float, typer.Option(help="Least time to read a prompt.")] = 0.0,
     min_itl_ms: Annotated[float, typer.Option(help="Least time between tokens.")] = 0.0,
     min_read_ms: Annotated[
@@ -112,10 +132,12 @@ def engine(
     shutdown_timeout: Annotated[
         float, typer.Option(help="Seconds that answers under way get at the end.")
     ] = 5.0,
-    log_level: str = "info",
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"], typer.Option(help="From here on.")
+    ] = "info",
     threads: Annotated[int, typer.Option(help="Of the linear algebra library.")] = 1,
 ) -> None:
-    """Serve a Llama model on the CPU, alone or as one half of a prefill/decode pair."""
+    """Serve a Llama model on the CPU, alone or as half of a pair (needs the extra `engine`)."""
     if transfer == LIST_TRANSFERS:
         from pdgate.engine import transfer_options
 
@@ -147,6 +169,8 @@ def engine(
             lease_seconds=lease_seconds,
             on_failed_load=kv_load_failure,
             reuse_prefixes=not no_prefix_cache,
+            hash_seed=prefix_hash_seed,
+            engine_id=engine_id,
             min_prefill_ms=min_prefill_ms,
             min_token_ms=min_itl_ms,
             min_read_ms=min_read_ms,
@@ -174,7 +198,10 @@ def engine(
 
     try:
         run(settings)
-    except (OSError, ValueError, LookupError) as error:
+    except (CannotOpen, CannotAnnounce) as error:
+        typer.echo(f"the engine cannot be listed: {error}", err=True)
+        raise typer.Exit(2) from None
+    except (OSError, ValueError, LookupError, OverflowError, MemoryError) as error:
         typer.echo(f"the engine could not start: {error}", err=True)
         raise typer.Exit(1) from error
 

@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from pdgate.engine.constrained.grammar import Guide
 from pdgate.engine.detokenize import Detokenizer, StopText
 from pdgate.engine.model.tokenizer import Tokenizer
 from pdgate.engine.model.weights import Floats
-from pdgate.engine.request import Finish, Logprob, Output, Request
+from pdgate.engine.request import Finish, Logprob, Output, Refusal, Request
 from pdgate.engine.sampling import Sampler, logprob
 
 
@@ -25,7 +26,10 @@ class Generation:
         self._sampler = Sampler(sampling)
         self._text = Detokenizer(tokenizer, request.prompt)
         self._stop_text = StopText(sampling.stop, sampling.include_stop)
-        eos_ids = frozenset() if sampling.ignore_eos else tokenizer.eos_ids
+        self._guide = Guide(sampling.grammar) if sampling.grammar is not None else None
+        # After the end of what the answer has to be, nothing else may come.
+        ignored = sampling.ignore_eos and self._guide is None
+        eos_ids = frozenset() if ignored else tokenizer.eos_ids
         self._ends = eos_ids | sampling.stop_token_ids
         self._prompt_logprobs: list[Logprob | None] = []
         if sampling.prompt_logprobs is not None:
@@ -44,7 +48,11 @@ class Generation:
     def next(self, logits: Floats) -> Output:
         """Samples a token from `logits` [vocab]."""
         sampling = self.request.sampling
-        token = self._sampler.choose(logits, self._ends if self._too_early else ())
+        allowed = None if self._guide is None else self._guide.mask
+        if allowed is not None and not allowed.any():
+            refusal = Refusal("the model has no token with which the answer could go on")
+            return Output(self.request.id, refusal=refusal)
+        token = self._sampler.choose(logits, self._ends if self._too_early else (), allowed)
         output = self._take(token)
         logprobs = []
         if sampling.logprobs is not None:
@@ -65,18 +73,24 @@ class Generation:
             return None
         if token in self._ends and self._too_early:
             return None
+        if self._guide is not None and not self._guide.mask[token]:
+            return None
         self._sampler.skip()
         return self._take(token)
 
     @property
     def _too_early(self) -> bool:
-        """To end."""
-        return self.count < self.request.sampling.min_tokens
+        """To end; what has to end here is never too early."""
+        if self.count >= self.request.sampling.min_tokens:
+            return False
+        return self._guide is None or self._guide.goes_on(without=self._ends)
 
     def _take(self, token: int) -> Output:
         if self.count == 0:
             self.first_token = token
         self.count += 1
+        if self._guide is not None:
+            self._guide.advance(token)
         output = self._end(token) if token in self._ends else self._go_on(token)
         return replace(output, tokens=(token,))
 

@@ -55,7 +55,23 @@ class EngineMetrics(Collector):
             "abort": stats.requests_aborted,
         }
         yield self._split("vllm:request_success", "Ended requests", "finished_reason", ends)
+        yield self._cache_config()
         yield from self._own()
+
+    def _cache_config(self) -> Metric:
+        """Its value is 1; what it says stands in its labels."""
+        gauges = self._core.gauges
+        says = {
+            "model_name": self._model_name,
+            "block_size": str(gauges.block_tokens),
+            "num_gpu_blocks": str(gauges.blocks_total),
+            "enable_prefix_caching": str(gauges.caches_prefixes),
+        }
+        family = GaugeMetricFamily(
+            "vllm:cache_config_info", "How its KV cache is set up", labels=list(says)
+        )
+        family.add_metric(list(says.values()), 1)
+        return family
 
     def _own(self) -> Iterator[Metric]:
         """What vLLM has no name for."""
@@ -66,9 +82,6 @@ class EngineMetrics(Collector):
             yield self._gauge(f"pdgate_engine_blocks_{state}", f"KV blocks: {state}", count)
         yield self._gauge(
             "pdgate_engine_requests_loading", "Requests whose KV is under way", gauges.loading
-        )
-        yield self._gauge(
-            "pdgate_engine_kv_tokens", "Tokens whose KV its blocks can hold", gauges.kv_tokens
         )
         yield self._gauge(
             "pdgate_engine_queued_prompt_tokens",

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from pdgate.engine.constrained.grammar import Grammar
+
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
@@ -18,6 +20,7 @@ class Sampling:
         stop: Texts that end the answer.
         logprobs: How many alternatives to report; None for no log-probabilities.
         prompt_logprobs: The same for the prompt's own tokens.
+        grammar: What the answer has to be; None for anything.
     """
 
     max_tokens: int = 16
@@ -33,6 +36,7 @@ class Sampling:
     min_tokens: int = 0
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    grammar: Grammar | None = None
 
 
 @dataclass(frozen=True, slots=True)

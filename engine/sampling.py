@@ -1,7 +1,7 @@
 """Logits -> the next token.
 
-The order of the filters is vLLM's: temperature, min_p, top_k, top_p. Log-probabilities
-are those of the raw logits, before any filter.
+The order of the filters is vLLM's: what the answer may be, temperature, min_p, top_k, top_p.
+Log-probabilities are those of the raw logits, before any filter.
 
 Source: vLLM 0.32.0, v1/sample/sampler.py.
 """
@@ -11,6 +11,7 @@ from collections.abc import Collection
 import numpy as np
 from numpy.typing import NDArray
 
+from pdgate.engine.constrained.grammar import Mask
 from pdgate.engine.model.weights import Floats
 from pdgate.engine.request import Logprob, Sampling
 
@@ -25,8 +26,12 @@ class Sampler:
         self._sampling = sampling
         self._random = np.random.default_rng(sampling.seed)
 
-    def choose(self, logits: Floats, forbidden: Collection[int] = ()) -> int:
-        """`logits` is [vocab]."""
+    def choose(
+        self, logits: Floats, forbidden: Collection[int] = (), allowed: Mask | None = None
+    ) -> int:
+        """`logits` and `allowed` are [vocab]; some token that is allowed is not forbidden."""
+        if allowed is not None:
+            logits = np.where(allowed, logits, np.float32(-np.inf))
         if forbidden:
             logits = logits.copy()
             logits[list(forbidden)] = -np.inf
@@ -35,9 +40,13 @@ class Sampler:
         shares = self._shares(logits)
         order = np.argsort(-shares, kind="stable")
         sums = np.cumsum(shares[order])
-        sums, order = self._cut(shares[order], sums, order)
+        # In the order of their ids: by probability two that are nearly as likely change places with
+        # the last bits of a sum (seen: log-probabilities 5e-5 apart, by who shares the batch), and
+        # the same number would then draw the other.
+        kept = np.sort(self._cut(shares[order], sums, order))
+        sums = np.cumsum(shares[kept])
         drawn = self._random.random() * sums[-1]
-        return int(order[min(int(np.searchsorted(sums, drawn, side="right")), len(order) - 1)])
+        return int(kept[min(int(np.searchsorted(sums, drawn, side="right")), len(kept) - 1)])
 
     def skip(self) -> None:
         """Somebody else chose a token with this seed; the next one is drawn as if we had."""
@@ -58,14 +67,14 @@ class Sampler:
         shares: NDArray[np.float64],
         sums: NDArray[np.float64],
         order: NDArray[np.intp],
-    ) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
+    ) -> NDArray[np.intp]:
         """The first top_k of them, and of these the fewest that reach top_p; all are sorted."""
         count = int(np.count_nonzero(shares))
         if self._sampling.top_k > 0:
             count = min(count, self._sampling.top_k)
         enough = self._sampling.top_p * sums[count - 1]
         count = min(count, int(np.searchsorted(sums[:count], enough)) + 1)
-        return sums[:count], order[:count]
+        return order[:count]
 
 
 def logprob(logits: Floats, token: int, alternatives: int) -> Logprob:

@@ -220,7 +220,7 @@ class Scheduler:
     def _borrow(self, job: Job) -> None:
         """Full blocks of the prefix cache; never the last token, whose logits are needed."""
         most = (job.end - 1) // self._pool.block_tokens
-        prefix.extend(job.hashes, job.tokens, self._pool.block_tokens, most)
+        prefix.extend(job.hashes, job.tokens, self._pool.block_tokens, most, self._pool.root)
         job.blocks = self._pool.borrow(job.hashes[:most])
         job.hits = job.computed = len(job.blocks) * self._pool.block_tokens
 
@@ -239,7 +239,7 @@ class Scheduler:
         size, hashes = self._pool.block_tokens, job.hashes
         before, after = (count // size for count in (job.computed, tokens))
         job.computed = tokens
-        prefix.extend(hashes, job.tokens, size, after)
+        prefix.extend(hashes, job.tokens, size, after, self._pool.root)
         for index in range(before, after):
             follows = hashes[index - 1] if index else None
             held = job.tokens[index * size : (index + 1) * size]

@@ -176,6 +176,7 @@ def _core(
                 settings.reuse_prefixes,
                 settings.on_failed_load,
                 journal,
+                settings.hash_seed,
             ),
             Pace(
                 settings.min_prefill_ms / 1000,
@@ -244,6 +245,7 @@ def _connect(
             queue=settings.queue,
             layer_wise=settings.neuron_layer_wise,
             whole_pages=settings.neuron_whole_pages,
+            engine_id=settings.engine_id,
         ),
     )
 

@@ -1,6 +1,8 @@
 """Every knob of an engine process."""
 
 from dataclasses import dataclass
+from math import inf
+from pathlib import Path
 from typing import Literal, get_args
 
 from pdgate.cluster import address
@@ -9,6 +11,8 @@ from pdgate.protocols.place import NOWHERE, Place
 EngineRole = Literal["prefill", "decode", "both", "plain"]
 OnFailedLoad = Literal["fail", "recompute"]
 
+HIGHEST_PORT = 65535
+SPANS = ("lease_seconds", "goodbye_seconds", "min_prefill_ms", "min_token_ms", "min_read_ms")
 NO_PROTOCOL = "plain"
 WILDCARDS = ("", "0.0.0.0", "::")
 
@@ -38,6 +42,9 @@ class Settings:
             blocks allow.
         default_max_tokens: Of a chat that names no limit; None for all the room there is.
         lease_seconds: How long a finished prefill waits for its reader.
+        hash_seed: Part of the names of cached blocks; engines that compare them need the same.
+        engine_id: What peers know it by; empty for a new name at each start. Where it stays the
+            same, peers take a restarted engine for the one before.
         min_prefill_ms, min_token_ms: Least duration of a step that finishes prompts, or
             decodes: for tests that need a slower engine.
         min_read_ms: Least duration of a step for each prompt token that it reads.
@@ -82,6 +89,8 @@ class Settings:
     lease_seconds: float = 30.0
     on_failed_load: OnFailedLoad = "fail"
     reuse_prefixes: bool = True
+    hash_seed: str = ""
+    engine_id: str = ""
     min_prefill_ms: float = 0.0
     min_token_ms: float = 0.0
     min_read_ms: float = 0.0
@@ -106,6 +115,14 @@ class Settings:
         positive = (self.tp, self.block_tokens, self.blocks, self.max_seqs, self.max_step_tokens)
         if min(positive) < 1:
             raise ValueError("tp, block tokens, blocks, sequences and step tokens must be positive")
+        for name in SPANS:
+            if not 0 <= getattr(self, name) < inf:
+                raise ValueError(f"{name.replace('_', ' ')} must be a number of at least 0")
+        for port in (self.port, self.kv_port, self.kv_events_port, self.kv_events_replay_port):
+            if port is not None and not 0 <= port <= HIGHEST_PORT:
+                raise ValueError(f"{port} is no port; they go from 0 to {HIGHEST_PORT}")
+        if self.model is not None and not (Path(self.model) / "config.json").is_file():
+            raise ValueError(f"{self.model} is no model: it has no config.json")
         if self.max_seqs > self.max_step_tokens:
             raise ValueError("a step must have a token for each running sequence")
         if self.role not in get_args(EngineRole):

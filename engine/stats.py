@@ -33,14 +33,16 @@ class Gauges:
 
     Attributes:
         queued_tokens: Of prompts, still to be computed here.
-        kv_tokens: Whose KV all blocks together can hold.
+        block_tokens: In a KV block.
+        caches_prefixes: Whether blocks are found again by what they hold.
     """
 
     running: int
     waiting: int
     loading: int
     queued_tokens: int
-    kv_tokens: int
+    block_tokens: int
+    caches_prefixes: bool
     blocks_total: int
     blocks_used: int
     blocks_kept: int

@@ -48,6 +48,7 @@ class Options:
     reuse_prefixes: bool = True
     on_failed_load: Literal["fail", "recompute"] = "fail"
     journal: Journal | None = None
+    hash_seed: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,11 @@ class Work:
         self._faults = faults
         self._now = now
         self._pool = BlockPool(
-            layout.blocks, layout.block_tokens, options.reuse_prefixes, options.journal
+            layout.blocks,
+            layout.block_tokens,
+            options.reuse_prefixes,
+            options.journal,
+            options.hash_seed,
         )
         self._scheduler = Scheduler(options.limits, self._pool)
         self._live: dict[str, Live] = {}
@@ -99,7 +104,8 @@ class Work:
             waiting=len(scheduler.waiting) + len(scheduler.arriving),
             loading=len(scheduler.loading),
             queued_tokens=scheduler.queued_tokens,
-            kv_tokens=self._layout.blocks * self._layout.block_tokens,
+            block_tokens=self._layout.block_tokens,
+            caches_prefixes=self._options.reuse_prefixes,
             blocks_total=self._layout.blocks,
             blocks_used=self._pool.allocator.used,
             blocks_kept=self._outliving.leases.blocks,

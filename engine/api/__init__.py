@@ -1,1 +1,1 @@
-"""The engine's HTTP face: OpenAI's completions and chat completions, and vLLM's side doors."""
+"""The engine's HTTP face: the APIs that vLLM has, and its side doors."""

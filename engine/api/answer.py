@@ -25,7 +25,6 @@ from pdgate.engine.api.service import (
 from pdgate.engine.api.usage import Usage
 from pdgate.engine.mailroom import Mailbox
 from pdgate.engine.request import Finish, Logprob, Output
-from pdgate.protocols import sse
 from pdgate.protocols.errors import GatewayError
 
 CLIENT_CLOSED = 499
@@ -55,7 +54,7 @@ class Choice:
 
 
 class Shape(ABC):
-    """How an endpoint writes its answers: JSON objects without the usage."""
+    """How an endpoint writes its answers: a JSON object, or the events of a stream."""
 
     def __init__(self, service: Service, ask: Ask, wire_id: str) -> None:
         self.ask = ask
@@ -64,19 +63,23 @@ class Shape(ABC):
         self.created = int(time.time())
 
     @abstractmethod
-    def opening(self) -> list[dict[str, Any]]:
-        """Chunks that come before all others."""
+    def opening(self) -> list[bytes]:
+        """Events that come before all others."""
 
     @abstractmethod
-    def chunk(self, choice: Choice, first: bool) -> dict[str, Any]:
-        """A piece of a choice; `first` of this choice."""
+    def piece(self, choice: Choice) -> list[bytes]:
+        """What one step adds to a choice."""
 
     @abstractmethod
-    def last(self) -> dict[str, Any]:
-        """A chunk without choices, to carry the usage."""
+    def closing(self, usage: Usage) -> list[bytes]:
+        """Events that come after all others."""
 
     @abstractmethod
-    def whole(self, choices: Sequence[Choice]) -> dict[str, Any]: ...
+    def broken(self, error: GatewayError) -> list[bytes]:
+        """The end of a stream that failed."""
+
+    @abstractmethod
+    def whole(self, choices: Sequence[Choice], usage: Usage) -> dict[str, Any]: ...
 
 
 async def send(http: HttpRequest, service: Service, shape: Shape) -> Response:
@@ -121,37 +124,31 @@ async def _whole(mailbox: Mailbox, first: tuple[int, Output], shape: Shape) -> R
         if mailbox.done:
             break
         index, output = await mailbox.next()
-    answer = shape.whole(choices) | {
-        "usage": usage.as_openai(),
-        "kv_transfer_params": choices[0].kv_transfer_params,
-    }
-    return Response(msgspec.json.encode(answer), media_type="application/json")
+    written = msgspec.json.encode(shape.whole(choices, usage))
+    return Response(written, media_type="application/json")
 
 
 async def _events(
     mailbox: Mailbox, first: tuple[int, Output], shape: Shape
 ) -> AsyncIterator[bytes]:
     usage = Usage(shape.ask)
-    no_usage = {"usage": None} if shape.ask.include_usage else {}
-    begun = set()
-    for chunk in shape.opening():
-        yield sse.event(chunk | no_usage)
+    for event in shape.opening():
+        yield event
     index, output = first
     while True:
         try:
             raise_refusal(output)
         except GatewayError as error:
-            yield sse.event(error.as_openai())
-            yield sse.DONE
+            for event in shape.broken(error):
+                yield event
             return
-        piece = Choice(index)
-        piece.add(output)
+        choice = Choice(index)
+        choice.add(output)
         usage.add(index, output)
-        yield sse.event(shape.chunk(piece, index not in begun) | no_usage)
-        begun.add(index)
+        for event in shape.piece(choice):
+            yield event
         if mailbox.done:
             break
         index, output = await mailbox.next()
-    if shape.ask.include_usage:
-        yield sse.event(shape.last() | {"usage": usage.as_openai()})
-    yield sse.DONE
+    for event in shape.closing(usage):
+        yield event

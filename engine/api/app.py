@@ -5,9 +5,21 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from pdgate import __version__
-from pdgate.engine.api import answer, chat, completions, errors, fields, tokenize
+from pdgate.engine.api import (
+    answer,
+    chat,
+    completions,
+    embeddings,
+    errors,
+    fields,
+    messages,
+    responses,
+    tokenize,
+)
 from pdgate.engine.api.chat import ChatShape
 from pdgate.engine.api.completions import CompletionShape
+from pdgate.engine.api.messages import MessagesShape
+from pdgate.engine.api.responses import ResponsesShape
 from pdgate.engine.api.service import ANY_NAME, EngineDead, Service, wire_id
 from pdgate.engine.metrics import CONTENT_TYPE
 
@@ -15,7 +27,7 @@ from pdgate.engine.metrics import CONTENT_TYPE
 def build(service: Service, *more: APIRouter) -> FastAPI:
     app = FastAPI(title="pdgate engine", version=__version__, openapi_url=None)
     errors.install(app)
-    for router in (tokenize.routes(service), *more):
+    for router in (tokenize.routes(service), embeddings.routes(service), *more):
         app.include_router(router)
 
     @app.post("/v1/completions")
@@ -27,6 +39,22 @@ def build(service: Service, *more: APIRouter) -> FastAPI:
     async def converse(http: Request) -> Response:
         ask = chat.read(service, fields.parse(await http.body()))
         return await answer.send(http, service, ChatShape(service, ask, wire_id(http)))
+
+    @app.post("/v1/responses")
+    async def respond(http: Request) -> Response:
+        body = fields.parse(await http.body())
+        ask = responses.read(service, body)
+        shape = ResponsesShape(service, ask, wire_id(http), body)
+        return await answer.send(http, service, shape)
+
+    @app.post(messages.PATH)
+    async def message(http: Request) -> Response:
+        ask = messages.read(service, fields.parse(await http.body()))
+        return await answer.send(http, service, MessagesShape(service, ask, wire_id(http)))
+
+    @app.post(messages.COUNT_PATH)
+    async def count_tokens(http: Request) -> Response:
+        return JSONResponse(messages.count(service, fields.parse(await http.body())))
 
     @app.get("/v1/models")
     async def models() -> Response:

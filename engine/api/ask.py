@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 from pdgate.engine.api import fields
 from pdgate.engine.api.fields import Body
+from pdgate.engine.api.tools import Calls
+from pdgate.engine.constrained.grammar import Grammar
 from pdgate.engine.model.load import LoadedModel
 from pdgate.engine.request import Sampling
 from pdgate.protocols.errors import BadRequest
@@ -22,6 +24,7 @@ class Ask:
         texts: The prompts as text, for `echo`.
         choices: Answers to each prompt (`n`).
         logprobs: Alternatives to report; None for no log-probabilities.
+        calls: What the answer has to be, if it has to be calls of tools.
     """
 
     body: Body
@@ -35,6 +38,7 @@ class Ask:
     echo: bool = False
     logprobs: int | None = None
     return_token_ids: bool = False
+    calls: Calls | None = None
 
     def prompt_of(self, index: int) -> int:
         """Which prompt a choice answers: the choices of one prompt are neighbours."""
@@ -42,7 +46,11 @@ class Ask:
 
 
 def sampling(
-    body: Body, max_tokens: int, logprobs: int | None, prompt_logprobs: int | None
+    body: Body,
+    max_tokens: int,
+    logprobs: int | None,
+    prompt_logprobs: int | None,
+    grammar: Grammar | None = None,
 ) -> Sampling:
     return Sampling(
         max_tokens=max_tokens,
@@ -58,6 +66,7 @@ def sampling(
         min_tokens=min(fields.integer(body, "min_tokens") or 0, max_tokens),
         logprobs=logprobs,
         prompt_logprobs=prompt_logprobs,
+        grammar=grammar,
     )
 
 

@@ -1,15 +1,22 @@
-"""POST /v1/chat/completions."""
+"""POST /v1/chat/completions.
+
+Source of what calls of tools look like: vLLM 0.32.0,
+vllm/entrypoints/openai/chat_completion/serving.py, chat_completion_stream_generator().
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pdgate.engine.api import ask as asking
-from pdgate.engine.api import fields, logprobs
-from pdgate.engine.api.answer import Choice, Shape
+from pdgate.engine.api import constraints, fields, logprobs, tools
+from pdgate.engine.api.answer import Choice
 from pdgate.engine.api.ask import Ask
 from pdgate.engine.api.fields import Body
+from pdgate.engine.api.openai_shape import OpenAIShape
+from pdgate.engine.api.pieces import Arguments, Call, CallBegins, Piece, Text, collected, reader
 from pdgate.engine.api.service import Service
 from pdgate.engine.model import chat
+from pdgate.engine.request import Finish
 from pdgate.protocols.errors import BadRequest
 
 
@@ -18,7 +25,9 @@ def read(service: Service, body: Body) -> Ask:
     name = service.model_name(body.get("model"))
     text = text_of(service, body)
     prompt = tuple(service.model.tokenizer.encode(text, special=False))
-    max_tokens = _max_tokens(service, body, len(prompt))
+    calls = tools.forced(body)
+    grammar = constraints.grammar(service, body, calls)
+    max_tokens = _max_tokens(service, body, len(prompt), ends=grammar is not None)
     asking.check_length(service.model, [prompt], max_tokens)
     count = asking.alternatives(body, "top_logprobs") or 0
     wanted = count if fields.flag(body, "logprobs") else None
@@ -27,17 +36,22 @@ def read(service: Service, body: Body) -> Ask:
         model=name,
         prompts=(prompt,),
         texts=(text,),
-        sampling=asking.sampling(body, max_tokens, wanted, None),
+        sampling=asking.sampling(body, max_tokens, wanted, None, grammar),
         choices=asking.choices(body),
         streams=fields.flag(body, "stream"),
         include_usage=asking.include_usage(body),
         logprobs=wanted,
         return_token_ids=fields.flag(body, "return_token_ids"),
+        calls=calls,
     )
 
 
-class ChatShape(Shape):
-    def opening(self) -> list[dict[str, Any]]:
+class ChatShape(OpenAIShape):
+    def __init__(self, service: Service, ask: Ask, wire_id: str) -> None:
+        super().__init__(service, ask, wire_id)
+        self._readers = [reader(ask.calls) for _ in range(ask.choices)]
+
+    def first_chunks(self) -> list[dict[str, Any]]:
         """Who speaks, for each choice; the first also says what the prompt was."""
         chunks = [
             self._chunk([self._delta(Choice(index), {"role": "assistant", "content": ""})])
@@ -47,16 +61,22 @@ class ChatShape(Shape):
             chunks[0]["prompt_token_ids"] = self.ask.prompts[0]
         return chunks
 
-    def chunk(self, choice: Choice, first: bool) -> dict[str, Any]:
-        written = self._delta(choice, {"content": choice.text})
+    def chunks(self, choice: Choice, first: bool) -> list[dict[str, Any]]:
+        if self.ask.calls is None:
+            delta: dict[str, Any] = {"content": choice.text}
+        else:
+            pieces = self._readers[choice.index].feed(choice.text)
+            delta = {"tool_calls": _deltas(pieces)} if pieces else {}
+        written = self._delta(choice, delta)
         if self.ask.return_token_ids:
             written["token_ids"] = choice.tokens
-        return self._chunk([written])
+        said = delta or choice.finish or choice.logprobs or self.ask.return_token_ids
+        return [self._chunk([written])] if said else []
 
     def last(self) -> dict[str, Any]:
         return self._chunk([])
 
-    def whole(self, choices: Sequence[Choice]) -> dict[str, Any]:
+    def collected(self, choices: Sequence[Choice]) -> dict[str, Any]:
         answer = self._answer("chat.completion", [self._message(choice) for choice in choices])
         if self.ask.return_token_ids:
             answer["prompt_token_ids"] = self.ask.prompts[0]
@@ -78,7 +98,10 @@ class ChatShape(Shape):
         return {"index": choice.index, "delta": delta, **self._rest(choice)}
 
     def _message(self, choice: Choice) -> dict[str, Any]:
-        message = {"role": "assistant", "content": choice.text, "refusal": None}
+        text, calls = collected(reader(self.ask.calls).feed(choice.text))
+        message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
+        if calls:
+            message["tool_calls"] = [_written(call) for call in calls]
         written = {"index": choice.index, "message": message, **self._rest(choice)}
         if self.ask.return_token_ids:
             written["token_ids"] = choice.tokens
@@ -90,9 +113,39 @@ class ChatShape(Shape):
             found = logprobs.for_chat(self.tokenizer, choice.logprobs)
         return {
             "logprobs": found,
-            "finish_reason": choice.finish,
+            "finish_reason": self._finish(choice),
             "stop_reason": choice.stopped_by,
         }
+
+    def _finish(self, choice: Choice) -> str | None:
+        """An answer of calls that the model chose says so; of one that it had to make, not."""
+        calls = self.ask.calls
+        if calls is not None and calls.named is None and choice.finish is Finish.STOP:
+            return "tool_calls"
+        return choice.finish
+
+
+def _deltas(pieces: Sequence[Piece]) -> list[dict[str, Any]]:
+    """A call that begins says who it is, and may have some of its arguments with it."""
+    found: list[dict[str, Any]] = []
+    for piece in pieces:
+        match piece:
+            case CallBegins(index, id, name):
+                function = {"name": name, "arguments": ""}
+                found.append({"index": index, "id": id, "type": "function", "function": function})
+            case Arguments(index, text):
+                if found and found[-1]["index"] == index:
+                    found[-1]["function"]["arguments"] += text
+                else:
+                    found.append({"index": index, "function": {"arguments": text}})
+            case Text():
+                raise AssertionError("an answer of calls has no text")
+    return found
+
+
+def _written(call: Call) -> dict[str, Any]:
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"id": call.id, "type": "function", "function": function}
 
 
 def text_of(service: Service, body: Body) -> str:
@@ -115,9 +168,14 @@ def text_of(service: Service, body: Body) -> str:
         raise BadRequest(str(error), param="messages") from error
 
 
-def _max_tokens(service: Service, body: Body, prompt_tokens: int) -> int:
-    """The newer name wins; a chat without a limit gets the default, or all the room."""
+def _max_tokens(service: Service, body: Body, prompt_tokens: int, *, ends: bool) -> int:
+    """The newer name wins; a chat without a limit gets the default, or all the room.
+
+    An answer that ends by itself gets that, so that it is whole.
+    """
     for name in ("max_completion_tokens", "max_tokens"):
         if (found := fields.integer(body, name)) is not None:
             return found
+    if ends:
+        return max(1, service.model.positions - prompt_tokens)
     return service.room(prompt_tokens)

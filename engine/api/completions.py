@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from pdgate.engine.api import ask as asking
-from pdgate.engine.api import fields, logprobs
-from pdgate.engine.api.answer import Choice, Shape
+from pdgate.engine.api import constraints, fields, logprobs
+from pdgate.engine.api.answer import Choice
 from pdgate.engine.api.ask import Ask
 from pdgate.engine.api.fields import Body
+from pdgate.engine.api.openai_shape import OpenAIShape
 from pdgate.engine.api.service import Service
 from pdgate.engine.model.load import LoadedModel
 from pdgate.engine.request import Logprob
@@ -34,7 +35,13 @@ def read(service: Service, body: Body) -> Ask:
         model=name,
         prompts=prompts,
         texts=texts,
-        sampling=asking.sampling(body, max_tokens, count, count if echo else None),
+        sampling=asking.sampling(
+            body,
+            max_tokens,
+            count,
+            count if echo else None,
+            constraints.grammar(service, body),
+        ),
         choices=asking.choices(body),
         streams=fields.flag(body, "stream"),
         include_usage=asking.include_usage(body),
@@ -49,22 +56,22 @@ def _unnamed(service: Service, body: Body, prompt_tokens: int) -> int:
     return service.room(prompt_tokens) if "max_tokens" in body else DEFAULT_MAX_TOKENS
 
 
-class CompletionShape(Shape):
+class CompletionShape(OpenAIShape):
     def __init__(self, service: Service, ask: Ask, wire_id: str) -> None:
         super().__init__(service, ask, wire_id)
         # Choice index -> characters sent, for `text_offset`.
         self._sent: dict[int, int] = {}
 
-    def opening(self) -> list[dict[str, Any]]:
+    def first_chunks(self) -> list[dict[str, Any]]:
         return []
 
-    def chunk(self, choice: Choice, first: bool) -> dict[str, Any]:
-        return self._answer([self._choice(choice, first)])
+    def chunks(self, choice: Choice, first: bool) -> list[dict[str, Any]]:
+        return [self._answer([self._choice(choice, first)])]
 
     def last(self) -> dict[str, Any]:
         return self._answer([])
 
-    def whole(self, choices: Sequence[Choice]) -> dict[str, Any]:
+    def collected(self, choices: Sequence[Choice]) -> dict[str, Any]:
         return self._answer([self._choice(choice, True) for choice in choices])
 
     def _answer(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
@@ -104,26 +111,31 @@ class CompletionShape(Shape):
         return written
 
 
+def token_ids(model: LoadedModel, prompt: Any, name: str) -> tuple[tuple[int, ...], ...]:
+    """Of text, of ids or of a list of either. Raises BadRequest, which calls it `name`."""
+    return _prompts(model, prompt, name)[0]
+
+
 def _prompts(
-    model: LoadedModel, prompt: Any
+    model: LoadedModel, prompt: Any, name: str = "prompt"
 ) -> tuple[tuple[tuple[int, ...], ...], tuple[str, ...]]:
     """Token ids and text of every prompt."""
     if isinstance(prompt, list) and prompt and all(_is_id(item) for item in prompt):
         prompt = [prompt]
     listed = prompt if isinstance(prompt, list) else [prompt]
     if not listed:
-        raise BadRequest("the list of prompts is empty", param="prompt")
+        raise BadRequest("the list of prompts is empty", param=name)
     ids, texts = [], []
     for item in listed:
         if isinstance(item, str):
             ids.append(tuple(model.tokenizer.encode(item)))
             texts.append(item)
         elif isinstance(item, list) and all(_is_id(token) for token in item):
-            _check_ids(model, item)
+            check_ids(model, item, name)
             ids.append(tuple(item))
             texts.append(model.tokenizer.decode(item))
         else:
-            raise BadRequest("prompt must be text or token ids, or a list of them", param="prompt")
+            raise BadRequest(f"{name} must be text or token ids, or a list of them", param=name)
     return tuple(ids), tuple(texts)
 
 
@@ -131,7 +143,8 @@ def _is_id(item: Any) -> bool:
     return isinstance(item, int) and not isinstance(item, bool)
 
 
-def _check_ids(model: LoadedModel, ids: Sequence[int]) -> None:
+def check_ids(model: LoadedModel, ids: Sequence[int], name: str) -> None:
+    """Raises BadRequest."""
     size = model.config.vocab_size
     if not all(0 <= token < size for token in ids):
-        raise BadRequest(f"token ids must lie in [0, {size})", param="prompt")
+        raise BadRequest(f"token ids must lie in [0, {size})", param=name)

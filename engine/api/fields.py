@@ -4,22 +4,39 @@ Every reader raises BadRequest for a value of the wrong kind, with the field as 
 """
 
 import json
+import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from pdgate.protocols.errors import BadRequest
 
 Body = Mapping[str, Any]
 
+_SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
+
 
 def parse(data: bytes) -> Body:
     try:
         body = json.loads(data)
+        if _SURROGATE.search(data):
+            body = _sayable(body)
     except (ValueError, RecursionError) as error:
         raise BadRequest(f"the request body is not valid JSON: {error}") from None
     if not isinstance(body, dict):
         raise BadRequest("the request body must be a JSON object")
     return body
+
+
+def _sayable(found: Any) -> Any:
+    """Half of a pair, which JSON can carry and UTF-8 cannot, becomes a question mark."""
+    match found:
+        case str():
+            return found.encode(errors="replace").decode()
+        case dict():
+            return {_sayable(key): _sayable(value) for key, value in found.items()}
+        case list():
+            return [_sayable(item) for item in found]
+    return found
 
 
 def number(body: Body, name: str, default: float, low: float, high: float) -> float:

@@ -10,6 +10,7 @@ from typing import Final, TypeVar
 from starlette.requests import Request as HttpRequest
 
 from pdgate.engine.api.ask import Ask
+from pdgate.engine.constrained.grammar import Grammars
 from pdgate.engine.core import EngineCore
 from pdgate.engine.mailroom import Mailbox, Mailroom
 from pdgate.engine.metrics import EngineMetrics
@@ -46,6 +47,7 @@ class Service:
     names: tuple[str, ...]
     default_max_tokens: int | None
     created: int = field(default_factory=lambda: int(time.time()))
+    grammars: Grammars = field(default_factory=Grammars)
 
     @property
     def model(self) -> LoadedModel:
@@ -99,6 +101,10 @@ def _request(ask: Ask, wire_id: str, index: int, choice: int) -> Request:
 
 def wire_id(http: HttpRequest) -> str:
     return http.headers.get("x-request-id") or uuid.uuid4().hex
+
+
+def new_id(kind: str) -> str:
+    return f"{kind}_{uuid.uuid4().hex}"
 
 
 def raise_refusal(output: Output) -> None:

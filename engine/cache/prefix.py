@@ -4,6 +4,9 @@ A full block is known by the hash of its tokens and of the hash before it, so eq
 hashes mean equal text from the very start:
 
     hash[i] = blake2b(hash[i - 1], tokens of block i)
+
+hash[-1] is made of a seed. Engines of different seeds name equal blocks differently, as vLLM's
+do with different values of PYTHONHASHSEED.
 """
 
 from collections.abc import Sequence
@@ -17,11 +20,17 @@ from pdgate.engine.kv_events.journal import Journal
 HASH_BYTES = 16
 
 
-def extend(hashes: list[bytes], tokens: Sequence[int], block_tokens: int, blocks: int) -> None:
+def root_of(seed: str) -> bytes:
+    return blake2b(seed.encode(), digest_size=HASH_BYTES).digest() if seed else b""
+
+
+def extend(
+    hashes: list[bytes], tokens: Sequence[int], block_tokens: int, blocks: int, root: bytes = b""
+) -> None:
     """Makes `hashes` cover the first `blocks` blocks of the tokens."""
     for index in range(len(hashes), blocks):
         block = tokens[index * block_tokens : (index + 1) * block_tokens]
-        before = hashes[-1] if hashes else b""
+        before = hashes[-1] if hashes else root
         data = before + np.asarray(block, "<i4").tobytes()
         hashes.append(blake2b(data, digest_size=HASH_BYTES).digest())
 
@@ -30,9 +39,15 @@ class BlockPool:
     """An allocator that remembers which full blocks hold what, and says so in a journal."""
 
     def __init__(
-        self, total: int, block_tokens: int, reuse: bool = True, journal: Journal | None = None
+        self,
+        total: int,
+        block_tokens: int,
+        reuse: bool = True,
+        journal: Journal | None = None,
+        hash_seed: str = "",
     ) -> None:
         self.block_tokens = block_tokens
+        self.root = root_of(hash_seed)
         self.allocator = Allocator(total, self._forget)
         self._reuse = reuse
         self._journal = journal

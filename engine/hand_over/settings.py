@@ -29,6 +29,7 @@ class ConnectorSettings:
         layer_wise: With neuron, a request may leave layer by layer while it is computed.
         whole_pages: With neuron, decode has prefill send pages whole where the two split the
             heads differently, and puts them in order; it takes the KV's memory once more.
+        engine_id: What peers know this engine by; empty for a new name at each start.
         queue: URL of the prefill queue (decode-first).
     """
 
@@ -43,6 +44,7 @@ class ConnectorSettings:
     queue: str = ""
     layer_wise: bool = True
     whole_pages: bool = False
+    engine_id: str = ""
     mover: Literal["process", "threads"] = "process"
     patience: Patience = field(default_factory=Patience)
 

@@ -61,8 +61,8 @@ class TwoSided(Connector):
         self.core = core
         self.settings = settings
         self.counters = Counters()
-        self.engine_id = uuid.uuid4().hex
-        """New for every life of the engine, so that nobody takes one for another."""
+        self.engine_id = settings.engine_id or uuid.uuid4().hex
+        """New for every life of the engine, so that nobody takes one for another, unless asked."""
         self._layout = layout
         self._offers = Offers(self.counters)
         shape = Shape.of(layout, settings.model, order=layout.order)

@@ -88,6 +88,20 @@ class Llama:
         `filled` is called with a layer's number as soon as its pages are, which is before
         anything that depends on them is computed.
         """
+        return self._logits(self._computed(spans, memory, filled), spans)
+
+    def hidden(self, span: Span, memory: KvMemory) -> Floats:
+        """Fills the pages of a span and returns what the head would read, [t, hidden]."""
+        computed = self._computed([span], memory, None)
+        return layers.rms_norm(computed, self._norm, self.config.rms_eps)
+
+    def _computed(
+        self,
+        spans: Sequence[Span],
+        memory: KvMemory,
+        filled: Callable[[int], None] | None,
+    ) -> Floats:
+        """What the last layer makes of the tokens, [t, hidden]."""
         config = self.config
         ids = np.concatenate([np.asarray(span.tokens, np.intp) for span in spans])
         positions = np.concatenate([np.arange(span.start, span.end) for span in spans])
@@ -97,7 +111,7 @@ class Llama:
         cos, sin = self._cos[positions], self._sin[positions]
         widths = [config.heads, config.heads + config.kv_heads]
 
-        x = self._embedding[ids]
+        x: Floats = self._embedding[ids]
         for index, layer in enumerate(self._layers):
             normed = layers.rms_norm(x, layer.attention_norm, config.rms_eps)
             qkv = (normed @ layer.qkv).reshape(len(ids), -1, config.head_dim)
@@ -109,7 +123,7 @@ class Llama:
             normed = layers.rms_norm(x, layer.mlp_norm, config.rms_eps)
             gate, up = np.split(normed @ layer.gate_up, 2, axis=-1)
             x = x + (layers.silu(gate) * up) @ layer.down
-        return self._logits(x, spans)
+        return x
 
     def _attend(self, index: int, q: Floats, spans: Sequence[Span], memory: KvMemory) -> Floats:
         parts = []

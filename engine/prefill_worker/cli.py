@@ -6,7 +6,7 @@ import threading
 import uuid
 from contextlib import closing
 from types import FrameType
-from typing import Annotated
+from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 import typer
@@ -17,6 +17,7 @@ from pdgate.cluster.queue.opening import open_queue
 from pdgate.engine.prefill_worker.health import Health
 from pdgate.engine.prefill_worker.worker import Serving, Worker
 
+LogLevel = Literal["debug", "info", "warning", "error"]
 STOPPING = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -25,7 +26,7 @@ def prefill_worker(
     model: Annotated[str, typer.Option(help="As decode engines call it to their peers.")],
     engine: Annotated[str, typer.Option(help="URL of the engine's API; asked for /health.")],
     kv: Annotated[str, typer.Option(help="host:port of the engine's KV side, as others dial it.")],
-    log_level: str = "info",
+    log_level: Annotated[LogLevel, typer.Option(help="From here on.")] = "info",
 ) -> None:
     """Take prompts off a queue for a prefill engine that speaks vllm-kvt (needs the extra `redis`).
 

@@ -64,3 +64,15 @@ def test_impossible_tokens_have_a_finite_logprob() -> None:
     logits = np.array([0.0, -np.inf], np.float32)
 
     assert logprob(logits, 1, 0).logprob == LEAST_LOGPROB
+
+
+def test_tokens_that_are_nearly_as_likely_do_not_change_places() -> None:
+    """Rounding decides which of them is likelier, and must not decide which is drawn."""
+    logits = np.zeros(8, dtype=np.float32)
+    other = logits.copy()
+    other[::2] += 1e-5
+    sampling = Sampling(temperature=1.0, seed=5)
+
+    drawn, as_well = Sampler(sampling), Sampler(sampling)
+
+    assert [drawn.choose(logits) for _ in range(200)] == [as_well.choose(other) for _ in range(200)]

@@ -89,7 +89,6 @@ def test_it_dies_at_the_request_it_was_told_to() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--model", "/nowhere/at/all"), "could not start"),
         (("--tp", "3"), "4 heads cannot be split evenly over tp 3"),
         (
             ("--role", "prefill", "--pdd-protocol", "sglang", "--transfer-option", "speed=9"),
@@ -102,6 +101,22 @@ def test_wrong_settings_are_said_at_the_start(options: tuple[str, ...], said: st
     with child(command) as process:
         assert process.wait_for_end() == 1
         assert said in process.tail()
+
+
+def test_a_directory_that_is_not_there_is_said_in_a_sentence() -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "pdgate.engine.cli",
+        "--port",
+        "0",
+        "--directory",
+        "kubernetes",
+    ]
+    with child(command, env={"KUBERNETES_SERVICE_HOST": ""}) as process:
+        assert process.wait_for_end() == 2
+        assert "cannot be listed: this is no pod" in process.tail()
+        assert "Traceback" not in process.tail()
 
 
 def test_a_pair_answers_as_one_engine_does() -> None:

@@ -69,3 +69,19 @@ async def test_what_is_no_text_is_not_tokenized(served: Served) -> None:
     bodies: list[dict[str, list[int]]] = [{}, {"prompt": [1, 2]}, {"messages": []}]
     for body in bodies:
         assert (await served.http.post("/tokenize", json=body)).status_code == 400
+
+
+async def test_tokens_are_text_again(served: Served) -> None:
+    told = (
+        await served.http.post("/tokenize", json={"prompt": "Hi", "return_token_strs": True})
+    ).json()
+    text = await served.http.post("/detokenize", json={"tokens": told["tokens"]})
+
+    assert told["token_strs"] == ["<s>", "H", "i"]
+    assert text.json() == {"prompt": "<s>Hi"}
+
+
+async def test_what_is_no_token_is_not_text(served: Served) -> None:
+    bodies: list[dict[str, object]] = [{}, {"tokens": "Hi"}, {"tokens": [99_999]}]
+    for body in bodies:
+        assert (await served.http.post("/detokenize", json=body)).status_code == 400

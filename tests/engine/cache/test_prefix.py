@@ -53,3 +53,14 @@ def test_nothing_is_reused_when_told_so() -> None:
     filled(pool, [1] * 8)
 
     assert pool.borrow(hashes([1] * 8)) == []
+
+
+def test_other_seeds_give_other_names() -> None:
+    names = []
+    for seed in ("", "1", "2", "1"):
+        found: list[bytes] = []
+        prefix.extend(found, [1] * BLOCK, BLOCK, 1, prefix.root_of(seed))
+        names.append(found[0])
+
+    assert names[1] == names[3]
+    assert len({*names}) == 3

@@ -1,0 +1,57 @@
+"""What OpenAI's two older endpoints have in common: chunks, a chunk with the usage, [DONE]."""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+from pdgate.engine.api.answer import Choice, Shape
+from pdgate.engine.api.ask import Ask
+from pdgate.engine.api.service import Service
+from pdgate.engine.api.usage import Usage
+from pdgate.protocols import sse
+from pdgate.protocols.errors import GatewayError
+
+
+class OpenAIShape(Shape):
+    def __init__(self, service: Service, ask: Ask, wire_id: str) -> None:
+        super().__init__(service, ask, wire_id)
+        self._begun: set[int] = set()
+        self._no_usage = {"usage": None} if ask.include_usage else {}
+
+    @abstractmethod
+    def first_chunks(self) -> list[dict[str, Any]]:
+        """Chunks that come before all others."""
+
+    @abstractmethod
+    def chunks(self, choice: Choice, first: bool) -> list[dict[str, Any]]:
+        """A piece of a choice; `first` of this choice."""
+
+    @abstractmethod
+    def last(self) -> dict[str, Any]:
+        """A chunk without choices, to carry the usage."""
+
+    @abstractmethod
+    def collected(self, choices: Sequence[Choice]) -> dict[str, Any]:
+        """The whole answer without the usage."""
+
+    def opening(self) -> list[bytes]:
+        return [sse.event(chunk | self._no_usage) for chunk in self.first_chunks()]
+
+    def piece(self, choice: Choice) -> list[bytes]:
+        chunks = self.chunks(choice, choice.index not in self._begun)
+        self._begun.add(choice.index)
+        return [sse.event(chunk | self._no_usage) for chunk in chunks]
+
+    def closing(self, usage: Usage) -> list[bytes]:
+        if not self.ask.include_usage:
+            return [sse.DONE]
+        return [sse.event(self.last() | {"usage": usage.as_openai()}), sse.DONE]
+
+    def broken(self, error: GatewayError) -> list[bytes]:
+        return [sse.event(error.as_openai()), sse.DONE]
+
+    def whole(self, choices: Sequence[Choice], usage: Usage) -> dict[str, Any]:
+        return self.collected(choices) | {
+            "usage": usage.as_openai(),
+            "kv_transfer_params": choices[0].kv_transfer_params,
+        }
