@@ -85,6 +85,8 @@ class Candidate:
     @property
     def unread_squares(self) -> float:
         """Others' prompts are taken to be as long as ours."""
+        if self.shared is None:
+            return float(self.own_unread_squares)
         own = self.own_unread_tokens
         if own == self.unread_tokens or not own:
             return float(self.own_unread_squares)

@@ -182,6 +182,19 @@ class Instances:
             lineup = self._lineups[model] = self._make_lineup(model)
         return lineup
 
+    def meant(self, model: str | None) -> str:
+        """The model's name; the only one's where none is named. Raises BadRequest, NoInstance."""
+        return self._model_meant() if model is None else model
+
+    def has(self, role: Role, model: str | None) -> bool:
+        """Whether one of the role is known to serve the model, in whatever state it is.
+
+        Raises UnknownModel, BadRequest, NoInstance.
+        """
+        self.lineup(model)
+        name = self.meant(model)
+        return any(name in c.models and c.instance.role.serves(role) for c in self)
+
     def missing_roles(self) -> list[tuple[str, str]]:
         """(what is spoken, role) pairs that were announced and of which nobody may serve."""
         missing = []

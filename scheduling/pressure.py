@@ -55,9 +55,11 @@ class Pressure:
     def with_calls(self, times: float) -> float:
         """With so many times the calls; infinite for what could not be."""
         step = self.base + self.load
-        if step:
+        if step and times != 1:
             left = 1 - times * self.load / step
-            step = self.base / left if left > 0 else inf
+            then = self.base / left if left > 0 else inf
+            # Where there is next to no base, what is left of a step is what rounding has left.
+            step = min(step, then) if times < 1 else max(step, then)
         return max(self.use * times, step)
 
     def towards(self, other: "Pressure", share: float) -> "Pressure":

@@ -15,6 +15,7 @@ from pdgate.protocols.call import Call
 from pdgate.protocols.errors import GatewayError, GenerationsDiffer, NoInstance
 from pdgate.protocols.instance import GENERATIONS_APART, Instance, Role
 from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling.choice import MOST_SHOWN, ONLY_ONE, Choice, Weighed, left_out, shown
 from pdgate.scheduling.disaggregation import Always, Decision, Rule, Taken
 from pdgate.scheduling.disaggregation.decision import ONE_TOKEN
 from pdgate.scheduling.disaggregation.rules import NOTHING_CACHED
@@ -26,6 +27,8 @@ from pdgate.scheduling.prefix.index import PrefixIndex
 from pdgate.scheduling.prefix.lesson import Lesson
 from pdgate.scheduling.reservation import Reservation
 
+NOTHING_OF_THEIR_OWN: Final[Mapping[str, Mapping[Role, Policy]]] = {}
+
 _PREFILL_ONLY: Final = Decision(Taken.PREFILL_ONLY, ONE_TOKEN)
 
 
@@ -34,6 +37,7 @@ class Scheduler:
     Attributes:
         rule: Which calls are split; another one may be put here at any time.
         freed: Told when a prefill engine has room for another call.
+        told: Told of every choice, and why it was made; None if nobody wants to know.
     """
 
     def __init__(
@@ -44,14 +48,18 @@ class Scheduler:
         plain: Policy,
         rule: Rule | None = None,
         prefixes: PrefixIndex | None = None,
+        of_models: Mapping[str, Mapping[Role, Policy]] = NOTHING_OF_THEIR_OWN,
     ) -> None:
-        """`prefixes`: kept only while a policy asks for it."""
+        """`prefixes`: kept only while a policy asks for it. `of_models`: policies of their own."""
         self._instances = instances
         self.freed: Callable[[], None] | None = None
+        self.told: Callable[[Call, Choice], None] | None = None
         self.rule = rule or Always()
         self._policies = {Role.PREFILL: prefill, Role.DECODE: decode, Role.PLAIN: plain}
+        self._of_models = of_models
         self._all_prefixes = prefixes
         self._prefixes: PrefixIndex | None = None
+        self._decode_asks = False
         if prefixes is not None:
             instances.on_lost = prefixes.forget
         self._keep_count()
@@ -61,11 +69,27 @@ class Scheduler:
         self._policies[role] = policy
         self._keep_count()
 
+    def use_of_models(self, of_models: Mapping[str, Mapping[Role, Policy]]) -> None:
+        """From the next call on, and no others of models."""
+        self._of_models = of_models
+        self._keep_count()
+
+    def _policy(self, role: Role, call: Call) -> Policy:
+        if self._of_models:
+            own = self._of_models.get(self._instances.meant(call.model))
+            if own is not None and role in own:
+                return own[role]
+        return self._policies[role]
+
     def _keep_count(self) -> None:
         """Of who has what cached, if anybody asks for it."""
         before = self._prefixes
-        asked = any(policy.needs_prefixes for policy in self._policies.values())
+        all_of_them = (self._policies, *self._of_models.values())
+        asked = any(policy.needs_prefixes for each in all_of_them for policy in each.values())
         self._prefixes = self._all_prefixes if asked else None
+        self._decode_asks = any(
+            each[Role.DECODE].needs_prefixes for each in all_of_them if Role.DECODE in each
+        )
         if before is not None and not asked:
             # What is sent from now on will not be in it.
             before.clear()
@@ -74,6 +98,10 @@ class Scheduler:
         """Whether the call's model has a pair; otherwise plain instances serve it, if any."""
         lineup = self._instances.lineup(call.model)
         return lineup.disaggregated or not lineup.up[Role.PLAIN]
+
+    def has(self, role: Role, call: Call) -> bool:
+        """Whether an instance of the role has the call's model, in whatever state it is."""
+        return self._instances.has(role, call.model)
 
     def decide(
         self, call: Call, prefill: Instance, *, prefill_can_answer: bool = False
@@ -106,8 +134,12 @@ class Scheduler:
         lineup = self._instances.lineup(call.model)
         if role is not Role.PLAIN and not lineup.disaggregated and not alone:
             # Also for prefill: it would work, and keep its blocks, for nobody.
+            if self.told is not None:
+                self._tell(self.told, call, role, (), None, avoid, peer)
             raise _no_pair(lineup)
         candidates = lineup.up[role]
+        if call.at:
+            candidates = [c for c in candidates if c.instance.id == call.at]
         if avoid:
             candidates = [c for c in candidates if c.instance.id not in avoid]
             if role is Role.PREFILL:
@@ -115,21 +147,28 @@ class Scheduler:
         if peer is not None:
             candidates = _partners(candidates, lineup, peer)
         if not candidates:
+            if self.told is not None:
+                self._tell(self.told, call, role, (), None, avoid, peer)
             raise _nobody(f"no {role.value} engine is")
         if lineup.careful:
             candidates = self._instances.admitted(candidates)
         one = candidates[0]
         if len(candidates) > 1:
-            policy = self._policies[role]
+            policy = self._policy(role, call)
             if peer is None:
                 one = policy.choose(call, candidates)
             else:
                 one = policy.choose_beside(call, candidates, peer)
+        if self.told is not None:
+            self._tell(self.told, call, role, candidates, one, avoid, peer)
         if reads is None:
             reads = role is not Role.DECODE
         lesson = None
-        if self._prefixes is not None:
-            lesson = Lesson(self._prefixes, call, one, reads=reads)
+        # What decode is handed is of use to nobody, unless decode is chosen by it, or may be prefill.
+        if self._prefixes is not None and (
+            reads or self._decode_asks or one.instance.role is Role.BOTH
+        ):
+            lesson = Lesson.of(self._prefixes, call, one, reads=reads)
         return Reservation(
             one,
             call.prompt_tokens,
@@ -140,9 +179,33 @@ class Scheduler:
             lesson=lesson,
         )
 
+    def _tell(
+        self,
+        told: Callable[[Call, Choice], None],
+        call: Call,
+        role: Role,
+        candidates: Sequence[Candidate],
+        one: Candidate | None,
+        avoid: Collection[str],
+        peer: Instance | None,
+    ) -> None:
+        """Before the chosen one's account has the call, so that scores are those it was chosen by."""
+        others = left_out(self._instances, candidates, role, call.model, avoid, peer)
+        policy = ""
+        considered: list[Weighed] = []
+        if one is not None and len(candidates) > 1:
+            chooses = self._policy(role, call)
+            policy = chooses.name or type(chooses).__name__
+            considered.extend(chooses.explain(call, shown(candidates, one), peer))
+        elif one is not None:
+            considered.append(Weighed(one.instance.id, why=ONLY_ONE))
+        more = len(candidates) - len(considered) + max(0, len(others) - MOST_SHOWN)
+        chosen = "" if one is None else one.instance.id
+        told(call, Choice(role, policy, chosen, considered, others[:MOST_SHOWN], more))
+
     def _cached_for_decode(self, call: Call) -> Mapping[str, int]:
         """Instance id -> tokens of the prompt, if decode is chosen by that."""
-        if self._prefixes is None or not self._policies[Role.DECODE].needs_prefixes:
+        if self._prefixes is None or not self._policy(Role.DECODE, call).needs_prefixes:
             return NOTHING_CACHED
         return self._prefixes.matched(call)
 

@@ -17,6 +17,7 @@ KV caches, and the links between them.
     outcome.py, summary.py   what became of each call, and what that is together
     report.py, pictures/     tables, JSON, and a page with pictures
     cli.py                   the command
+    replay/                  the same calls, sent to a real gateway
 
 The same plan and seed give the same result, to the last digit.
 """

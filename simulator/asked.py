@@ -39,8 +39,8 @@ def calls_of(trace: Path | None, calls: int | None, copies: int, seed: int) -> l
 
 def hardware_of(name: str, speed: float) -> Hardware:
     """A preset's name, or a TOML file with the fields of `Hardware`."""
-    if not speed > 0:
-        raise BadFlag("--engine-speed must be above 0")
+    if not 0 < speed < float("inf"):
+        raise BadFlag("--engine-speed must be a number above 0")
     found = PRESETS.get(name)
     return (found or _read_hardware(Path(name))).times_as_fast(speed)
 

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from pdgate.scheduling.admission import Limits
+from pdgate.scheduling.policy import DEFAULT
 from pdgate.simulator import asked, report
 from pdgate.simulator.comparing import Case, cases, run_all
 from pdgate.simulator.pictures import draw
@@ -36,7 +37,7 @@ def simulate(
         str, _option(CALLS, "Times as fast as in the trace; 1,2,3 for several.")
     ] = "1",
     copies: Annotated[int, _option(CALLS, "Populations that do the same.", min=1)] = 1,
-    policy: Annotated[str, _option(POLICIES, "For both roles.")] = "least_loaded",
+    policy: Annotated[str, _option(POLICIES, "For both roles.")] = DEFAULT,
     prefill_policy: Annotated[str | None, _option(POLICIES, "For prefill.")] = None,
     decode_policy: Annotated[str | None, _option(POLICIES, "For decode.")] = None,
     compare: Annotated[

@@ -8,32 +8,16 @@ from rich import box
 from rich.table import Table
 
 from pdgate.simulator.comparing import Case
-from pdgate.simulator.summary import Spread, Summary
+from pdgate.simulator.summary import Summary
 
 Cell = Callable[[Summary], str]
-
-
-def _seconds(pick: Callable[[Summary], Spread]) -> Cell:
-    def cell(one: Summary) -> str:
-        spread = pick(one)
-        return " ".join(f"{value:.2f}" for value in (spread.p50, spread.p90, spread.p99))
-
-    return cell
-
-
-def _milliseconds(pick: Callable[[Summary], Spread]) -> Cell:
-    def cell(one: Summary) -> str:
-        spread = pick(one)
-        return " ".join(f"{value * 1000:.1f}" for value in (spread.p50, spread.p90, spread.p99))
-
-    return cell
 
 
 COLUMNS: Final[Mapping[str, Cell]] = {
     "goodput": lambda one: f"{one.goodput:.1%}",
     "hit rate": lambda one: f"{one.hit_rate:.1%}",
-    "TTFT, s: p50 p90 p99": _seconds(lambda one: one.ttft),
-    "TPOT, ms: p50 p90 p99": _milliseconds(lambda one: one.tpot),
+    "TTFT, s: p50 p90 p99": lambda one: one.ttft.in_seconds(),
+    "TPOT, ms: p50 p90 p99": lambda one: one.tpot.in_milliseconds(),
     "busy: P D": lambda one: f"{one.prefill_busy:.0%} {one.decode_busy:.0%}",
     "imbalance: P D": lambda one: f"{one.prefill_imbalance:.2f} {one.decode_imbalance:.2f}",
     "lost": lambda one: str(sum(one.lost.values())),

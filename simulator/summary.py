@@ -1,27 +1,12 @@
 """What became of all calls together: the figures of a run."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pdgate.simulator.outcome import Outcome
+from pdgate.simulator.spread import Spread, some
 from pdgate.simulator.world import Ran
-
-
-@dataclass(frozen=True, slots=True)
-class Spread:
-    """Percentiles, in seconds; all 0 of nothing."""
-
-    p50: float = 0.0
-    p90: float = 0.0
-    p99: float = 0.0
-
-    @classmethod
-    def of(cls, values: Iterable[float]) -> "Spread":
-        ordered = sorted(values)
-        if not ordered:
-            return cls()
-        return cls(*(percentile(ordered, share) for share in (0.5, 0.9, 0.99)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,15 +71,6 @@ def summary(ran: Ran) -> Summary:
         moved_tokens=ran.moved_tokens,
         seconds=ran.seconds,
     )
-
-
-def some(values: Iterable[float | None]) -> list[float]:
-    return [value for value in values if value is not None]
-
-
-def percentile(ordered: Sequence[float], share: float) -> float:
-    """Of sorted values: the one that so many are not above (nearest rank)."""
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
 def imbalance(busy: Sequence[float]) -> float:

@@ -8,7 +8,7 @@ from random import Random
 from pdgate.protocols.instance import Role
 from pdgate.scheduling.admission import Limits
 from pdgate.scheduling.disaggregation import Always, Rule
-from pdgate.scheduling.policy import Policy, load
+from pdgate.scheduling.policy import DEFAULT, Policy, load
 from pdgate.scheduling.prefix import PrefixIndex
 from pdgate.scheduling.scheduler import Scheduler
 from pdgate.scheduling.surroundings import Surroundings, Targets
@@ -37,8 +37,8 @@ class Plan:
         limits: Of those that are let in at a time.
     """
 
-    prefill_policy: str = "least_loaded"
-    decode_policy: str = "least_loaded"
+    prefill_policy: str = DEFAULT
+    decode_policy: str = DEFAULT
     prefills: int = 8
     decodes: int = 8
     hardware: Hardware = PRESETS["8b"]

@@ -11,6 +11,7 @@ from typing import Final
 from benchmarks.peers import PEERS
 from benchmarks.policies import report
 from benchmarks.policies.measure import TARGETS, Found, at_load, search
+from pdgate.scheduling.policy import DEFAULT
 from pdgate.simulator.comparing import Case
 from pdgate.simulator.pictures.page import goodput
 from pdgate.simulator.trace import BadTrace, read
@@ -18,9 +19,6 @@ from pdgate.simulator.world import Plan
 
 HERE = Path(__file__).parent
 TRACE = HERE.parents[2] / "shared/traces/conversation_trace.jsonl"
-
-DEFAULT: Final = "slo"
-"""Ours, that the others are compared with."""
 
 OURS = (
     *(DEFAULT, "prefix_then_load", "least_latency", "least_loaded", "sticky_session"),

@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from random import Random
 
 from pdgate.protocols.call import Call
+from pdgate.protocols.instance import Instance
 from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling.choice import Weighed
 from pdgate.scheduling.policy import Policy
 from pdgate.scheduling.surroundings import Surroundings
 
@@ -19,6 +21,11 @@ TOKENS_PER_CALL = 256
 
 def load(candidate: Candidate) -> int:
     return candidate.tokens + candidate.calls * TOKENS_PER_CALL
+
+
+def weighed(candidate: Candidate) -> Weighed:
+    why = f"{candidate.calls} calls with {candidate.tokens} tokens in flight"
+    return Weighed(candidate.instance.id, -load(candidate), why)
 
 
 class LeastLoaded(Policy):
@@ -38,3 +45,8 @@ class LeastLoaded(Policy):
             self._turn, self._begin = 0, self._random.randrange(count)
         first = (self._begin + self._turn) % count
         return min((*candidates[first:], *candidates[:first]), key=load)
+
+    def explain(
+        self, call: Call, candidates: Sequence[Candidate], peer: Instance | None = None
+    ) -> Sequence[Weighed]:
+        return [weighed(candidate) for candidate in candidates]

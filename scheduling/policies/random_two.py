@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from random import Random
 
 from pdgate.protocols.call import Call
+from pdgate.protocols.instance import Instance
 from pdgate.scheduling.candidate import Candidate
-from pdgate.scheduling.policies.least_loaded import load
+from pdgate.scheduling.choice import Weighed
+from pdgate.scheduling.policies.least_loaded import load, weighed
 from pdgate.scheduling.policy import Policy
 from pdgate.scheduling.surroundings import Surroundings
 
@@ -26,3 +28,9 @@ class RandomTwo(Policy):
         if len(candidates) == 1:
             return candidates[0]
         return min(self._random.sample(candidates, 2), key=load)
+
+    def explain(
+        self, call: Call, candidates: Sequence[Candidate], peer: Instance | None = None
+    ) -> Sequence[Weighed]:
+        """Which two were drawn is forgotten; the chosen one was no worse than the other."""
+        return [weighed(candidate) for candidate in candidates]

@@ -2,10 +2,15 @@
 
     prefill, plain
         keep        first token in time
-        prefer      a cached prompt, which leaves time to others; then who has time to spare
+        prefer      who costs callers least: seconds until this first token, and as much again for
+                    those that the engine computes for it, as whoever comes behind waits for them
+        of equals   who has most of the prompt cached, then who has least in flight
         otherwise   who cannot be in time waits where others are late already (sentence/late.py)
     decode
         prefer      who has least in flight, and is near
+
+So a cached prompt is worth a wait, but no longer one than twice what it saves: were it worth any
+that is in time, calls that all begin alike would queue at one engine of an idle fleet.
 
 A call that will be late is late by choice here, and never refused: that is for who limits calls
 (scheduling/admission). `passed_over` says how many there were.
@@ -13,11 +18,14 @@ A call that will be late is late by choice here, and never refused: that is for 
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from math import inf
 from typing import Final
 
 from pdgate.protocols.call import Call
-from pdgate.protocols.instance import Role
+from pdgate.protocols.instance import Instance, Role
+from pdgate.scheduling.account import unread_tokens_there
 from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling.choice import Weighed
 from pdgate.scheduling.policy import Policy
 from pdgate.scheduling.sentence import Best, Sentence
 from pdgate.scheduling.sentence.late import LateTogether
@@ -27,11 +35,16 @@ from pdgate.scheduling.sentence.times import (
     reading_seconds,
     steps_quick,
 )
-from pdgate.scheduling.sentence.words import falling, idleness
+from pdgate.scheduling.sentence.words import idleness, in_flight
 from pdgate.scheduling.surroundings import Surroundings
 
-CACHED: Final = 4.0
-"""Times what it is worth to have a first token at once and not just in time, twice."""
+COMPUTING: Final = 1.0
+"""What a second of an engine costs those behind this call, in seconds of its own wait. In simulations
+of a trace, 0.5 to 2 serve as many in time, and more makes calls wait for caches (benchmarks/policies)."""
+
+CLOSE: Final = 0.01
+"""Of the target. What differs by less is equal: nothing is predicted that well, and an idle fleet
+would be the one engine that happened to be quickest."""
 
 NEAR: Final = 0.05
 
@@ -59,7 +72,7 @@ class InTime(Policy):
         target = around.targets.ttft_seconds
         self.passed_over: Counter[str] = Counter()
         self.needs_prefixes = around.prefixes is not None
-        self._target, self._in_time = target, IN_TIME * target
+        self._target, self._in_time, self._close = target, IN_TIME * target, CLOSE * target
         self._prefixes = around.prefixes
         self._random = around.random
         self._shortlist = Shortlist(around.prefixes, around.random)
@@ -67,26 +80,55 @@ class InTime(Policy):
         self._steps = steps_quick(around) if around.role is Role.PLAIN else None
 
     def choose(self, call: Call, candidates: Sequence[Candidate]) -> Candidate:
-        self._late.came(call)
         tokens = call.prompt_tokens
         matched = NOTHING if self._prefixes is None else self._prefixes.matched(call)
-        per_token = CACHED / max(1, tokens)
-        target, in_time, steps = self._target, self._in_time, self._steps
-        most, best = 0.0, []
+        self._late.came(tokens - max(matched.values()) if matched else tokens)
         looked_at = self._shortlist.of(call, candidates)
+        least, kept = inf, []
         for candidate in looked_at:
-            cached = matched.get(candidate.instance.id, 0)
-            seconds = reading_seconds(candidate, tokens - cached)
-            if seconds > in_time:
-                continue
-            score = cached * per_token + falling(seconds, target)
-            if steps is not None:
-                score += steps(call, candidate)
-            if score > most:
-                most, best = score, [candidate]
-            elif score == most:
-                best.append(candidate)
-        if not best:
+            uncached = tokens - matched.get(candidate.instance.id, 0)
+            seconds = reading_seconds(candidate, uncached)
+            if seconds <= self._in_time:
+                cost = self._cost(call, candidate, seconds, uncached)
+                kept.append((cost, uncached, candidate))
+                least = min(least, cost)
+        if not kept:
             self.passed_over["first_token_in_time"] += 1
             return self._late.choose(call, looked_at)
-        return best[0] if len(best) == 1 else self._random.choice(best)
+        most = least + self._close
+        best, equals = (inf, inf), []
+        for cost, uncached, candidate in kept:
+            if cost <= most:
+                has = uncached, in_flight(candidate)
+                if has < best:
+                    best, equals = has, [candidate]
+                elif has == best:
+                    equals.append(candidate)
+        return equals[0] if len(equals) == 1 else self._random.choice(equals)
+
+    def _cost(self, call: Call, candidate: Candidate, seconds: float, uncached: int) -> float:
+        """`seconds`: until its first token."""
+        tokens = unread_tokens_there(candidate) + uncached
+        if tokens:
+            seconds += COMPUTING * seconds * uncached / tokens
+        if self._steps is not None:
+            # Here it also answers: a step of the target's length costs half the time for the first.
+            seconds += self._target * (1 - self._steps(call, candidate))
+        return seconds
+
+    def explain(
+        self, call: Call, candidates: Sequence[Candidate], peer: Instance | None = None
+    ) -> Sequence[Weighed]:
+        tokens = call.prompt_tokens
+        matched = NOTHING if self._prefixes is None else self._prefixes.matched(call)
+        said = []
+        for candidate in candidates:
+            cached = matched.get(candidate.instance.id, 0)
+            seconds = reading_seconds(candidate, tokens - cached)
+            cost = self._cost(call, candidate, seconds, tokens - cached)
+            why = f"first token in {seconds:.3f} s, {cached} of {tokens} tokens cached"
+            if seconds > self._in_time:
+                # Such calls go where others are late already (sentence/late.py).
+                why = f"late: {why}, {self._in_time:g} s are in time"
+            said.append(Weighed(candidate.instance.id, -cost, why))
+        return said

@@ -16,7 +16,9 @@ from typing import Final
 from xxhash import xxh3_64_intdigest
 
 from pdgate.protocols.call import Call, encode
+from pdgate.protocols.instance import Instance
 from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling.choice import Weighed
 from pdgate.scheduling.policy import Policy
 from pdgate.scheduling.prefix.blocks import blocks_of
 from pdgate.scheduling.sentence.words import TOKENS_PER_CALL, in_flight
@@ -42,17 +44,34 @@ class StickySession(Policy):
         if session is None:
             return min(candidates, key=in_flight)
         loads = list(map(in_flight, candidates))
-        mine = call.prompt_tokens + TOKENS_PER_CALL
-        # Whoever has least has no more than this, so there is always somebody.
-        most = FAIR * (sum(loads) + mine) / len(loads) + mine
+        most = _most(call, loads)
         seeds = self._seeds_of(candidates)
         best, rank = candidates[0], -1
         for candidate, load in zip(candidates, loads, strict=True):
             if load <= most:
-                its = (session ^ seeds[candidate.instance.id]) * _MIX & _BITS
+                its = _rank(session, seeds[candidate.instance.id])
                 if its > rank:
                     best, rank = candidate, its
         return best
+
+    def explain(
+        self, call: Call, candidates: Sequence[Candidate], peer: Instance | None = None
+    ) -> Sequence[Weighed]:
+        session = session_of(call)
+        loads = list(map(in_flight, candidates))
+        if session is None:
+            return [
+                Weighed(one.instance.id, -load, f"no session; {load} tokens in flight")
+                for one, load in zip(candidates, loads, strict=True)
+            ]
+        most, seeds = _most(call, loads), self._seeds_of(candidates)
+        said = []
+        for one, load in zip(candidates, loads, strict=True):
+            rank = _rank(session, seeds[one.instance.id]) / 2**64
+            fair = "" if load <= most else f"too many, passed over: {most:.0f} are fair; "
+            why = f"{fair}{load} tokens in flight; the score is its rank for the session"
+            said.append(Weighed(one.instance.id, rank, why))
+        return said
 
     def _seeds_of(self, candidates: Sequence[Candidate]) -> dict[str, int]:
         seeds = self._seeds
@@ -62,6 +81,16 @@ class StickySession(Policy):
             if candidate.instance.id not in seeds:
                 seeds[candidate.instance.id] = xxh3_64_intdigest(candidate.instance.id.encode())
         return seeds
+
+
+def _most(call: Call, loads: Sequence[int]) -> float:
+    """Whoever has least has no more than this, so there is always somebody."""
+    mine = call.prompt_tokens + TOKENS_PER_CALL
+    return FAIR * (sum(loads) + mine) / len(loads) + mine
+
+
+def _rank(session: int, seed: int) -> int:
+    return (session ^ seed) * _MIX & _BITS
 
 
 def session_of(call: Call) -> int | None:

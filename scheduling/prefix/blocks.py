@@ -19,10 +19,11 @@ that bracket is left out, and so is the last block unless it is whole.
 
 from array import array
 from collections.abc import Callable, Sequence
+from struct import Struct
 from typing import Any, Final
 
 import msgspec
-from xxhash import xxh3_64
+from xxhash import xxh3_64_intdigest
 
 from pdgate.protocols.call import BYTES_PER_TOKEN, Call, Raw, encode
 
@@ -32,6 +33,11 @@ BLOCK_TOKENS: Final = BLOCK_BYTES // BYTES_PER_TOKEN
 
 MOST_BLOCKS: Final = 8192
 """4 MB, or a million tokens: prompts that agree so far are taken for the same."""
+
+NO_BLOCKS: Final[Sequence[int]] = ()
+
+_BLOCKS: Final = Struct(f"{BLOCK_BYTES}s").iter_unpack
+"""Cuts bytes into blocks, in half the time that slices of them take."""
 
 BlocksOf = Callable[[Call], Sequence[int]]
 """The hashes of a call's prompt, 0 <= hash < 2**64, each of all that comes before its end."""
@@ -44,7 +50,9 @@ _BEFORE: Final = tuple(
         "chat_template",
         "chat_template_kwargs",
         "documents",
+        "instructions",
         "reasoning_effort",
+        "system",
     )
 )
 """Fields that change what an engine computes from its first token on."""
@@ -66,34 +74,39 @@ def hashed(call: Call) -> Sequence[int]:
     if prompt is None:
         prompt = body.get("prompt")
     if prompt is None:
-        return array("Q")
-    state = xxh3_64()
+        prompt = body.get("input")
+    if prompt is None:
+        return NO_BLOCKS
+    text, tools = _bytes_of(prompt), body.get("tools")
+    if len(text) < BLOCK_BYTES and tools is None:
+        # Most calls of many services; there is no whole block in it.
+        return NO_BLOCKS
+    before = 0
     for name, mark in _BEFORE:
         field = body.get(name)
         if field is not None:
-            state.update(mark)
-            state.update(_bytes_of(field))
+            before = xxh3_64_intdigest(_bytes_of(field), xxh3_64_intdigest(mark, before))
     blocks: list[int] = []
-    tools = body.get("tools")
     if tools is not None:
         # Also its last block, be it short: the messages begin anew behind it.
-        _hash(state, _bytes_of(tools), blocks, rest=True)
+        before = _hash(before, _bytes_of(tools), blocks, rest=True)
     # What follows is told apart from tools that end like it.
-    state.update(b"\0")
-    text = _bytes_of(prompt)
-    _hash(state, text[: _end_of(text)], blocks, rest=False)
+    before = xxh3_64_intdigest(b"\0", before)
+    _hash(before, text[: _end_of(text)], blocks, rest=False)
     return array("Q", blocks)
 
 
-def _hash(state: xxh3_64, text: memoryview, blocks: list[int], *, rest: bool) -> None:
-    update, digest, add = state.update, state.intdigest, blocks.append
+def _hash(before: int, text: memoryview, blocks: list[int], *, rest: bool) -> int:
+    """Adds a hash for each block, seeded with that of all before it; returns the last."""
+    add = blocks.append
     whole = min(len(text) // BLOCK_BYTES, MOST_BLOCKS - len(blocks)) * BLOCK_BYTES
-    for start in range(0, whole, BLOCK_BYTES):
-        update(text[start : start + BLOCK_BYTES])
-        add(digest())
+    for (block,) in _BLOCKS(text[:whole]):
+        before = xxh3_64_intdigest(block, before)
+        add(before)
     if rest and whole < len(text) and len(blocks) < MOST_BLOCKS:
-        update(text[whole:])
-        add(digest())
+        before = xxh3_64_intdigest(text[whole:], before)
+        add(before)
+    return before
 
 
 def _end_of(text: memoryview) -> int:

@@ -18,14 +18,17 @@ from pdgate.scheduling.prefix.tree import Tree
 
 MAX_BYTES: Final = 256 * 2**20
 
+NOTHING: Final[dict[str, int]] = {}
+"""Never written to."""
+
 
 class PrefixIndex:
     """
     Attributes:
         read_tokens: Of all prompts that an engine was to read.
         cached_tokens: Of these, what that engine had already, as expected.
-        tell: Told of every lesson: instance, blocks of a prompt, and how many of them it has
-            after all; None for all of them.
+        told: Each is told of every lesson: instance, blocks of a prompt, and how many of them it
+            has after all; None for all of them.
     """
 
     def __init__(
@@ -50,7 +53,7 @@ class PrefixIndex:
         self._answer: dict[str, int] = {}
         self.read_tokens = 0
         self.cached_tokens = 0
-        self.tell: Callable[[str, Sequence[int], int | None], None] | None = None
+        self.told: list[Callable[[str, Sequence[int], int | None], None]] = []
 
     @property
     def bytes(self) -> int:
@@ -65,12 +68,18 @@ class PrefixIndex:
         """Blocks of instances that were forgotten for want of room, theirs or ours."""
         return self._tree.evictions
 
+    def blocks_of(self, call: Call) -> Sequence[int]:
+        """None of them for a prompt that is too short for anybody to have some of it."""
+        return self._source(call)
+
     def matched(self, call: Call) -> Mapping[str, int]:
         """Instance id -> tokens of the call's prompt that it has; without those that have none.
 
         Valid until the index is changed.
         """
         blocks = self._source(call)
+        if not blocks:
+            return NOTHING
         # Everybody who asks for one call asks in a row.
         if blocks is self._asked:
             return self._answer
@@ -98,8 +107,8 @@ class PrefixIndex:
         if blocks:
             evictions = self._tree.evictions
             self._tree.learn(instance_id, blocks)
-            if self.tell is not None:
-                self.tell(instance_id, blocks, None)
+            for tell in self.told:
+                tell(instance_id, blocks, None)
             if self._tree.evictions == evictions:
                 # Nothing else has changed for this call, about which the next leg will ask.
                 self._answer[instance_id] = self._tokens(len(blocks), call)
@@ -115,8 +124,16 @@ class PrefixIndex:
         blocks, kept = self._source(call), had // self._block_tokens
         self._asked = None
         self._tree.unlearn(instance_id, blocks, kept)
-        if self.tell is not None and blocks:
-            self.tell(instance_id, blocks, kept)
+        if blocks:
+            for tell in self.told:
+                tell(instance_id, blocks, kept)
+
+    def hear(self, instance_id: str, blocks: Sequence[int], kept: int | None) -> None:
+        """Of a lesson of another process, as it was told there."""
+        if kept is None:
+            self.stored(instance_id, blocks)
+        else:
+            self.lost(instance_id, blocks, kept)
 
     def stored(self, instance_id: str, blocks: Sequence[int], first: int = 0) -> None:
         """The engine says that it has blocks[first:] of this beginning of a prompt.

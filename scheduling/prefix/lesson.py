@@ -26,6 +26,15 @@ class Lesson:
         index.capacity(self._instance_id, at.beyond.kv_capacity)
         self.cached_tokens = index.routed(call, self._instance_id, reads=reads)
 
+    @classmethod
+    def of(cls, index: PrefixIndex, call: Call, at: Candidate, *, reads: bool) -> "Lesson | None":
+        """None where there is nothing to be learnt, as the prompt is shorter than a block."""
+        if index.blocks_of(call):
+            return cls(index, call, at, reads=reads)
+        if reads:
+            index.read_tokens += call.prompt_tokens
+        return None
+
     def take_back(self) -> None:
         """The prompt has not come to be there after all."""
         self._index.unrouted(self._call, self._instance_id, self.cached_tokens, reads=self._reads)

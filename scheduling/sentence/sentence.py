@@ -11,11 +11,13 @@ in the same zone 1/3, times the weight `near`.
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from pdgate.protocols.call import Call
 from pdgate.protocols.instance import Instance
-from pdgate.protocols.place import Distance
+from pdgate.protocols.place import NOWHERE, Distance
 from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling.choice import Weighed
 from pdgate.scheduling.policy import Policy
 from pdgate.scheduling.sentence.pick import Pick, Score
 from pdgate.scheduling.sentence.shortlist import Shortlist
@@ -62,8 +64,33 @@ class Sentence(Policy):
     def choose_beside(
         self, call: Call, candidates: Sequence[Candidate], peer: Instance
     ) -> Candidate:
-        score = self._score_beside(call, peer) if self._near else self._score(call)
+        # Nobody is near a peer of which nobody has said where it is.
+        near = self._near and peer.place is not NOWHERE
+        score = self._score_beside(call, peer) if near else self._score(call)
         return self._chosen(call, candidates, score)
+
+    def explain(
+        self, call: Call, candidates: Sequence[Candidate], peer: Instance | None = None
+    ) -> Sequence[Weighed]:
+        """Each word's value times its weight. Of very many, some were looked at (shortlist.py)."""
+        beside = self._score_beside(call, peer) if peer and self._near else self._score(call)
+        said = []
+        for candidate in candidates:
+            score = beside(candidate)
+            failed = [keep.__name__ for keep in self._keep if not keep(call, candidate)]
+            words = [
+                f"{getattr(one, '__name__', one)} {one(call, candidate):.3f}"
+                + (f" x {weight:g}" * (weight != 1))
+                for weight, one in self._prefer
+            ]
+            if peer is not None and self._near:
+                nearness = 1 - peer.place.distance(candidate.instance.place) / Distance.FAR
+                words.append(f"near {nearness:.3f} x {self._near:g}")
+            why = " + ".join(words)
+            if failed:
+                why = f"not kept, unless nobody is: {', '.join(failed)} says no; {why}"
+            said.append(Weighed(candidate.instance.id, score, why))
+        return said
 
     def _chosen(self, call: Call, candidates: Sequence[Candidate], score: Score) -> Candidate:
         kept = looked_at = self._shortlist.of(call, candidates)
@@ -79,6 +106,8 @@ class Sentence(Policy):
 
     def _score(self, call: Call) -> Score:
         prefer = self._prefer
+        if len(prefer) == 1 and prefer[0][0] == 1:
+            return partial(prefer[0][1], call)
 
         def score(candidate: Candidate) -> float:
             together = 0.0

@@ -7,7 +7,8 @@ from pdgate.simulator.comparing import Case
 from pdgate.simulator.pictures.chart import Axis, Points, chart
 from pdgate.simulator.pictures.heat import heat
 from pdgate.simulator.report import COLUMNS
-from pdgate.simulator.summary import Summary, percentile, times
+from pdgate.simulator.spread import percentile
+from pdgate.simulator.summary import Summary, times
 from pdgate.simulator.world import Ran
 
 STEPS = 200

@@ -1,7 +1,12 @@
+from collections import Counter
+
+import pytest
+
 from pdgate.protocols.instance import Role
 from pdgate.scheduling.candidate import Candidate
 from pdgate.scheduling.policies.slo import InTime, slo
 from pdgate.scheduling.sentence import Sentence
+from pdgate.scheduling.status import Beyond
 from pdgate.scheduling.surroundings import Surroundings, Targets
 from tests.support.fleets import Known, fleet, prompt
 
@@ -23,14 +28,66 @@ def made(role: Role, known: Known | None = None) -> Sentence | InTime:
     return policy
 
 
-def test_a_cached_prompt_is_worth_a_wait_within_the_target() -> None:
+def test_a_cached_prompt_is_worth_a_wait_that_is_no_longer_than_twice_what_it_saves() -> None:
     """It takes longer until this call's first token, and leaves the others' engines alone."""
-    among = reading()
-    among[1].unread_tokens = 10_000
+    among, policy = reading(), made(Role.PREFILL, Known({"1": 3_600}))
 
-    chosen = made(Role.PREFILL, Known({"1": 3_600})).choose(prompt(4_000), among)
+    among[1].unread_tokens = 6_000
+    assert policy.choose(prompt(4_000), among) is among[1]
+    among[1].unread_tokens = 8_000
+    assert policy.choose(prompt(4_000), among) is not among[1]
 
-    assert chosen is among[1]
+
+def test_calls_that_all_begin_alike_do_not_queue_where_one_was_first() -> None:
+    """A short prompt that is cached is not worth to wait for long ones, be it in time or not."""
+    among, policy = reading(), made(Role.PREFILL, Known({"1": 300}))
+    among[1].unread_tokens = 4_000
+
+    assert policy.choose(prompt(300), among) is not among[1]
+
+
+def test_what_was_seen_of_equals_does_not_make_one_of_them_the_busy_one() -> None:
+    """An idle fleet, of which each call is over before the next one comes."""
+    among, policy, chosen = reading(), made(Role.PREFILL), Counter[str]()
+    among[1].predicts.reading.learn(4_000, 0.39)
+    for _ in range(300):
+        chosen[policy.choose(prompt(50), among).instance.id] += 1
+
+    assert min(chosen[one.instance.id] for one in among) > 60
+
+
+@pytest.mark.parametrize("role", [Role.PREFILL, Role.DECODE, Role.PLAIN])
+def test_a_burst_on_a_fleet_of_which_nothing_is_known_is_spread_evenly(role: Role) -> None:
+    among = fleet(8, role)
+    policy = made(role)
+    for _ in range(80):
+        one = policy.choose(prompt(50), among)
+        one.calls += 1
+        one.tokens += 50
+        one.unread_tokens += 50
+
+    assert {one.calls for one in among} == {10}
+
+
+def test_calls_that_others_sent_count_among_equals() -> None:
+    """What an engine says of its load, beyond our account of it."""
+    among = fleet(3)
+    for one in among[:2]:
+        one.beyond = Beyond(calls=3)
+
+    assert made(Role.PREFILL).choose(prompt(50), among) is among[2]
+
+
+def test_an_engine_that_reads_faster_gets_more() -> None:
+    among = fleet(2)
+    for one, speed in zip(among, (10_000, 30_000), strict=True):
+        for tokens in (1_000, 2_000, 4_000, 8_000):
+            one.predicts.reading.learn(tokens, tokens / speed)
+    policy = made(Role.PREFILL)
+    for _ in range(8):
+        policy.choose(prompt(2_000), among).unread_tokens += 2_000
+
+    assert 0 < among[0].unread_tokens <= 4_000
 
 
 def test_a_cached_prompt_is_not_worth_to_miss_the_target() -> None:

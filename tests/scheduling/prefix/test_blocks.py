@@ -77,6 +77,16 @@ def test_what_changes_only_the_answer_changes_no_block() -> None:
     )
 
 
+def test_responses_and_messages_have_beginnings_too() -> None:
+    turns = [[FIRST], [FIRST, {"role": "assistant", "content": "Well, " * 500}]]
+
+    for before, name in (("instructions", "input"), ("system", "messages")):
+        this, following = (asked(**{before: "Be brief.", name: turn}) for turn in turns)
+        other = asked(**{before: "Be long.", name: turns[0]})
+        assert common(this, following) == len(blocks_of(this)) > 1
+        assert common(this, other) == 0
+
+
 def test_long_tools_are_blocks_of_the_prompt_too() -> None:
     """Agents send tens of kilobytes of them, which engines cache before the messages."""
     tools = [{"type": "function", "function": {"name": "f", "description": "d" * 5000}}]

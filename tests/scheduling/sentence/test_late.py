@@ -25,7 +25,7 @@ def test_a_late_call_takes_the_soonest_of_those_who_have_most_to_read() -> None:
     """Three of eight may be late; the idle ones stay for calls that can be in time."""
     among = reading(0, 0, 0, 0, 0, 60_000, 50_000, 70_000)
     late, call = LateTogether(AROUND), prompt(9_000)
-    late.came(call)
+    late.came(9_000)
 
     assert late.choose(call, among) is among[6]
 
@@ -36,12 +36,29 @@ def test_a_single_engine_takes_all_that_is_late() -> None:
     assert LateTogether(AROUND).choose(prompt(9_000), among) is among[0]
 
 
-def drawn(late: LateTogether, tokens: int) -> Counter[str]:
-    """Two hundred such calls, none of which ends: who got how many."""
+def test_nobody_waits_for_more_than_sixty_targets_so_that_others_need_not() -> None:
+    """Then one more engine is for late calls: that which has most to read of the others."""
+    among = reading(0, 0, 0, 0, 9_000, 1_250_000, 1_260_000, 1_270_000)
+    late, call = LateTogether(AROUND), prompt(9_000)
+
+    assert late.choose(call, among) is among[4]
+    among[5].unread_tokens = 1_150_000
+    assert late.choose(call, among) is among[5]
+
+
+def test_a_late_call_is_overtaken_only_by_so_much_if_all_wait_long() -> None:
+    """What everybody waits is nobody's preference."""
+    among = reading(2_000_000, 2_000_000, 2_900_000)
+
+    assert LateTogether(AROUND).choose(prompt(9_000), among) is among[2]
+
+
+def drawn(late: LateTogether, tokens: int, cached: int = 0) -> Counter[str]:
+    """A hundred such calls, none of which ends: who got how many."""
     among, chosen = reading(*[0] * 8), Counter[str]()
-    for _ in range(200):
+    for _ in range(100):
         call = prompt(tokens)
-        late.came(call)
+        late.came(tokens - cached)
         one = late.choose(call, among)
         one.unread_tokens += tokens
         chosen[one.instance.id] += 1
@@ -61,4 +78,4 @@ def test_a_cached_prompt_is_not_too_long() -> None:
     """What is read of it counts."""
     around = Surroundings(Role.PREFILL, Known({"0": 25_000}), Targets(ttft_seconds=2.0))
 
-    assert len(drawn(LateTogether(around), 30_000)) == 3
+    assert len(drawn(LateTogether(around), 30_000, cached=25_000)) == 3
