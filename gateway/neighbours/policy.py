@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from pdgate.protocols.call import Call
 from pdgate.protocols.instance import Instance
 from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling.choice import Weighed
 from pdgate.scheduling.policy import Policy
 
 
@@ -13,6 +14,7 @@ class LooksAround(Policy):
 
     def __init__(self, policy: Policy, take_in: Callable[[], None]) -> None:
         self._policy = policy
+        self.name = policy.name
         self.needs_prefixes = policy.needs_prefixes
         self._take_in = take_in
 
@@ -25,3 +27,8 @@ class LooksAround(Policy):
     ) -> Candidate:
         self._take_in()
         return self._policy.choose_beside(call, candidates, peer)
+
+    def explain(
+        self, call: Call, candidates: Sequence[Candidate], peer: Instance | None = None
+    ) -> Sequence[Weighed]:
+        return self._policy.explain(call, candidates, peer)

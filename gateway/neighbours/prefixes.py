@@ -72,7 +72,7 @@ class SharedPrefixes:
             return
         self._joined.set()
         self._ring = Ring(self._folder.memory)
-        self._index.tell = self._tell
+        self._index.told.append(self._tell)
         self.look()
 
     def _tell(self, instance_id: str, blocks: Sequence[int], kept: int | None) -> None:
@@ -88,11 +88,7 @@ class SharedPrefixes:
                 if instance_id is None or self._instances.get(instance_id) is None:
                     continue
                 kept = message[1]
-                blocks = message[2:]
-                if kept == _ALL:
-                    self._index.stored(instance_id, blocks)
-                else:
-                    self._index.lost(instance_id, blocks, kept)
+                self._index.hear(instance_id, message[2:], None if kept == _ALL else kept)
 
     def look(self) -> None:
         """Which workers and engines are there now."""
@@ -121,9 +117,9 @@ class SharedPrefixes:
 
     def close(self) -> None:
         """The others hear no more of us, nor we of them."""
-        self._index.tell = None
         self._readers.clear()
         if self._folder is not None:
+            self._index.told.remove(self._tell)
             self._folder.close()
             self._folder = None
 

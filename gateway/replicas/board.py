@@ -1,7 +1,11 @@
-"""Where processes of replicas find each other's entries: the contract (redis_board.py fulfils it)."""
+"""Where processes of replicas find what the others tell: two contracts.
+
+Board     what stands for each, as long as its lease goes on     redis_board.py
+Stream    what each says once                                    redis_stream.py
+"""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 
 class BoardAway(Exception):
@@ -22,3 +26,18 @@ class Board(ABC):
     @abstractmethod
     async def close(self) -> None:
         """The others need not wait for our lease to end."""
+
+
+class Stream(ABC):
+    """Seen by one process."""
+
+    @abstractmethod
+    async def exchange(self, batch: bytes | None) -> Sequence[bytes]:
+        """Writes ours, if any, and returns what has come since the last time, ours included.
+
+        Raises BoardAway, and then it may have been written or not.
+        """
+
+    @abstractmethod
+    async def close(self) -> None:
+        """It is used no more."""

@@ -1,8 +1,8 @@
 """Processes of several gateways, each with its own instances, and a board that they share."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from pdgate.gateway.replicas.board import Board, BoardAway
+from pdgate.gateway.replicas.board import Board, BoardAway, Stream
 from pdgate.gateway.replicas.exchange import LEASE_SECONDS, Exchange
 from pdgate.gateway.replicas.load import FarLoad
 from pdgate.protocols.instance import Instance, Role
@@ -47,6 +47,35 @@ class TableBoard(Board):
 
     async def close(self) -> None:
         self._table.entries.pop(self._process, None)
+
+
+class Told:
+    """What was said, of which each has a place of its own; `away` while nobody can."""
+
+    def __init__(self) -> None:
+        self.away = False
+        self.batches: list[bytes] = []
+
+    def seen(self) -> "ToldStream":
+        return ToldStream(self)
+
+
+class ToldStream(Stream):
+    def __init__(self, told: Told) -> None:
+        self._told, self._read = told, 0
+
+    async def exchange(self, batch: bytes | None) -> Sequence[bytes]:
+        told = self._told
+        if told.away:
+            raise BoardAway("Redis: refused")
+        if batch is not None:
+            told.batches.append(batch)
+        news = told.batches[self._read :]
+        self._read = len(told.batches)
+        return news
+
+    async def close(self) -> None:
+        pass
 
 
 class Process:
