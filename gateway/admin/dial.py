@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 from pydantic import ValidationError
 
 from pdgate.gateway.admin.board import Board, BoardAway
-from pdgate.gateway.config.settings import Section
+from pdgate.gateway.config.sections import Section
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from fastapi import APIRouter, Depends
 from pdgate.gateway.admin.bearer import knows
 from pdgate.gateway.admin.board import BoardAway, BoardUnavailable
 from pdgate.gateway.admin.dial import Dial
-from pdgate.gateway.config.settings import Section
+from pdgate.gateway.config.sections import Section
 from pdgate.protocols.errors import NotFound
 from pdgate.scheduling.candidate import Candidate
 from pdgate.scheduling.instances import Instances
@@ -92,6 +92,8 @@ def _told(candidate: Candidate) -> dict[str, Any]:
         "id": instance.id,
         "role": instance.role.value,
         "protocol": instance.protocol,
+        "generation": instance.generation,
+        "kv_address": instance.kv,
         "url": instance.url,
         "state": candidate.state,
         "models": sorted(candidate.models),

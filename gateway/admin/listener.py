@@ -1,8 +1,8 @@
 """Which routes are where, when the admin routes have a listener of their own.
 
     admin listener    /admin/*, /debug/*     for who knows the token
-                      /health, /ready, /metrics
-    main listener     all but /admin/* and /debug/*, and /metrics only if it is wanted there
+                      /console, /health, /ready, /metrics
+    main listener     all but /admin/*, /debug/* and /console, and /metrics only if it is wanted there
 
 Every worker serves both sockets, which the parent opened; any of them takes a change, and tells
 the others of it as it does without this (board.py). The two have different ports, and the port
@@ -21,6 +21,8 @@ from pdgate.protocols.errors import GatewayError, NotFound
 FOR_ADMINS = ("/admin/", "/debug/")
 ON_BOTH = frozenset({"/health", "/ready"})
 METRICS = "/metrics"
+CONSOLE = "/console"
+"""Its files are no secret; what it shows is at /admin/."""
 
 
 class Listeners:
@@ -60,9 +62,14 @@ class Listeners:
             return
         if scope["server"][1] != self._admin_port:
             hidden = path.startswith(FOR_ADMINS) or (path == METRICS and not self._metrics_on_main)
+            hidden = hidden or _is_console(path)
         else:
-            hidden = path != METRICS and not path.startswith(FOR_ADMINS)
+            hidden = path != METRICS and not path.startswith(FOR_ADMINS) and not _is_console(path)
         if hidden:
             raise NotFound(f"{scope['method']} {path}: Not Found")
         if path.startswith(FOR_ADMINS):
             self._check(Request(scope))
+
+
+def _is_console(path: str) -> bool:
+    return path == CONSOLE or path.startswith(f"{CONSOLE}/")

@@ -17,7 +17,7 @@ from pdgate.gateway.admin.bearer import knows
 from pdgate.gateway.admin.board import BoardAway, BoardUnavailable
 from pdgate.gateway.admin.dial import Dial
 from pdgate.gateway.config.complaints import complaints
-from pdgate.gateway.config.settings import Disaggregation
+from pdgate.gateway.config.sections import Disaggregation
 from pdgate.protocols.errors import BadRequest
 
 log = logging.getLogger(__name__)

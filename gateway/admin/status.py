@@ -12,7 +12,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from pdgate.gateway.admin.dial import Dial
-from pdgate.gateway.config.settings import Disaggregation
+from pdgate.gateway.config.sections import Disaggregation
 
 
 class State(StrEnum):

@@ -1,89 +1,94 @@
-"""Counts what happens to calls, in plain numbers; Prometheus text is made when asked for.
+"""Counts what happens to calls, in plain numbers; Prometheus text is made when asked for (telling.py).
 
 The names are documented in docs/operations/metrics.md, which a test keeps equal.
 """
 
-import json
-import logging
-from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
+from collections.abc import Iterable, Iterator
+from typing import Final, Protocol
 
 from prometheus_client import CollectorRegistry, Metric
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-)
 from prometheus_client.registry import Collector
 
-from pdgate.forwarders.record import DECODE_ONLY, DISAGGREGATED, Record
+from pdgate.forwarders.record import DECODE_ONLY, DISAGGREGATED, STAGES, Record, Trace
 from pdgate.gateway.debug import RecentCalls
+from pdgate.gateway.logs.calls import CallLog
+from pdgate.gateway.metrics.gaps import EVERY, Gaps
+from pdgate.gateway.metrics.histogram import Histogram
+from pdgate.gateway.metrics.telling import families
 from pdgate.protocols.errors import GatewayError
-from pdgate.protocols.instance import Role
+from pdgate.protocols.instance import Instance
 from pdgate.scheduling.candidate import Candidate
-from pdgate.scheduling.neighbours import calls_of_this_gateway
 
-calls_log = logging.getLogger("pdgate.calls")
+MOST_MODELS: Final = 64
+"""That have metrics of their own; what calls name could be anything."""
 
-SECONDS: Final[Sequence[float]] = (
-    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0,
-)  # fmt: skip
+OTHER: Final = "other"
+"""All further ones together."""
+
+COLUMNS: Final = ("call", "first_byte", "ttft", "tpot", *STAGES)
+
+MOST_ROWS: Final = 256
+"""That wait to be added up."""
 
 
-class Histogram:
-    """Counts per bucket of SECONDS, the last one open, and their sum."""
-
-    __slots__ = ("counts", "sum")
-
-    def __init__(self) -> None:
-        self.counts = [0] * (len(SECONDS) + 1)
-        self.sum = 0.0
-
-    def observe(self, seconds: float) -> None:
-        self.counts[bisect_left(SECONDS, seconds)] += 1
-        self.sum += seconds
-
-    def buckets(self) -> list[tuple[str, float]]:
-        so_far, found = 0, []
-        for bound, count in zip((*map(str, SECONDS), "+Inf"), self.counts, strict=True):
-            so_far += count
-            found.append((bound, float(so_far)))
-        return found
+class Tracer(Protocol):
+    def of(self, record: Record) -> Trace | None:
+        """The trace of a call that begins; None where it is not sampled."""
 
 
 class Tally:
-    """What is counted of one protocol.
+    """What is counted of one protocol and model.
 
     Attributes:
         outcomes: (path, outcome) -> calls.
         handovers: Result -> disaggregated calls.
         breaks: Result -> answers whose engine broke off after their first byte.
-        queue: Seconds until there was room for a call, where calls wait for it.
-        prefill, decode: Seconds of each leg of good calls.
+        seconds: What of (COLUMNS) -> how long it took.
+        itl: Seconds between two events of a stream.
+        tokens: Kind -> tokens; prompt, cached, generated.
+        rows: Of calls that are not yet in `seconds`.
     """
 
-    __slots__ = (
-        "breaks", "call_seconds", "decode", "first_byte_seconds", "handovers", "outcomes", "prefill",
-        "queue",
-    )  # fmt: skip
+    __slots__ = ("breaks", "handovers", "itl", "outcomes", "rows", "seconds", "tokens")
 
     def __init__(self) -> None:
         self.outcomes: defaultdict[tuple[str, str], int] = defaultdict(int)
         self.handovers: defaultdict[str, int] = defaultdict(int)
         self.breaks: defaultdict[str, int] = defaultdict(int)
-        self.call_seconds = Histogram()
-        self.first_byte_seconds = Histogram()
-        self.queue = Histogram()
-        self.prefill = Histogram()
-        self.decode = Histogram()
+        self.seconds = {name: Histogram() for name in COLUMNS}
+        self.itl = Histogram()
+        self.tokens: defaultdict[str, int] = defaultdict(int)
+        self.rows: list[tuple[float | None, ...]] = []
 
-    def stages(self) -> Iterator[tuple[str, Histogram]]:
-        if any(self.queue.counts):
-            yield "queue", self.queue
-        yield "prefill", self.prefill
-        yield "decode", self.decode
+    def add_up(self) -> None:
+        rows, self.rows = self.rows, []
+        for histogram, column in zip(self.seconds.values(), zip(*rows, strict=True), strict=False):
+            histogram.add([seconds for seconds in column if seconds is not None])
+
+
+class InstanceTally:
+    """How long legs to one instance took.
+
+    Attributes:
+        seconds: Stage -> how long: `prefill` to the end of prefill's answer; `first_byte` to the
+            first byte of the client's answer, and `answer` from there to its end.
+        rows: Started, first byte and good end of legs that are not yet in `seconds`.
+    """
+
+    __slots__ = ("instance", "rows", "seconds")
+
+    def __init__(self, instance: Instance) -> None:
+        self.instance = instance
+        self.seconds = {stage: Histogram() for stage in ("prefill", "first_byte", "answer")}
+        self.rows: list[tuple[float, float | None, float | None]] = []
+
+    def add_up(self) -> None:
+        rows, self.rows = self.rows, []
+        seconds = self.seconds
+        seconds["prefill"].add([e - s for s, f, e in rows if e is not None and f is None])
+        seconds["first_byte"].add([f - s for s, f, _ in rows if f is not None])
+        seconds["answer"].add([e - f for _, f, e in rows if e is not None and f is not None])
 
 
 class Books(Collector):
@@ -91,23 +96,30 @@ class Books(Collector):
 
     Attributes:
         recent: Keeps records if operators may look at single calls.
-        logs_calls: One JSON line per call on the logger "pdgate.calls".
+        log: Writes a line for each call, if that is wanted.
+        tracer: Says which calls are traced; None for none.
+        tallies: (protocol, model) -> what was counted.
+        instances: Id -> the legs there.
     """
 
     def __init__(
         self,
         candidates: Iterable[Candidate],
         recent: RecentCalls | None = None,
-        logs_calls: bool = False,
+        log: CallLog | None = None,
     ) -> None:
-        self._candidates = candidates
+        self.candidates = candidates
         self._recent = recent
-        self.logs_calls = logs_calls
+        self.log = log or CallLog()
+        self.tracer: Tracer | None = None
         self._in_flight = 0
-        self._tallies: defaultdict[str, Tally] = defaultdict(Tally)
-        self._refused: Counter[str] = Counter()
-        self._retries: Counter[tuple[str, str]] = Counter()
-        self._decisions: Counter[tuple[str, str]] = Counter()
+        self._streams = 0
+        self._models: set[str] = set()
+        self.tallies: defaultdict[tuple[str, str], Tally] = defaultdict(Tally)
+        self.instances: dict[str, InstanceTally] = {}
+        self.refusals: Counter[str] = Counter()
+        self.retries: Counter[tuple[str, str]] = Counter()
+        self.decisions: Counter[tuple[str, str]] = Counter()
 
     @property
     def in_flight(self) -> int:
@@ -116,32 +128,41 @@ class Books(Collector):
 
     def refused(self, error: GatewayError) -> None:
         """A request that never became a call."""
-        self._refused[str(error.status)] += 1
+        self.refusals[str(error.status)] += 1
 
     def opened(self, record: Record) -> None:
         self._in_flight += 1
+        if self.tracer is not None:
+            record.trace = self.tracer.of(record)
+        if record.call.streams:
+            if self._streams % EVERY == 0:
+                record.gaps = Gaps(record, self._itl)
+            self._streams += 1
         if self._recent is not None:
             self._recent.keep(record)
 
     def closed(self, record: Record) -> None:
         """The record has ended."""
         self._in_flight -= 1
-        tally = self._tallies[record.protocol]
+        model = self._model(record)
+        tally = self.tallies[record.protocol, model]
         tally.outcomes[record.path, record.outcome] += 1
-        if record.ended is not None:
-            tally.call_seconds.observe(record.ended - record.started)
-        if record.committed is not None:
-            tally.first_byte_seconds.observe(record.committed - record.started)
-        if record.queued_seconds is not None:
-            tally.queue.observe(record.queued_seconds)
+        record.count()
+        rows = tally.rows
+        rows.append(self._row(record, tally))
+        if len(rows) >= MOST_ROWS:
+            tally.add_up()
         for leg in record.legs:
             if leg.attempt != record.attempts:
-                self._retries[leg.role, leg.outcome] += 1
-            elif leg.outcome == "ok" and leg.ended is not None:
-                stage = tally.prefill if leg.role is Role.PREFILL else tally.decode
-                stage.observe(leg.ended - leg.started)
+                self.retries[leg.role, leg.outcome] += 1
+            at = self.instances.get(leg.instance.id) or self._at(leg.instance)
+            at.rows.append(
+                (leg.started, leg.first_byte, leg.ended if leg.outcome == "ok" else None)
+            )
+            if len(at.rows) >= MOST_ROWS:
+                at.add_up()
         for decision in record.decisions.values():
-            self._decisions[decision.taken, decision.reason] += 1
+            self.decisions[decision.taken, decision.reason] += 1
         if record.path == DISAGGREGATED:
             tally.handovers[_handover(record)] += 1
         elif record.path == DECODE_ONLY:
@@ -152,99 +173,82 @@ class Books(Collector):
             tally.breaks["resumed"] += record.resumed
         if record.committed is not None and record.outcome not in ("ok", "client_gone"):
             tally.breaks["lost"] += 1
-        if self.logs_calls:
-            calls_log.info(json.dumps(record.as_json()))
+        if self.log.wanted:
+            self.log.write(record)
+        if record.trace is not None:
+            record.trace.end(record)
+        # Only now; it may be large.
+        record.end_of_answer = b""
         if self._recent is not None:
             self._recent.ended(record)
 
-    def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily]:
-        yield GaugeMetricFamily(
-            "pdgate_calls_in_flight", "Calls that are being served.", self._in_flight
-        )
-        yield _counter(
-            "pdgate_calls",
-            "Calls that ended, by protocol, path and outcome.",
-            ("protocol", "path", "outcome"),
-            [
-                ((protocol, path, outcome), count)
-                for protocol, tally in self._tallies.items()
-                for (path, outcome), count in tally.outcomes.items()
-            ],
-        )
-        yield _counter(
-            "pdgate_requests_refused",
-            "Requests that were wrong before any engine was asked.",
-            ("status",),
-            (((status,), count) for status, count in self._refused.items()),
-        )
-        yield _counter(
-            "pdgate_retried_legs",
-            "Legs whose attempt failed and was followed by another.",
-            ("role", "outcome"),
-            self._retries.items(),
-        )
-        yield _counter(
-            "pdgate_kv_handover",
-            "How split calls fared: whether decode answered with prefill's KV.",
-            ("protocol", "result"),
-            [
-                ((protocol, result), count)
-                for protocol, tally in self._tallies.items()
-                for result, count in tally.handovers.items()
-            ],
-        )
-        yield _counter(
-            "pdgate_broken_answers",
-            "Answers that broke off after their first byte, by whether another engine went on.",
-            ("protocol", "result"),
-            [
-                ((protocol, result), count)
-                for protocol, tally in self._tallies.items()
-                for result, count in tally.breaks.items()
-            ],
-        )
-        yield _counter(
-            "pdgate_disaggregation_decisions",
-            "Attempts that could have been split, by what was decided and why.",
-            ("decision", "reason"),
-            self._decisions.items(),
-        )
-        yield _histogram(
-            "pdgate_call_seconds",
-            "From the call's arrival to the end of its answer.",
-            ("protocol",),
-            [((protocol,), tally.call_seconds) for protocol, tally in self._tallies.items()],
-        )
-        yield _histogram(
-            "pdgate_first_byte_seconds",
-            "From the call's arrival to the first byte of its answer.",
-            ("protocol",),
-            [((protocol,), tally.first_byte_seconds) for protocol, tally in self._tallies.items()],
-        )
-        yield _histogram(
-            "pdgate_stage_seconds",
-            "How long each leg of a good call took.",
-            ("protocol", "stage"),
-            [
-                ((protocol, stage), found)
-                for protocol, tally in self._tallies.items()
-                for stage, found in tally.stages()
-            ],
-        )
-        yield from self._instances()
+    def collect(self) -> Iterator[Metric]:
+        here = {candidate.instance.id for candidate in self.candidates}
+        # Fleets change: those that have left would be told for ever.
+        for gone in self.instances.keys() - here:
+            del self.instances[gone]
+        self.add_up()
+        return families(self)
 
-    def _instances(self) -> Iterator[GaugeMetricFamily]:
-        labels = ("instance", "role")
-        up = GaugeMetricFamily("pdgate_instance_up", "1 if calls may go there.", labels=labels)
-        calls = GaugeMetricFamily(
-            "pdgate_instance_calls", "Legs in flight at an instance.", labels=labels
-        )
-        for candidate in self._candidates:
-            key = (candidate.instance.id, candidate.instance.role.value)
-            up.add_metric(key, float(candidate.fit))
-            calls.add_metric(key, float(calls_of_this_gateway(candidate)))
-        yield up
-        yield calls
+    def add_up(self) -> None:
+        """All that has been counted is in the histograms now."""
+        for tally in self.tallies.values():
+            tally.add_up()
+        for at in self.instances.values():
+            at.add_up()
+
+    def _model(self, record: Record) -> str:
+        """As it is counted: a name that no engine serves is nobody's."""
+        name = record.call.model or ""
+        if name in self._models:
+            return name
+        if not name or not record.path:
+            return ""
+        if len(self._models) >= MOST_MODELS:
+            return OTHER
+        self._models.add(name)
+        return name
+
+    def _itl(self, record: Record) -> Histogram:
+        return self.tallies[record.protocol, self._model(record)].itl
+
+    def _at(self, instance: Instance) -> InstanceTally:
+        found = self.instances[instance.id] = InstanceTally(instance)
+        return found
+
+    def _row(self, record: Record, tally: Tally) -> tuple[float | None, ...]:
+        """In the order of COLUMNS."""
+        started, committed, ended = record.started, record.committed, record.ended
+        usage = record.usage
+        if usage is not None:
+            tokens = tally.tokens
+            if usage.prompt is not None:
+                tokens["prompt"] += usage.prompt
+            if usage.generated is not None:
+                tokens["generated"] += usage.generated
+            # That nothing was cached is something else than that nobody says it.
+            if usage.cached is not None:
+                tokens["cached"] += usage.cached
+        whole = None if ended is None else ended - started
+        first = ttft = tpot = None
+        if committed is not None:
+            first = committed - started
+            if record.call.streams:
+                ttft = first
+                if ended is not None and record.outcome == "ok":
+                    tpot = _token_seconds(record, ended - committed)
+        return whole, first, ttft, tpot, *record.times()
+
+
+def _token_seconds(record: Record, seconds: float) -> float | None:
+    """For one token, on the average, of a stream that took that long after its first byte.
+
+    None if neither its engine says how many tokens there were nor its events were timed.
+    """
+    usage, gaps = record.usage, record.gaps
+    if usage is not None and usage.generated is not None:
+        return seconds / (usage.generated - 1) if usage.generated > 1 else None
+    return gaps.seconds / gaps.count if gaps is not None and gaps.count else None
 
 
 def _handover(record: Record) -> str:
@@ -269,21 +273,3 @@ def registry_of(counted: Collector) -> CollectorRegistry:
     registry = CollectorRegistry()
     registry.register(counted)
     return registry
-
-
-def _counter(
-    name: str, text: str, labels: Sequence[str], counts: Iterable[tuple[Sequence[str], int]]
-) -> CounterMetricFamily:
-    family = CounterMetricFamily(name, text, labels=labels)
-    for key, count in counts:
-        family.add_metric(key, count)
-    return family
-
-
-def _histogram(
-    name: str, text: str, labels: Sequence[str], found: Iterable[tuple[Sequence[str], Histogram]]
-) -> HistogramMetricFamily:
-    family = HistogramMetricFamily(name, text, labels=labels)
-    for key, histogram in found:
-        family.add_metric(key, histogram.buckets(), histogram.sum)
-    return family

@@ -18,6 +18,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from operator import add
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 from prometheus_client import Metric
@@ -27,6 +28,8 @@ from prometheus_client.samples import Sample
 log = logging.getLogger(__name__)
 
 WRITE_SECONDS = 0.5
+WRITING_SHARE = 50
+"""Times as long as writing takes, no writing is done."""
 NO_AMOUNTS = frozenset(
     {
         "pdgate_pinned_engine_id",
@@ -87,8 +90,10 @@ class WorkerMetrics(Collector):
         """Lets the others know, so that they can tell it when this worker is no more."""
         try:
             while True:
+                began = monotonic()
                 self._try_to_write()
-                await asyncio.sleep(WRITE_SECONDS)
+                # With many models it takes a while, in which no call moves.
+                await asyncio.sleep(max(WRITE_SECONDS, WRITING_SHARE * (monotonic() - began)))
         finally:
             self._try_to_write()
 

@@ -19,8 +19,8 @@ from pdgate.gateway.admission.books import AdmissionBooks
 from pdgate.gateway.app import create_app
 from pdgate.gateway.config import Settings
 from pdgate.gateway.config.rules import breaker_limits, total_time_of
+from pdgate.gateway.config.sections import Disaggregation
 from pdgate.gateway.config.security import engine_access, header_policy
-from pdgate.gateway.config.settings import Disaggregation
 from pdgate.gateway.config.token import read_token
 from pdgate.gateway.debug import RecentCalls, no_headers, path_headers
 from pdgate.gateway.discovery.status import Status
@@ -29,6 +29,7 @@ from pdgate.gateway.front.asgi import Front
 from pdgate.gateway.lifecycle.drain import Drain
 from pdgate.gateway.lifecycle.live import Live
 from pdgate.gateway.lifecycle.reload import Reload
+from pdgate.gateway.logs.calls import CallLog
 from pdgate.gateway.metrics.books import Books, Together, registry_of
 from pdgate.gateway.metrics.health import HealthMetrics
 from pdgate.gateway.metrics.kv import KvMetrics
@@ -43,9 +44,11 @@ from pdgate.gateway.verification.watch import Watch
 from pdgate.gateway.wiring import parts
 from pdgate.gateway.wiring.adaptive import adaptive_of
 from pdgate.gateway.wiring.background import running
+from pdgate.gateway.wiring.console import Console, attention_of, has_console
 from pdgate.gateway.wiring.kv_events import watched_index_of
 from pdgate.gateway.wiring.prefixes import policies_of
-from pdgate.gateway.wiring.replicas import replicas_of
+from pdgate.gateway.wiring.replicas import far_prompts_of, replicas_of
+from pdgate.gateway.wiring.tracing import tracing_of
 from pdgate.scheduling.instances import Instances
 
 
@@ -67,14 +70,18 @@ def build(
     headers, access = header_policy(settings), engine_access(settings)
     index, kv_events = watched_index_of(settings, instances, access)
     prompts = SharedPrefixes(load_folder, instances, index) if load_folder else None
-    policies = policies_of(index, neighbours, prompts)
+    far_prompts = far_prompts_of(settings, instances, index, load_folder)
+    policies = policies_of(index, neighbours, prompts, far_prompts)
     scheduler = parts.scheduler_of(settings, instances, policies)
     upstream = parts.upstream_of(settings, headers, access)
     ledger, lives = KvLedger(), Lives()
     execution = parts.execution_of(settings, scheduler, upstream, ledger, lives)
 
-    recent = RecentCalls() if settings.debug_routes else None
-    books = Books(instances, recent, settings.call_log)
+    recent = RecentCalls() if settings.debug_routes or has_console(settings) else None
+    if recent is not None and settings.debug_routes:
+        scheduler.told = recent.chose
+    books = Books(instances, recent, CallLog(settings.call_log, settings.log_prompts))
+    tracing = tracing_of(books, settings)
     drain = Drain(
         lambda: books.in_flight, settings.drain.grace_seconds, settings.drain.notice_seconds
     )
@@ -94,7 +101,7 @@ def build(
 
     status = Status(feed) if feed else None
     redis = SharedStatus(dial) if settings.redis else None
-    replicas = replicas_of(settings, instances, load_folder)
+    replicas = replicas_of(settings, instances, load_folder, far_prompts)
     collectors = (
         books,
         HealthMetrics(instances, drain, reload),
@@ -109,10 +116,17 @@ def build(
         AdmissionBooks(gate) if gate else None,
         adaptive.books if adaptive else None,
         watch.report if watch else None,
+        tracing.books if tracing else None,
     )
     counted = Together(*(one for one in collectors if one is not None))
     shared = WorkerMetrics(counted, metrics_folder) if metrics_folder else None
     jobs = [dial.follow, drained.follow, drain.run]
+    console = None
+    if recent is not None and has_console(settings):
+        more = watch.report.of if watch else nothing_more
+        attention = attention_of(settings, scheduler, recent)
+        console = Console(instances, recent, books, ledger, more, drain, attention, metrics_folder)
+        jobs += console.jobs
     if neighbours is not None:
         jobs.append(neighbours.run)
     if prompts is not None:
@@ -123,10 +137,14 @@ def build(
         jobs.append(shared.run)
     if adaptive is not None:
         jobs.append(adaptive.run)
+    if tracing is not None:
+        jobs.append(tracing.run)
     if kv_events is not None:
         jobs.append(kv_events.run)
     if replicas is not None:
         jobs.append(replicas.exchange.run)
+    if far_prompts is not None:
+        jobs.append(far_prompts.run)
 
     notes = {
         "directory": status,
@@ -139,14 +157,17 @@ def build(
         prober,
         registry_of(shared or counted),
         partial(running, upstream, prober, feed, jobs),
-        recent,
+        recent if settings.debug_routes else None,
         intake.call_id,
         {name: note for name, note in notes.items() if note is not None},
         door,
         drain,
+        lambda: service.intake.aliases,
     )
     if settings.admin_token_file:
         _administer(app, settings, dial, drained, instances, drain, reload, watch)
+    if console is not None:
+        console.administer(app, settings)
     if adaptive is not None:
         adaptive.administer(app, settings)
     origins = origins_of(settings.cors_origins)
@@ -163,6 +184,7 @@ def build(
         reload,
     )
     front.admin_port, front.cors = admin_port, cors
+    front.passthrough = settings.passthrough
     Live(
         front, instances, scheduler, policies, execution, upstream, prober, books, dial, feed
     ).register(reload)

@@ -24,7 +24,7 @@ from pdgate.gateway.config.rules import (
     timeouts_of,
     timeouts_of_models,
 )
-from pdgate.gateway.config.settings import Disaggregation
+from pdgate.gateway.config.sections import Disaggregation
 from pdgate.gateway.config.token import read_token
 from pdgate.gateway.discovery.adopt import adopter
 from pdgate.gateway.discovery.feed import Feed
@@ -58,6 +58,7 @@ def scheduler_of(settings: Settings, instances: Instances, policies: Policies) -
         plain=policies.of(Role.PLAIN, settings),
         rule=rule_of(settings.disaggregation),
         prefixes=policies.prefixes,
+        of_models=policies.of_models(settings),
     )
 
 
@@ -98,6 +99,7 @@ def intake_of(settings: Settings, headers: HeaderPolicy) -> Intake:
         settings.trust_client_kv_params,
         headers.to_engines,
         own_fields(settings),
+        settings.aliases,
     )
 
 
@@ -141,7 +143,7 @@ def listeners_of(settings: Settings, app: ASGIApp, intake: Intake, admin_port: i
 
 def door_of(settings: Settings) -> Door | None:
     """None where no keys are asked for."""
-    keys = api_keys(settings.api_keys, settings.api_keys_file)
+    keys = api_keys(settings.api_keys, settings.api_keys_file, settings.aliases)
     return Door(keys, settings.listen.workers) if keys else None
 
 

@@ -25,7 +25,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from pdgate.cluster.directory import Directory
 from pdgate.gateway.config import Settings
 from pdgate.gateway.config.instances import InstanceEntry
-from pdgate.gateway.config.settings import Health
+from pdgate.gateway.config.sections import Health
 from pdgate.gateway.front.bounded_http import BoundedHttp
 from pdgate.gateway.lifecycle.drain import Drain
 from pdgate.gateway.lifecycle.reload import Reload

@@ -1,0 +1,96 @@
+"""What one process adds to the picture: what only it knows, as the others cannot see its calls."""
+
+from collections.abc import Callable, Iterable
+from time import monotonic, time
+from typing import Any
+
+import msgspec
+
+from pdgate.forwarders.ownership import KvLedger
+from pdgate.gateway.console.attention import Attention
+from pdgate.gateway.console.calls import ENDED_ROWS, RUNNING_ROWS, CallRow, rows
+from pdgate.gateway.console.pulse import SLOT_SECONDS, Pulse, Slot, points, together
+from pdgate.gateway.debug import RecentCalls
+
+
+class Part(msgspec.Struct, frozen=True):
+    """
+    Attributes:
+        in_flight: Calls, also those that are too many for `running`.
+        held: Prompts whose KV waits at a prefill engine for decode.
+        stranded: Instance -> prompts whose KV it keeps for nobody now; `strandings`: ever.
+        running, ended: Newest first.
+    """
+
+    in_flight: int
+    held: int
+    stranded: dict[str, int]
+    strandings: dict[str, int]
+    running: list[CallRow]
+    ended: list[CallRow]
+    slots: list[Slot]
+
+
+class OwnPart:
+    """Makes this process's, when asked."""
+
+    def __init__(
+        self,
+        recent: RecentCalls,
+        ledger: KvLedger,
+        pulse: Pulse,
+        in_flight: Callable[[], int],
+        attention: Attention,
+    ) -> None:
+        self._attention = attention
+        self._recent = recent
+        self._ledger = ledger
+        self._pulse = pulse
+        self._in_flight = in_flight
+
+    def now(self) -> Part:
+        self._attention.watched()
+        running, ended = rows(self._recent.newest(), monotonic(), time())
+        return Part(
+            in_flight=self._in_flight(),
+            held=self._ledger.held,
+            stranded=dict(self._ledger.stranded()),
+            strandings=dict(self._ledger.strandings),
+            running=running,
+            ended=ended,
+            slots=self._pulse.slots(),
+        )
+
+    def call(self, call_id: str) -> dict[str, Any] | None:
+        """The record of one that ran here."""
+        return self._recent.find(call_id)
+
+
+def whole(parts: Iterable[Part]) -> dict[str, Any]:
+    """All processes as one."""
+    parts = list(parts)
+    running = [row for part in parts for row in part.running]
+    ended = [row for part in parts for row in part.ended]
+    running.sort(key=lambda row: row.started, reverse=True)
+    ended.sort(key=lambda row: row.ended or 0.0, reverse=True)
+    return {
+        "in_flight": sum(part.in_flight for part in parts),
+        "kv": {
+            "held": sum(part.held for part in parts),
+            "stranded": _sum(part.stranded for part in parts),
+            "strandings": _sum(part.strandings for part in parts),
+        },
+        "calls": {"running": running[:RUNNING_ROWS], "ended": ended[:ENDED_ROWS]},
+        "chart": {
+            "slot_seconds": SLOT_SECONDS,
+            "points": list(points(together(part.slots for part in parts))),
+        },
+    }
+
+
+def _sum(several: Iterable[dict[str, int]]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for one in several:
+        for key, number in one.items():
+            found[key] = found.get(key, 0) + number
+    return found

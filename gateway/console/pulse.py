@@ -1,0 +1,177 @@
+"""TTFT, ITL and calls of the last minutes, in slots of a few seconds.
+
+Every SLOT_SECONDS the histograms of the books are looked at, and what they grew by is a slot:
+
+    books.collect() --> sums over all labels, bucket by bucket --> minus those of the last look
+
+So it costs a call nothing, and the slots of several workers can be added: they are numbered by the
+wall clock. Quantiles are read from buckets as Prometheus does it (histogram_quantile): in a bucket,
+values are taken to be spread evenly.
+"""
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from math import inf
+from time import time
+from typing import Any
+
+import msgspec
+from prometheus_client import Metric
+
+SLOT_SECONDS = 2
+KEPT_SLOTS = 150
+"""Five minutes."""
+
+TTFT, FIRST_BYTE, ITL = "pdgate_ttft_seconds", "pdgate_first_byte_seconds", "pdgate_itl_seconds"
+CALLS = "pdgate_calls"
+
+SHARES = (0.5, 0.95, 0.99)
+
+Buckets = dict[str, float]
+"""Upper bound, as it is written on /metrics -> how many were in that bucket."""
+
+
+class Slot(msgspec.Struct, frozen=True):
+    """
+    Attributes:
+        number: Unix seconds, divided by SLOT_SECONDS.
+        ttft: Of streams, if there were any; else first bytes of all calls.
+        itl: Gaps between events of streams.
+        ended: Outcome -> calls.
+    """
+
+    number: int
+    ttft: Buckets
+    itl: Buckets
+    ended: dict[str, int]
+
+
+class Pulse:
+    def __init__(
+        self, collect: Callable[[], Iterable[Metric]], clock: Callable[[], float] = time
+    ) -> None:
+        """`clock` gives Unix seconds."""
+        self._collect = collect
+        self._clock = clock
+        self._before = read(collect())
+        self._slots: deque[Slot] = deque(maxlen=KEPT_SLOTS)
+
+    def slots(self) -> list[Slot]:
+        """Oldest first; none for times at which nothing happened."""
+        oldest = int(self._clock()) // SLOT_SECONDS - KEPT_SLOTS
+        return [slot for slot in self._slots if slot.number > oldest]
+
+    def beat(self) -> None:
+        """A slot is over."""
+        now = read(self._collect())
+        grown = {name: _grown(self._before.get(name, {}), found) for name, found in now.items()}
+        self._before = now
+        ended = {outcome: round(calls) for outcome, calls in grown.get(CALLS, {}).items()}
+        ttft = grown.get(TTFT) or grown.get(FIRST_BYTE, {})
+        if ended or ttft or grown.get(ITL):
+            # It began a slot before it is over.
+            number = round(self._clock() / SLOT_SECONDS) - 1
+            self._slots.append(Slot(number, ttft, grown.get(ITL, {}), ended))
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(SLOT_SECONDS - self._clock() % SLOT_SECONDS)
+            self.beat()
+
+
+def read(metrics: Iterable[Metric]) -> Mapping[str, Buckets]:
+    """What has been counted so far of those that are looked at."""
+    found: dict[str, Buckets] = {}
+    for metric in metrics:
+        if metric.name in (TTFT, FIRST_BYTE, ITL):
+            found[metric.name] = _apart(_by_label(metric, "_bucket", "le"))
+        elif metric.name == CALLS:
+            found[CALLS] = _by_label(metric, "_total", "outcome")
+    return found
+
+
+def together(parts: Iterable[Iterable[Slot]]) -> list[Slot]:
+    """Slots of several processes, oldest first."""
+    found: dict[int, list[Slot]] = {}
+    for slots in parts:
+        for slot in slots:
+            found.setdefault(slot.number, []).append(slot)
+    return [
+        Slot(
+            number,
+            _sum(slot.ttft for slot in same),
+            _sum(slot.itl for slot in same),
+            {how: round(calls) for how, calls in _sum(slot.ended for slot in same).items()},
+        )
+        for number, same in sorted(found.items())
+    ]
+
+
+def quantiles(shares: Sequence[float], buckets: Mapping[str, float]) -> list[float]:
+    """For each share, in order, the value below which it is; nothing where nothing was counted.
+
+    What lies beyond the last bound is taken to be there.
+    """
+    found: list[float] = []
+    total = sum(buckets.values())
+    so_far = lower = 0.0
+    for bound, count in sorted((float(bound), count) for bound, count in buckets.items()):
+        upper = lower if bound == inf else bound
+        while count and len(found) < len(shares) and so_far + count >= shares[len(found)] * total:
+            within = (shares[len(found)] * total - so_far) / count
+            found.append(lower + (upper - lower) * within)
+        so_far, lower = so_far + count, upper
+    return found
+
+
+def points(slots: Iterable[Slot]) -> Iterator[dict[str, Any]]:
+    """What a chart draws: [p50, p95, p99] in milliseconds, and calls per second."""
+    for slot in slots:
+        ended = Counter(slot.ended)
+        fine, gone = ended.pop("ok", 0), ended.pop("client_gone", 0)
+        yield {
+            "at": slot.number * SLOT_SECONDS,
+            "ttft_ms": _milliseconds(slot.ttft),
+            "itl_ms": _milliseconds(slot.itl),
+            "ok": fine / SLOT_SECONDS,
+            "gone": gone / SLOT_SECONDS,
+            "failed": ended.total() / SLOT_SECONDS,
+        }
+
+
+def _milliseconds(buckets: Mapping[str, float]) -> list[float]:
+    return [round(seconds * 1000, 2) for seconds in quantiles(SHARES, buckets)]
+
+
+def _by_label(metric: Metric, suffix: str, label: str) -> Buckets:
+    """The sum over all other labels."""
+    found: Buckets = {}
+    name = metric.name + suffix
+    for sample in metric.samples:
+        if sample.name == name:
+            key = sample.labels[label]
+            found[key] = found.get(key, 0.0) + sample.value
+    return found
+
+
+def _apart(cumulative: Buckets) -> Buckets:
+    """How many are in each bucket, of how many are below each bound."""
+    in_order = sorted(cumulative, key=float)
+    below = {bound: cumulative[before] for before, bound in pairwise(in_order)}
+    return {bound: cumulative[bound] - below.get(bound, 0.0) for bound in in_order}
+
+
+def _grown(before: Buckets, now: Buckets) -> Buckets:
+    """Empty if nothing has."""
+    found = {key: value - before.get(key, 0.0) for key, value in now.items()}
+    return found if any(found.values()) else {}
+
+
+def _sum(several: Iterable[Mapping[str, float]]) -> Buckets:
+    found: Buckets = {}
+    for one in several:
+        for key, value in one.items():
+            found[key] = found.get(key, 0.0) + value
+    return found

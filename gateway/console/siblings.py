@@ -1,0 +1,100 @@
+"""Asking the other workers of this gateway: each listens at a Unix socket in their folder.
+
+    <folder>/<worker>.ask     one line, then an answer until the end:   part
+                                                                        call <id>
+
+Only who is asked works for it. A socket at which nobody listens is a dead worker's, and goes; one
+that does not answer within ANSWER_SECONDS is left out, and counted as silent. The folder is open
+to this gateway's user only, so who asks is one of us.
+"""
+
+import asyncio
+import logging
+import os
+from asyncio import StreamReader, StreamWriter
+from collections.abc import Callable
+from pathlib import Path
+
+log = logging.getLogger(__name__)
+
+ANSWER_SECONDS = 0.7
+PART, CALL = b"part", b"call "
+MAX_QUESTION_BYTES = 64 << 10
+
+Answering = Callable[[bytes], bytes]
+
+
+class Siblings:
+    """
+    Attributes:
+        silent: How many did not answer the last question.
+        listens: Set from when others can ask.
+    """
+
+    def __init__(self, folder: Path, answer: Answering) -> None:
+        """`answer` gets a question and returns the answer; empty for none."""
+        self.silent = 0
+        self.listens = asyncio.Event()
+        self._folder = folder
+        self._answer = answer
+        self._path = folder / f"{os.getpid()}-{os.urandom(4).hex()}.ask"
+
+    async def run(self) -> None:
+        try:
+            server = await asyncio.start_unix_server(
+                self._serve, str(self._path), limit=MAX_QUESTION_BYTES
+            )
+        except OSError as error:
+            # As where the path of the temporary folder is too long. Calls are served all the same.
+            log.warning("the console shows each worker alone: %s", error)
+            return
+        try:
+            async with server:
+                self.listens.set()
+                await server.serve_forever()
+        finally:
+            self._path.unlink(missing_ok=True)
+
+    async def ask(self, question: bytes) -> list[bytes]:
+        """What the others answer, those that have an answer."""
+        others = [path for path in self._folder.glob("*.ask") if path != self._path]
+        async with asyncio.TaskGroup() as group:
+            asked = [group.create_task(self._ask(path, question)) for path in others]
+        answers = [task.result() for task in asked]
+        self.silent = sum(answer is None for answer in answers)
+        return [answer for answer in answers if answer]
+
+    async def _ask(self, path: Path, question: bytes) -> bytes | None:
+        """None if it lives and does not answer."""
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                reader, writer = await asyncio.open_unix_connection(str(path))
+                try:
+                    writer.write(question + b"\n")
+                    return await reader.read()
+                finally:
+                    writer.close()
+        except ConnectionRefusedError:
+            _remove(path)
+            return b""
+        except FileNotFoundError:
+            return b""
+        except (OSError, TimeoutError):
+            return None
+
+    async def _serve(self, reader: StreamReader, writer: StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                question = await reader.readline()
+                writer.write(self._answer(question.removesuffix(b"\n")))
+                await writer.drain()
+        except (OSError, TimeoutError, ValueError):
+            # Whoever asked has gone, or is no worker of ours.
+            return
+        finally:
+            writer.close()
+
+
+def _remove(path: Path) -> None:
+    """Of a worker that was killed; another may have done it."""
+    path.unlink(missing_ok=True)

@@ -1,0 +1,9 @@
+"""One OpenTelemetry trace for each call that is sampled. Nothing is done for the others.
+
+context      traceparent: who is asked for more, and what engines are told
+sampling     which calls, and their Trace
+spans        a call's record --> spans, when it is over. Pure
+collector    what is configured about where they go
+export       batches, off the event loop
+genai        the GenAI histograms of OpenTelemetry, from the books
+"""
