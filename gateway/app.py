@@ -1,6 +1,6 @@
-"""The FastAPI application: everything but the hot POSTs, which the front end takes before it.
+"""The FastAPI application: everything but the calls, which the front end takes before it.
 
-They are declared here all the same, so that the OpenAPI schema names them and a wrong
+Their routes are declared here all the same, so that the OpenAPI schema names them and a wrong
 method is answered 405.
 """
 
@@ -21,8 +21,9 @@ from pdgate.gateway.lifecycle.drain import Drain
 from pdgate.gateway.probe import Prober
 from pdgate.gateway.readiness import Note, of_model, readiness
 from pdgate.gateway.security.door import Door
+from pdgate.protocols.apis import APIS, RESPONSES, shape_of
 from pdgate.protocols.call import CHAT, COMPLETIONS, Headers
-from pdgate.protocols.errors import GatewayError, NotFound
+from pdgate.protocols.errors import GatewayError, NotFound, UnknownModel
 from pdgate.scheduling.instances import Instances
 
 Running = Callable[[], AbstractAsyncContextManager[None]]
@@ -38,11 +39,12 @@ def create_app(
     notes: Mapping[str, Note],
     door: Door | None = None,
     drain: Drain | None = None,
+    aliases: Callable[[], Mapping[str, str]] = dict,
 ) -> FastAPI:
     """
     `running` is the block in which the gateway has its connections and probes; `call_id`
     names what is refused, as intake names calls; `notes` are told on /ready by their names;
-    `drain` ends the process.
+    `drain` ends the process; `aliases` are other names of models, as they are now.
     """
 
     @asynccontextmanager
@@ -58,7 +60,7 @@ def create_app(
         openapi_url="/openapi.json",
     )
     _answer_errors_as_openai_does(app, call_id)
-    _declare_hot_routes(app)
+    _declare_calls(app)
 
     @app.get("/health")
     async def health() -> dict[str, str]:
@@ -80,14 +82,32 @@ def create_app(
     @app.get("/v1/models", responses={status: openapi.refusal(status) for status in (400, 401)})
     async def models(request: Request) -> dict[str, Any]:
         """What the instances that are up serve; each card as its engine wrote it."""
+        return {"object": "list", "data": list(shown(request).values())}
+
+    @app.get(
+        "/v1/models/{model:path}",
+        responses={status: openapi.refusal(status) for status in (400, 401, 404)},
+    )
+    async def model_(request: Request, model: str) -> dict[str, Any]:
+        """One of them."""
+        card = shown(request).get(model)
+        if card is None:
+            raise UnknownModel(f"the model {model!r} does not exist", param="model")
+        return card
+
+    def shown(request: Request) -> dict[str, dict[str, Any]]:
+        """Model -> its card, for who asks."""
         holder = None if door is None else door.holder(request.scope["headers"])
-        cards: dict[str, Any] = {}
-        for candidate in instances:
-            if candidate.may_serve:
-                for card in prober.cards.get(candidate.instance.id, ()):
-                    cards.setdefault(card["id"], card)
-        shown = [card for card in cards.values() if holder is None or holder.may_ask(card["id"])]
-        return {"object": "list", "data": shown}
+        found = prober.known_cards()
+        for alias, name in aliases().items():
+            # Whoever asks for the alias is answered by that model, whoever else has the name.
+            found.pop(alias, None)
+            if name in found:
+                found[alias] = {**found[name], "id": alias}
+        if holder is None:
+            return found
+        real = aliases()
+        return {name: card for name, card in found.items() if holder.may_ask(real.get(name, name))}
 
     @app.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> Response:
@@ -106,23 +126,35 @@ def create_app(
     return app
 
 
-def _declare_hot_routes(app: FastAPI) -> None:
+def _declare_calls(app: FastAPI) -> None:
     async def served_before_this() -> None:
         raise AssertionError("the front end takes this route")
 
-    for path, summary in ((CHAT, "Chat completion"), (COMPLETIONS, "Text completion")):
+    hot = {CHAT: "Chat completion", COMPLETIONS: "Text completion"}
+    for path, summary in (*hot.items(), *((api.path, api.summary) for api in APIS.values())):
         app.post(
             path,
             summary=summary,
-            responses=openapi.responses(),
+            responses=openapi.responses(path),
             openapi_extra=openapi.operation(path),
         )(served_before_this)
+
+    async def kept_by_an_engine(response_id: str) -> None:
+        # The front end takes ids that engines give; no response has any other.
+        raise NotFound(f"no engine here keeps a response {response_id!r}", param="response_id")
+
+    stored = f"{RESPONSES}/{{response_id}}"
+    for declare, path, summary in (
+        (app.get, stored, "A response that was stored"),
+        (app.post, f"{stored}/cancel", "End a response that runs in the background"),
+    ):
+        declare(path, summary=summary, responses=openapi.responses(RESPONSES))(kept_by_an_engine)
 
 
 def _answer_errors_as_openai_does(app: FastAPI, call_id: Callable[[Headers], str]) -> None:
     def respond(request: Request, error: GatewayError) -> Response:
         name = call_id(request.scope["headers"])
-        status, headers, body = errors.as_response(error, name)
+        status, headers, body = errors.as_response(error, name, shape_of(request.scope["path"]))
         response = Response(body, status)
         response.raw_headers = list(headers)
         return response

@@ -4,14 +4,15 @@ Both are off unless asked for, because they show the fleet to whoever may call.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
 
 from pdgate.forwarders.record import DECODE_ONLY, Record
-from pdgate.protocols.call import Headers
+from pdgate.protocols.call import Call, Headers
 from pdgate.protocols.instance import Role
+from pdgate.scheduling.choice import Choice
 
 KEPT_RECORDS = 1024
 
@@ -59,9 +60,23 @@ class RecentCalls:
         if len(self._records) > KEPT_RECORDS:
             self._records.popitem(last=False)
 
+    def chose(self, call: Call, choice: Choice) -> None:
+        """Why an engine was chosen for the call, or nobody."""
+        record = self._records.get(call.id)
+        # Not of an earlier call by the same name.
+        if record is not None and record.call.attempt_id == call.attempt_id:
+            record.choices = (*record.choices, (record.attempts, choice))
+
     def ended(self, record: Record) -> None:
         record.call = msgspec.structs.replace(record.call, body={}, headers=(), blocks=None)
 
+    def newest(self) -> Iterator[Record]:
+        """All of them, the newest first; for who does not wait in between."""
+        return reversed(self._records.values())
+
     def find(self, call_id: str) -> dict[str, Any] | None:
         record = self._records.get(call_id)
-        return None if record is None else record.as_json()
+        if record is None:
+            return None
+        choices = [{"attempt": number, **choice.as_json()} for number, choice in record.choices]
+        return {**record.as_json(), "choices": choices}

@@ -3,8 +3,9 @@
 import logging
 from http import HTTPStatus
 
-from pdgate.protocols import sse
-from pdgate.protocols.call import Headers, encode
+from pdgate.gateway.apis import shapes
+from pdgate.protocols.apis import Shape
+from pdgate.protocols.call import Headers
 from pdgate.protocols.errors import (
     BadRequest,
     CallBreaksEngines,
@@ -14,6 +15,7 @@ from pdgate.protocols.errors import (
     GatewayError,
     MethodNotAllowed,
     NotFound,
+    NotServed,
     TooLarge,
     Unauthorized,
     Unprocessable,
@@ -59,20 +61,24 @@ def of_status(status: int, detail: str = "") -> GatewayError:
     return kind(detail or _PHRASES.get(status) or f"status {status}")
 
 
-def as_response(error: GatewayError, call_id: str = "") -> tuple[int, Headers, bytes]:
+def as_response(
+    error: GatewayError, call_id: str = "", shape: Shape = Shape.OPENAI
+) -> tuple[int, Headers, bytes]:
     """Status, headers and body: the engine's own for what it rejected."""
     if isinstance(error, EngineRejected):
         status, body = error.answer_status, error.body
         headers = [h for h in error.headers if h[0] in _PASSED]
-        if not _is_json(headers):
+        if _is_json(headers):
+            body = shapes.engines_body(status, body, shape)
+        else:
             # An engine's proxy may answer in HTML; our clients read JSON.
-            body = encode(of_status(status).as_openai())
+            body = shapes.body_of(of_status(status), shape)
             headers = [h for h in headers if h[0] != b"content-type"] + [JSON_TYPE]
     else:
-        status, body, headers = error.status, encode(error.as_openai()), [JSON_TYPE]
+        status, body, headers = error.status, shapes.body_of(error, shape), [JSON_TYPE]
         if error.retry_after_seconds is not None:
             headers.append((b"retry-after", b"%d" % error.retry_after_seconds))
-        if isinstance(error, CallBreaksEngines):
+        if isinstance(error, CallBreaksEngines | NotServed):
             # OpenAI's clients repeat what has failed with 5xx, unless they are told not to.
             headers.append((b"x-should-retry", b"false"))
         if error.closes:
@@ -83,14 +89,14 @@ def as_response(error: GatewayError, call_id: str = "") -> tuple[int, Headers, b
     return status, headers, body
 
 
-def mid_stream(error: GatewayError, after: bytes) -> bytes:
+def mid_stream(error: GatewayError, after: bytes, shape: Shape = Shape.OPENAI) -> bytes:
     """The status line is gone, so the error travels as the last event.
 
     `after` is the last piece that went out: half an event, which only a long one can be, must
     not swallow this one.
     """
     gap = b"" if after.endswith((b"\n\n", b"\n\r\n")) else b"\n\n"
-    return gap + sse.event(error.as_openai()) + sse.DONE
+    return gap + shapes.event(error, shape, after)
 
 
 def _is_json(headers: Headers) -> bool:

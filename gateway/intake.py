@@ -5,11 +5,12 @@ whom an engine dials: kv_transfer_params and its like kill engines when they are
 (vLLM 0.32.0 asserts on them), and are the gateway's to set.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from pdgate.gateway.upstream.settings import FORWARDED
 from pdgate.protocols import request_id
+from pdgate.protocols.apis import APIS, Api, Kind
 from pdgate.protocols.call import (
     BYTES_PER_TOKEN,
     CHAT,
@@ -17,12 +18,16 @@ from pdgate.protocols.call import (
     Call,
     Headers,
     Json,
+    Raw,
+    encode,
     parse_object,
     value,
 )
 from pdgate.protocols.errors import BadRequest, TooLarge, UnsupportedMediaType
 
 HOT_PATHS = frozenset({CHAT, COMPLETIONS})
+TAKEN = frozenset((*HOT_PATHS, *APIS))
+"""Of which POST is a call that the front ends take before the framework."""
 
 OURS = frozenset(
     {
@@ -36,6 +41,9 @@ OURS = frozenset(
         "disagg_spec",
         "disaggregated_params",
     }
+)
+_UNMISTAKABLE = frozenset(
+    {"kv_transfer_params", "ec_transfer_params", "disagg_spec", "disaggregated_params"}
 )
 OUR_PREFIXES = ("do_remote_", "remote_", "bootstrap_")
 HOLDERS = ("vllm_xargs", "extra_args", "extra_body")
@@ -77,12 +85,14 @@ class Intake:
     Attributes:
         forwarded: Names, in lower case, of the headers that engines get.
         own_fields: What is refused besides OURS: the protocols' own.
+        aliases: Other names of models -> the name by which engines know them.
     """
 
     max_body_bytes: int
     trust_client_kv_params: bool = False
     forwarded: frozenset[bytes] = FORWARDED
     own_fields: frozenset[str] = frozenset()
+    aliases: Mapping[str, str] = field(default_factory=dict)
     _of_interest: frozenset[bytes] = field(init=False)
     _ordinary: frozenset[str] = field(init=False)
     _ours: frozenset[str] = field(init=False)
@@ -116,6 +126,12 @@ class Intake:
         model = value(fields, "model")
         if model is not None and not isinstance(model, str):
             raise BadRequest("the model must be a string", param="model")
+        if self.aliases and model is not None and model in self.aliases:
+            model = self.aliases[model]
+            fields["model"] = Raw(encode(model))
+        api = APIS.get(path)
+        if api is not None:
+            return self._of_api(api, call_id, fields, passed, model, len(body))
         return Call(
             id=call_id,
             attempt_id=request_id.attempt(call_id),
@@ -125,6 +141,35 @@ class Intake:
             model=model,
             streams=value(fields, "stream") is True,
             prompt_tokens=len(body) // BYTES_PER_TOKEN,
+        )
+
+    def _of_api(
+        self,
+        api: Api,
+        call_id: str,
+        fields: Json,
+        passed: Headers,
+        model: str | None,
+        body_bytes: int,
+    ) -> Call:
+        """Raises BadRequest."""
+        named = value(fields, "request_id")
+        if isinstance(named, str) and self._carries_address(named):
+            # Engines take it for their own id of the request here, and some dial what it names.
+            raise BadRequest("request_id must not carry an address", param="request_id")
+        reads = api.kind in (Kind.GENERATES, Kind.READS)
+        return Call(
+            id=call_id,
+            attempt_id=request_id.attempt(call_id),
+            path=api.path,
+            body=fields,
+            headers=passed,
+            model=model,
+            streams=api.kind is Kind.GENERATES and value(fields, "stream") is True,
+            prompt_tokens=body_bytes // BYTES_PER_TOKEN if reads else 0,
+            # What these leave in a cache, if anything, no chat begins with.
+            blocks=None if api.kind is Kind.GENERATES else (),
+            api=api,
         )
 
     def _checked(self, headers: Headers) -> Headers:
@@ -147,6 +192,36 @@ class Intake:
                 passed.append(header)
         return passed
 
+    def passed_headers(self, headers: Headers) -> tuple[Headers, bytes]:
+        """Those that engines get, and the content type, whatever it is; empty for none.
+
+        Raises BadRequest, UnsupportedMediaType.
+        """
+        content_type = b""
+        others = []
+        for header in headers:
+            if header[0] == b"content-type":
+                content_type = header[1]
+            else:
+                others.append(header)
+        return self._checked(others), content_type
+
+    def check_fields(self, fields: Json) -> None:
+        """Raises BadRequest for those that are ours to set."""
+        if not self.trust_client_kv_params:
+            _refuse_ours(fields, self._ours)
+
+    def check_names(self, names: Iterable[str]) -> None:
+        """The same for names of which it is not known whether they are fields of a call at all.
+
+        So of those only that nothing else is called.
+        """
+        if self.trust_client_kv_params:
+            return
+        for name in names:
+            if name in _UNMISTAKABLE:
+                raise _set_by_us(name)
+
     def _carries_address(self, name: str) -> bool:
         return not self.trust_client_kv_params and request_id.carries_address(name)
 
@@ -163,11 +238,12 @@ def _refuse_ours(fields: Json, ours: frozenset[str], holder: str = "") -> None:
     for name in fields:
         if name in ours or name.startswith(OUR_PREFIXES):
             if value(fields, name) is not None:
-                raise BadRequest(
-                    f"{holder}{name} is set by the gateway and must not be sent",
-                    param=f"{holder}{name}",
-                )
+                raise _set_by_us(f"{holder}{name}")
         elif name in HOLDERS and not holder:
             held = value(fields, name)
             if isinstance(held, Mapping):
                 _refuse_ours(held, ours, f"{name}.")
+
+
+def _set_by_us(name: str) -> BadRequest:
+    return BadRequest(f"{name} is set by the gateway and must not be sent", param=name)

@@ -7,6 +7,7 @@ makes it.
 
 from typing import Any, Final
 
+from pdgate.protocols.apis import APIS, Kind, Shape, shape_of
 from pdgate.protocols.call import CHAT, COMPLETIONS
 
 _TEXT: Final = {"type": "string"}
@@ -26,6 +27,18 @@ ERROR: Final[dict[str, Any]] = {
                 "code": {"type": ["string", "integer", "null"]},
             },
         }
+    },
+}
+MESSAGE_ERROR: Final[dict[str, Any]] = {
+    "type": "object",
+    "required": ["type", "error"],
+    "properties": {
+        "type": {"const": "error"},
+        "error": {
+            "type": "object",
+            "required": ["type", "message"],
+            "properties": {"type": _TEXT, "message": _TEXT},
+        },
     },
 }
 _FIELDS: Final[dict[str, Any]] = {
@@ -65,6 +78,7 @@ _REFUSALS: Final = {
     422: "An engine cannot do what is asked for",
     429: "Too many calls; Retry-After says when to come again",
     500: "A bug of the gateway",
+    501: "No engine here can do this",
     502: "The engines failed, and so did those that were tried instead",
     503: "No engine is there, or all are busy",
     504: "The engines took too long",
@@ -76,25 +90,39 @@ def operation(path: str) -> dict[str, Any]:
     return {
         "requestBody": {
             "required": True,
-            "content": {"application/json": {"schema": _BODIES[path]}},
+            "content": {"application/json": {"schema": _BODIES.get(path) or _body_of(path)}},
         }
     }
 
 
-def responses() -> dict[int | str, dict[str, Any]]:
-    """By status, for all hot routes."""
-    answer = {
+def responses(path: str) -> dict[int | str, dict[str, Any]]:
+    """By status, for a route of which POST is a call."""
+    answer: dict[str, Any] = {
         "description": "The answer: JSON, or a stream of events if `stream` is true",
         "content": {
             "application/json": {"schema": {"type": "object"}},
             "text/event-stream": {"schema": _TEXT},
         },
     }
-    return {200: answer, **{status: refusal(status) for status in _REFUSALS}}
+    if path in APIS and APIS[path].kind is not Kind.GENERATES:
+        answer["description"] = "What the engine found"
+        # Scores come as a list from some engines.
+        answer["content"] = {"application/json": {"schema": {"type": ["object", "array"]}}}
+    return {200: answer, **{status: refusal(status, shape_of(path)) for status in _REFUSALS}}
 
 
-def refusal(status: int) -> dict[str, Any]:
+def refusal(status: int, shape: Shape = Shape.OPENAI) -> dict[str, Any]:
+    error = MESSAGE_ERROR if shape is Shape.ANTHROPIC else ERROR
     return {
         "description": _REFUSALS[status],
-        "content": {"application/json": {"schema": ERROR}},
+        "content": {"application/json": {"schema": error}},
     }
+
+
+def _body_of(path: str) -> dict[str, Any]:
+    """Open, as the engine judges it; but what it cannot do without is named."""
+    api = APIS[path]
+    fields: dict[str, Any] = {name: {} for name in api.required}
+    streams = ("model", "stream") if api.kind is Kind.GENERATES else ("model",)
+    fields |= {name: _FIELDS[name] for name in streams}
+    return {"type": "object", "required": list(api.required), "properties": fields}

@@ -33,6 +33,23 @@ class Policies:
 
     def of(self, role: Role, settings: Settings) -> Policy:
         """Raises LookupError, TypeError."""
+        return self._named(getattr(settings, KEYS[role]), role, settings)
+
+    def of_models(self, settings: Settings) -> dict[str, dict[Role, Policy]]:
+        """Model -> those that are its own. Raises LookupError, TypeError."""
+        return {
+            model.name: own
+            for model in settings.models
+            if (
+                own := {
+                    role: self._named(getattr(model, key), role, settings)
+                    for role, key in KEYS.items()
+                    if getattr(model, key)
+                }
+            )
+        }
+
+    def _named(self, name: str, role: Role, settings: Settings) -> Policy:
         section = settings.targets
         targets = Targets(section.ttft_seconds, section.tpot_seconds)
-        return self.load(getattr(settings, KEYS[role]), Surroundings(role, self.prefixes, targets))
+        return self.load(name, Surroundings(role, self.prefixes, targets))

@@ -115,6 +115,15 @@ class Prober:
                         self._watching[instance_id] = watching
                 await self._somebody_is_new.wait()
 
+    def known_cards(self) -> dict[str, dict[str, Any]]:
+        """Model -> its card, of those that instances serve that may get calls."""
+        cards: dict[str, dict[str, Any]] = {}
+        for candidate in self._instances:
+            if candidate.may_serve:
+                for card in self.cards.get(candidate.instance.id, ()):
+                    cards.setdefault(card["id"], card)
+        return cards
+
     def add(self, announced: Instance) -> None:
         """One more to look at, at once; or another record of one that is known."""
         self._end_watching(announced.id)
@@ -237,8 +246,9 @@ async def _models(client: httpx2.AsyncClient, announced: Instance) -> Sequence[d
         raise NotWell("GET /v1/models answered something else than a list of models") from None
     if not announced.model:
         return cards
-    served = [card for card in cards if card["id"] == announced.model]
-    if not served:
+    # Adapters (LoRA) are models of their own, whose cards name the one that they change.
+    served = [card for card in cards if announced.model in (card["id"], card.get("parent"))]
+    if not any(card["id"] == announced.model for card in served):
         raise NotWell(f"it does not serve the model {announced.model!r}")
     return served
 

@@ -1,7 +1,6 @@
 """Runs the gateway: one process, or several behind one listening socket."""
 
 import asyncio
-import gc
 import logging
 import os
 import signal
@@ -11,6 +10,7 @@ from tempfile import TemporaryDirectory
 
 import uvicorn
 
+from pdgate.gateway import memory
 from pdgate.gateway.config import Settings
 from pdgate.gateway.config.instances import host_and_port
 from pdgate.gateway.front import hot_protocol
@@ -19,6 +19,7 @@ from pdgate.gateway.front.bounded_http import BoundedHttp
 from pdgate.gateway.lifecycle.signals import take_over
 from pdgate.gateway.lifecycle.source import Source
 from pdgate.gateway.lifecycle.workers import PARENT_VARIABLE, Workers, tell_the_others
+from pdgate.gateway.logs.lines import log_to_stderr
 from pdgate.gateway.neighbours.place import shared_folder
 from pdgate.gateway.security.tls import server_options
 from pdgate.gateway.wiring import build
@@ -51,7 +52,7 @@ LAST_SECONDS = 2
 
 def serve(settings: Settings, source: Source) -> None:
     """Blocks until SIGINT or SIGTERM. `source` is where the settings came from."""
-    _log_to_stderr(settings)
+    log_to_stderr(settings.log_level, settings.log_format)
     os.environ[SOURCE_VARIABLE] = source.as_json()
     # Who starts has read it just now; workers inherit this until they listen to it.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -122,7 +123,7 @@ def _protocol() -> type[asyncio.Protocol]:
 def from_environment() -> Front:
     """What each worker builds."""
     settings = Settings.model_validate_json(os.environ[SETTINGS_VARIABLE])
-    _log_to_stderr(settings)
+    log_to_stderr(settings.log_level, settings.log_format)
     folder = os.environ.get(METRICS_VARIABLE)
     load = os.environ.get(LOAD_VARIABLE)
     port = os.environ.get(ADMIN_PORT_VARIABLE)
@@ -132,10 +133,7 @@ def from_environment() -> Front:
         admin_port=int(port) if port else None,
         load_folder=Path(load) if load else None,
     )
-    # What has been imported and built stays; looking through it for garbage, again and again,
-    # would only make streams pause for as long as that takes.
-    gc.collect()
-    gc.freeze()
+    memory.keep()
     _take_part(front)
     return front
 
@@ -152,12 +150,3 @@ def _take_part(front: Front) -> None:
 def _begin_with(settings: Settings) -> None:
     """Processes that start from now on, that is."""
     os.environ[SETTINGS_VARIABLE] = settings.model_dump_json()
-
-
-def _log_to_stderr(settings: Settings) -> None:
-    logging.basicConfig(
-        level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s"
-    )
-    # One line per probe is noise unless one debugs probes.
-    if settings.log_level != "debug":
-        logging.getLogger("httpx2").setLevel(logging.WARNING)

@@ -17,12 +17,15 @@ from pdgate.forwarders.record import Record
 from pdgate.gateway import errors
 from pdgate.gateway.admission.gate import Gate
 from pdgate.gateway.admission.urgency import urgency
+from pdgate.gateway.apis.passing import Asked, passing
+from pdgate.gateway.apis.stored import placed
 from pdgate.gateway.intake import Intake
 from pdgate.gateway.lifecycle.drain import Drain
 from pdgate.gateway.metrics.books import Books
 from pdgate.gateway.security.addresses import without_addresses
 from pdgate.gateway.security.door import Door, Holder
 from pdgate.gateway.total_time import TotalTime
+from pdgate.protocols.apis import STORED, Kind
 from pdgate.protocols.call import Call, Headers
 from pdgate.protocols.errors import BadRequest, EngineRejected, GatewayError
 from pdgate.scheduling.admission import ORDINARY, Place
@@ -90,13 +93,19 @@ class Service:
         body: bytes,
         client: Client,
         holder: Holder | None = None,
+        asked: Asked | None = None,
     ) -> None:
-        """`holder` is what `screen` said.
+        """`holder` is what `screen` said; `asked` is what passes to an engine as it came.
 
         Never raises for what goes wrong with the call; only CancelledError gets out."""
         call_id = self.intake.call_id(headers)
         try:
-            call = self.intake.call(path, headers, body, call_id)
+            if asked is None:
+                call = self.intake.call(path, headers, body, call_id)
+            else:
+                call = passing(self.intake, asked, headers, body, call_id, self._fleet)
+            if call.api is not None:
+                call = placed(call, self._fleet)
             place = None if self.gate is None else _place(call, headers, holder)
             if holder is not None:
                 holder.enter(call.model)
@@ -112,7 +121,7 @@ class Service:
             if self.total is None:
                 await self._serve(record, place, client)
             else:
-                async with self.total.limit(call.model):
+                with self.total.limit(call.model):
                     await self._serve(record, place, client)
             record.end("ok", 200)
         except asyncio.CancelledError:
@@ -157,8 +166,10 @@ class Service:
             await client.break_off(error)
 
 
-def _place(call: Call, headers: Headers, holder: Holder | None) -> Place:
-    """Raises BadRequest."""
+def _place(call: Call, headers: Headers, holder: Holder | None) -> Place | None:
+    """None for what takes nothing that calls wait for. Raises BadRequest."""
+    if call.api is not None and (call.api.kind is Kind.COUNTS or call.api is STORED):
+        return None
     own = ORDINARY if holder is None else holder.key.priority
     tenant = "" if holder is None else holder.name
     return Place(urgency(headers, own), tenant, call.prompt_tokens)

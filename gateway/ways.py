@@ -33,8 +33,8 @@ def own_fields(settings: Settings) -> frozenset[str]:
     """Of the protocols that are configured; an engine that a directory brings has one of them."""
     found: set[str] = set()
     kinds = {(instance.protocol, instance.generation) for instance in settings.fleet}
-    default = settings.pdd_protocol
-    for protocol, generation in {*kinds, (default, settings.generation(default))}:
+    defaults = {settings.pdd_protocol, *(settings.protocol_of(m.name) for m in settings.models)}
+    for protocol, generation in {*kinds, *((each, settings.generation(each)) for each in defaults)}:
         found |= _forwarder(protocol, mode_for(settings, protocol), generation).own_fields
     return frozenset(found)
 

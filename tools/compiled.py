@@ -10,7 +10,8 @@ transfers of others inherit from is not among these; nor are msgspec's structs, 
 
 mypyc believes mypy: after `self.error = None` it takes `self.error` for None until the end of
 the function, and raises TypeError if a call has set it meanwhile. Such an assignment belongs
-into a method of its own.
+into a method of its own. And a class forgets a default of None for an attribute whose type is a Protocol,
+so such attributes are set in __init__.
 """
 
 import os
@@ -27,11 +28,14 @@ HOT: Final = {
     "forwarders": (
         "attempt blame crossing execution good_start lives ownership record retrying splitting tried"
     ),
-    "gateway": "deadlines intake service",
+    "gateway": "deadlines intake service total_time",
+    "gateway/admission": "gate urgency",
     "gateway/front": "answer_head head_lines hot_cycle",
     "gateway/metrics": "books",
+    "gateway/security": "door headers keys limits",
     "gateway/upstream": "client connection exchange pool request",
     "protocols": "instance members openai request_id sse",
+    "scheduling/admission": "line others pace room",
     "scheduling": "candidate instances lineup reservation scheduler",
     "scheduling/health": "breaker cause",
     "scheduling/disaggregation": "decision",

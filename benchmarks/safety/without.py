@@ -15,7 +15,7 @@ from pdgate.forwarders.vllm_nixl import VllmNixl
 from pdgate.forwarders.way import Way
 from pdgate.gateway.config import Settings
 from pdgate.gateway.config.checks import mode_for
-from pdgate.gateway.config.settings import Timeouts as TimeoutsSection
+from pdgate.gateway.config.sections import Timeouts as TimeoutsSection
 from pdgate.gateway.deadlines import Timeouts
 from pdgate.gateway.front.hot_protocol import HotProtocol
 from pdgate.gateway.intake import Intake

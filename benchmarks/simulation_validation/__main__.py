@@ -16,7 +16,8 @@ from benchmarks.simulation_validation.asking import Seen, replay
 from benchmarks.simulation_validation.calibration import calibrated
 from benchmarks.simulation_validation.fleet import fleet
 from benchmarks.simulation_validation.piece import Call, piece
-from pdgate.simulator.summary import percentile, summary
+from pdgate.simulator.spread import percentile
+from pdgate.simulator.summary import summary
 from pdgate.simulator.trace import BadTrace, read
 from pdgate.simulator.world import Plan, run
 

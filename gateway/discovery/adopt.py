@@ -35,7 +35,7 @@ def adopter(settings: Settings) -> Adopt:
         said = member.instance()
         if said.id in ids or (said.role, said.url) in places:
             raise Unusable("it is configured already")
-        default = Role.PLAIN.value if said.role is Role.PLAIN else settings.pdd_protocol
+        default = Role.PLAIN.value if said.role is Role.PLAIN else settings.protocol_of(said.model)
         protocol = said.protocol or default
         generation = said.generation or settings.generation(protocol)
         instance = replace(said, protocol=protocol, generation=generation)

@@ -61,7 +61,6 @@ GAUGES: Final[Mapping[bytes, str]] = {
     b"sglang:token_usage": KV_USED,
     b"sglang:max_total_num_tokens": KV_TOKENS,
     b"pdgate_engine_requests_loading": TRANSFERRING,
-    b"pdgate_engine_kv_tokens": KV_TOKENS,
     b"pdgate_engine_queued_prompt_tokens": QUEUED_TOKENS,
     b"pdgate_prefill_queue_up": QUEUE_UP,
 }

@@ -13,14 +13,16 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from pdgate.forwarders.base import Answer
 from pdgate.forwarders.record import Record
 from pdgate.gateway import errors
+from pdgate.gateway.apis import passing
 from pdgate.gateway.debug import DebugHeaders
 from pdgate.gateway.front.answer_head import answer_head, streams
 from pdgate.gateway.front.pings import PING, Pings
-from pdgate.gateway.intake import HOT_PATHS
+from pdgate.gateway.intake import TAKEN
 from pdgate.gateway.lifecycle.reload import Reload
 from pdgate.gateway.security.cors import Cors
 from pdgate.gateway.service import Service
 from pdgate.protocols import sse
+from pdgate.protocols.apis import Shape, shape_of
 from pdgate.protocols.call import Headers
 from pdgate.protocols.errors import GatewayError
 
@@ -37,6 +39,7 @@ class Front:
         wanted: Names of the engines' headers that clients get, beside those of the body.
         pings: Keeps streams alive that have nothing to say; None lets them be silent.
         reload: Changes all of this while it runs; for who owns the process.
+        passthrough: Routes of /v1 that are not known pass to an engine.
     """
 
     def __init__(
@@ -55,20 +58,23 @@ class Front:
         self.wanted = wanted
         self.admin_port: int | None = None
         self.cors: Cors | None = None
+        self.passthrough = False
         self._others = others
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if (
-            scope["type"] != "http"
-            or scope["path"] not in HOT_PATHS
-            or scope["method"] != "POST"
-            or scope["server"][1] == self.admin_port
-        ):
+        if scope["type"] != "http" or scope["server"][1] == self.admin_port:
             await self._others(scope, receive, send)
             return
+        asked = None
+        if scope["path"] not in TAKEN or scope["method"] != "POST":
+            asked = passing.asked(scope, everything=self.passthrough)
+            if asked is None:
+                await self._others(scope, receive, send)
+                return
         if self.cors is not None:
             send = self.cors.sending(scope["headers"], send)
-        client = AsgiClient(send, self.debug, self.wanted, self.pings)
+        shape = shape_of(scope["path"]) if asked is None else asked.api.shape
+        client = AsgiClient(send, self.debug, self.wanted, self.pings, shape)
         headers = scope["headers"]
         try:
             client.unread = receive
@@ -83,7 +89,7 @@ class Front:
         assert serving is not None
         watching = asyncio.create_task(_cancel_when_client_leaves(serving, receive, client))
         try:
-            await self.service.handle(scope["path"], headers, body, client, holder)
+            await self.service.handle(scope["path"], headers, body, client, holder, asked)
         except asyncio.CancelledError:
             # Ours if the client left; the server's own, at shutdown, goes on.
             if not (watching.done() and serving.uncancel() == 0):
@@ -103,6 +109,7 @@ class AsgiClient:
 
     __slots__ = (
         "_answer",
+        "_before",
         "_debug",
         "_error",
         "_held",
@@ -112,6 +119,7 @@ class AsgiClient:
         "_pieces",
         "_pings",
         "_send",
+        "_shape",
         "_streams",
         "_waiter",
         "_waiting_bytes",
@@ -122,9 +130,15 @@ class AsgiClient:
     )
 
     def __init__(
-        self, send: Send, debug: DebugHeaders, wanted: frozenset[bytes], pings: Pings | None
+        self,
+        send: Send,
+        debug: DebugHeaders,
+        wanted: frozenset[bytes],
+        pings: Pings | None,
+        shape: Shape = Shape.OPENAI,
     ) -> None:
         self._send = send
+        self._shape = shape
         self._pings = pings
         self.seen = False
         self._wanted = wanted
@@ -135,6 +149,7 @@ class AsgiClient:
         self._error: GatewayError | None = None
         self._held = b""
         self._last = b""
+        self._before = b""
         self._waiter: asyncio.Future[None] | None = None
         self._answer: Answer | None = None
         self._paused = False
@@ -183,7 +198,7 @@ class AsgiClient:
         self._over, self._error, self._held = False, None, b""
         self._paused = False
         head = answer_head(answer, self._streams, record.call.id, self._debug(record), self._wanted)
-        answer.start(self)
+        answer.start(self if record.gaps is None else record.gaps.sink(self))
         if not self._pieces and not self._over:
             await self._wait()
         if self._error is not None and not self._pieces:
@@ -199,9 +214,9 @@ class AsgiClient:
         with (
             nullcontext() if self._pings is None or not self._streams else self._pings.during(self)
         ):
-            await self._pump(answer)
+            await self._pump(answer, record)
 
-    async def _pump(self, answer: Answer) -> None:
+    async def _pump(self, answer: Answer, record: Record) -> None:
         """Sends on what comes, to its end. Raises what it ended with."""
         while True:
             piece = self._take()
@@ -212,6 +227,8 @@ class AsgiClient:
                 raise self._error
             await self._body(piece, more=not finished)
             if finished:
+                # Usage is in the last event but "[DONE]", or in a whole answer.
+                record.end_of_answer = self._before + self._last
                 return
             if self._paused:
                 self._paused = False
@@ -220,7 +237,7 @@ class AsgiClient:
                 await self._wait()
 
     async def refuse(self, error: GatewayError, call_id: str) -> None:
-        status, headers, body = errors.as_response(error, call_id)
+        status, headers, body = errors.as_response(error, call_id, self._shape)
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
         if self.unread is None:
             await self._body(body, more=False)
@@ -231,13 +248,14 @@ class AsgiClient:
 
     async def break_off(self, error: GatewayError) -> None:
         if self._streams:
-            await self._body(errors.mid_stream(error, self._last), more=False)
+            await self._body(errors.mid_stream(error, self._last, self._shape), more=False)
         # Half a JSON body has no room for an error. Returning without its end makes the
         # server close the connection, which is how the client learns of it.
 
     async def _body(self, piece: bytes, more: bool = True) -> None:
         self.finished = not more
-        self._last = piece
+        if piece:
+            self._before, self._last = self._last, piece
         await self._send({"type": "http.response.body", "body": piece, "more_body": more})
 
     def _take(self) -> bytes:

@@ -17,6 +17,7 @@ from pdgate.gateway.front.head_lines import CLOSE, head_lines
 from pdgate.gateway.front.pings import PING
 from pdgate.gateway.security.door import Holder
 from pdgate.protocols import sse
+from pdgate.protocols.apis import shape_of
 from pdgate.protocols.call import Headers
 from pdgate.protocols.errors import Draining, GatewayError, TooLarge
 
@@ -85,6 +86,7 @@ class HotCycle:
     _error: GatewayError | None = None
     _held = b""
     _last = b""
+    _before = b""
     _waiter: asyncio.Future[None] | None = None
 
     def __init__(self, protocol: Connection) -> None:
@@ -92,6 +94,7 @@ class HotCycle:
         self._protocol = protocol
         self._transport = protocol.transport
         self._headers = protocol.headers
+        self._url = protocol.url
         self._pieces: list[bytes] = []
 
     # The request, as uvicorn's parser tells of it.
@@ -143,7 +146,7 @@ class HotCycle:
         pieces, self._pieces = self._pieces, []
         body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         protocol = self._protocol
-        path = protocol.url.decode("ascii")
+        path = self._url.decode("ascii")
         self._task = task = protocol.loop.create_task(self._serve(path, self._headers, body))
         # The server waits for these when it is asked to stop.
         protocol.tasks.add(task)
@@ -181,6 +184,7 @@ class HotCycle:
             if not chunk:
                 return
         self.seen = True
+        self._before = self._last
         self._last = chunk
         self._write(self._framed(chunk))
 
@@ -192,6 +196,9 @@ class HotCycle:
             last = self._held + last
         rest = self._framed(last) if last else b""
         if error is None:
+            assert self._record is not None
+            # Usage is in the last event but "[DONE]", or in a whole answer.
+            self._record.end_of_answer = self._before + self._last + last
             self._write(rest + _LAST_CHUNK if self._chunked else rest)
             self._complete()
         elif rest:
@@ -220,7 +227,7 @@ class HotCycle:
         elif self._protocol.flow.write_paused:
             # It goes on with an answer that had begun, and was told nothing of the client.
             answer.pause()
-        answer.start(self)
+        answer.start(self if record.gaps is None else record.gaps.sink(self))
         if not self._over:
             self._waiter = self._protocol.loop.create_future()
             pings = self._protocol.front.pings
@@ -236,7 +243,8 @@ class HotCycle:
         self._say(error, call_id)
 
     def _say(self, error: GatewayError, call_id: str) -> None:
-        status, headers, body = errors.as_response(error, call_id)
+        shape = shape_of(self._url.decode("ascii"))
+        status, headers, body = errors.as_response(error, call_id, shape)
         # An answer may have been about to begin.
         self._head = b""
         self._write(self._head_of(status, headers, b"") + body)
@@ -244,7 +252,8 @@ class HotCycle:
 
     async def break_off(self, error: GatewayError) -> None:
         if self._streams:
-            self._write(self._framed(errors.mid_stream(error, self._last)) + _LAST_CHUNK)
+            event = errors.mid_stream(error, self._last, shape_of(self._url.decode("ascii")))
+            self._write(self._framed(event) + _LAST_CHUNK)
             self._complete()
         else:
             # Half a JSON body has no room for an error: the client learns it from the cut.
@@ -281,7 +290,8 @@ class HotCycle:
         protocol = self._protocol
         service = protocol.front.service
         service.count_refused(error)
-        status, headers, body = errors.as_response(error, service.intake.call_id(self._headers))
+        call_id, shape = service.intake.call_id(self._headers), shape_of(self._url.decode("ascii"))
+        status, headers, body = errors.as_response(error, call_id, shape)
         self.keep_alive = False
         self._pieces = []
         # Some say so themselves.

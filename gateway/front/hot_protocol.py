@@ -20,7 +20,7 @@ from pdgate.gateway.front.asgi import Front
 from pdgate.gateway.front.bounded_http import BoundedHttp
 from pdgate.gateway.front.head_lines import CLOSE, head_lines
 from pdgate.gateway.front.hot_cycle import HotCycle
-from pdgate.gateway.intake import HOT_PATHS
+from pdgate.gateway.intake import TAKEN
 from pdgate.protocols.errors import BadRequest
 
 TESTED = ((0, 40), (0, 55))
@@ -40,7 +40,7 @@ NEEDED = (
     "send_400_response",
 )
 
-_HOT_URLS = frozenset(path.encode() for path in HOT_PATHS)
+_HOT_URLS = frozenset(path.encode() for path in TAKEN)
 
 
 def why_not() -> str | None:

@@ -94,6 +94,9 @@ def is_text(call: Call) -> bool:
     Not where there may be media: an engine would fetch them to tell, and their tokens do not say
     what they show.
     """
+    if call.api is not None:
+        # Its messages, and what is written before them, are not those that /tokenize takes.
+        return False
     messages = call.body.get("messages")
     if isinstance(messages, Raw):
         text = bytes(messages)

@@ -4,6 +4,7 @@ Calls that run end as they began: with their engines, timeouts and policies.
 """
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -19,7 +20,8 @@ from pdgate.gateway.config.rules import (
     timeouts_of_models,
     total_time_of,
 )
-from pdgate.gateway.config.settings import Disaggregation, Settings
+from pdgate.gateway.config.sections import Disaggregation
+from pdgate.gateway.config.settings import Settings
 from pdgate.gateway.debug import no_headers, path_headers
 from pdgate.gateway.discovery.adopt import adopter
 from pdgate.gateway.discovery.feed import Feed
@@ -42,7 +44,7 @@ FLEET = (
 
 TIMES = (
     "timeouts.connect_seconds", "timeouts.prefill_seconds", "timeouts.first_byte_seconds",
-    "timeouts.kv_wait_seconds", "timeouts.idle_seconds", "models", "timeouts.retry_seconds", "timeouts.ping_seconds",
+    "timeouts.kv_wait_seconds", "timeouts.idle_seconds", "timeouts.retry_seconds", "timeouts.ping_seconds",
     "timeouts.total_seconds",
     "max_attempts", "on_prefill_failure", "resume",
 )  # fmt: skip
@@ -53,10 +55,11 @@ HEALTH = (
 
 DRAIN = ("drain",)
 TARGETS = ("targets",)
+MODELS = ("models",)
 RULE = ("disaggregation",)
-INTAKE = ("max_body_bytes", "trust_client_kv_params")
+INTAKE = ("max_body_bytes", "trust_client_kv_params", "passthrough")
 KEYS = ("api_keys", "api_keys_file")
-INSIGHT = ("debug_headers", "call_log", "log_level")
+INSIGHT = ("debug_headers", "call_log", "log_prompts", "log_level")
 
 CHANGEABLE = frozenset(
     (
@@ -65,6 +68,7 @@ CHANGEABLE = frozenset(
         *HEALTH,
         *policies.KEYS.values(),
         *TARGETS,
+        *MODELS,
         *DRAIN,
         *RULE,
         *INTAKE,
@@ -94,6 +98,7 @@ class Live:
         reload.part(FLEET, lambda wanted: self._fleet(reload.settings, wanted))
         for role, key in policies.KEYS.items():
             reload.part((key,), partial(self._policy, role, key))
+        reload.part(MODELS, lambda s: self._models(reload.settings, s))
         reload.part(TARGETS, self._targets)
         reload.part(TIMES, self._times)
         reload.part(HEALTH, self._health)
@@ -138,14 +143,22 @@ class Live:
             raise ConfigError(f"{key!r}: {error.args[0]}") from None
         return lambda: self.scheduler.use(role, chosen)
 
+    def _models(self, before: Settings, wanted: Settings) -> Change:
+        changes = [self._policies_of_models(wanted), self._times(wanted), self._intake(wanted)]
+        if _protocols(before) != _protocols(wanted):
+            changes.append(self._fleet(before, wanted))
+        return _all(changes)
+
+    def _policies_of_models(self, wanted: Settings) -> Change:
+        try:
+            chosen = self.policies.of_models(wanted)
+        except (LookupError, TypeError) as error:
+            raise ConfigError(f"'models': {error.args[0]}") from None
+        return lambda: self.scheduler.use_of_models(chosen)
+
     def _targets(self, wanted: Settings) -> Change:
         changes = [self._policy(role, key, wanted) for role, key in policies.KEYS.items()]
-
-        def change() -> None:
-            for one in changes:
-                one()
-
-        return change
+        return _all([*changes, self._policies_of_models(wanted)])
 
     def _times(self, wanted: Settings) -> Change:
         def change() -> None:
@@ -182,12 +195,14 @@ class Live:
                 service.intake,
                 max_body_bytes=wanted.max_body_bytes,
                 trust_client_kv_params=wanted.trust_client_kv_params,
+                aliases=wanted.aliases,
             )
+            self.front.passthrough = wanted.passthrough
 
         return change
 
     def _keys(self, wanted: Settings) -> Change:
-        keys = api_keys(wanted.api_keys, wanted.api_keys_file)
+        keys = api_keys(wanted.api_keys, wanted.api_keys_file, wanted.aliases)
         door = self.front.service.door
         if (door is not None) != bool(keys):
             raise ConfigError(
@@ -204,7 +219,8 @@ class Live:
     def _insight(self, wanted: Settings) -> Change:
         def change() -> None:
             self.front.debug = path_headers if wanted.debug_headers else no_headers
-            self.books.logs_calls = wanted.call_log
+            self.books.log.wanted = wanted.call_log
+            self.books.log.prompts = wanted.log_prompts
             logging.getLogger().setLevel(wanted.log_level.upper())
 
         return change
@@ -212,3 +228,16 @@ class Live:
 
 def _place(instance: Instance) -> tuple[str, str, int | None]:
     return instance.role, instance.url, instance.dp_rank
+
+
+def _protocols(settings: Settings) -> dict[str, str]:
+    """Of models that have one of their own."""
+    return {model.name: model.pdd_protocol for model in settings.models if model.pdd_protocol}
+
+
+def _all(changes: Sequence[Change]) -> Change:
+    def change() -> None:
+        for one in changes:
+            one()
+
+    return change

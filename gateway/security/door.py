@@ -26,6 +26,8 @@ from pdgate.protocols.errors import BadRequest, Forbidden, RateLimited, Unauthor
 KNOWN_HEADERS = 4096
 MAX_HEADER_BYTES = 1024
 BEARER = b"bearer "
+KEY_HEADER = b"x-api-key"
+"""Where Anthropic's clients say it; for who sends both, the other one counts."""
 RETRY_SECONDS = 1
 """When to come back if too many calls run: nobody knows when one of them ends."""
 
@@ -143,6 +145,8 @@ class Door:
                     raise BadRequest("the header authorization came twice", param="authorization")
                 said = found
         if said is None:
+            said = _by_key_header(headers)
+        if said is None:
             raise Unauthorized("an API key is needed: send the header Authorization: Bearer <key>")
         return self._by_header.get(said) or self._look_up(said)
 
@@ -157,6 +161,14 @@ class Door:
             self._by_header.clear()
         self._by_header[said] = holder
         return holder
+
+
+def _by_key_header(headers: Headers) -> bytes | None:
+    """As if it had come in the other one. Raises BadRequest."""
+    found = [key for name, key in headers if name == KEY_HEADER]
+    if len(found) > 1:
+        raise BadRequest("the header x-api-key came twice", param="x-api-key")
+    return BEARER + found[0] if found else None
 
 
 def _not_allowed(model: str | None) -> str:

@@ -6,6 +6,7 @@ metrics) takes its HTTP client from here, so that no path forgets it.
 
 import ssl
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import httpx2
@@ -29,7 +30,7 @@ class EngineAccess:
         headers = {"authorization": self.authorization} if self.authorization else {}
         hooks = {"request": [self._name_server]} if self.server_name else {}
         return httpx2.AsyncClient(
-            verify=self.tls or True,
+            verify=self.tls or _usual_authorities(),
             headers=headers,
             event_hooks=hooks,
             trust_env=False,
@@ -38,6 +39,12 @@ class EngineAccess:
 
     async def _name_server(self, request: httpx2.Request) -> None:
         request.extensions = {**request.extensions, "sni_hostname": self.server_name}
+
+
+@cache
+def _usual_authorities() -> ssl.SSLContext:
+    """Read once: reading them takes longer than all else of making a client."""
+    return httpx2.create_ssl_context(trust_env=False)
 
 
 OPEN = EngineAccess()

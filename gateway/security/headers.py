@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from pdgate.gateway.security.door import KEY_HEADER
 from pdgate.gateway.upstream.request import FRAMING
 from pdgate.gateway.upstream.settings import FORWARDED
 
@@ -42,7 +43,7 @@ def policy(
     """Raises ValueError; the texts are as `names` has them."""
     to_engines = FORWARDED | names(more_to_engines)
     if authorization != "pass":
-        to_engines -= {AUTHORIZATION}
+        to_engines -= {AUTHORIZATION, KEY_HEADER}
     return HeaderPolicy(to_engines, names(more_to_clients))
 
 

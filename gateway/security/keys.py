@@ -5,6 +5,7 @@ slow a guesser down. Looking a hash up in a dictionary leaks by its timing at mo
 wrong keys compare, which is of no use without a preimage.
 """
 
+import re
 import secrets
 from dataclasses import dataclass
 from hashlib import sha256
@@ -15,6 +16,9 @@ PREFIX = "pdg-"
 """Lets scanners for leaked secrets recognise ours."""
 
 KEY_BYTES = 32
+
+NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+"""Of a key: what can stand in a label and in a log without quotes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +39,10 @@ class ApiKey:
     max_calls: int | None = None
     calls_per_minute: int | None = None
     priority: int = ORDINARY
+
+
+def is_name(text: str) -> bool:
+    return re.fullmatch(NAME, text) is not None
 
 
 def new_key() -> str:

@@ -97,7 +97,7 @@ class HttpUpstream:
 
         `seconds`: until the first byte of the body; `idle_seconds`: between two of its pieces.
         """
-        body = encode(leg.body)
+        body = encode(leg.body) if leg.passed is None else leg.passed.body
         pool = self._pool(leg.to)
         connection = pool.take() or await self._connect(pool, leg.to)
         exchange = self._send(connection, pool, leg, call, body, seconds, idle_seconds)

@@ -1,6 +1,6 @@
 """The head of a request to an engine.
 
-    POST <base path><leg path> HTTP/1.1
+    POST <base path><leg path> HTTP/1.1                   another method where the leg passes one
     host, content-type, x-request-id, content-length      always
     authorization                                         if engines have a key of their own
     x-data-parallel-rank                                  if the instance is one rank
@@ -15,7 +15,7 @@ import re
 from urllib.parse import urlsplit
 
 from pdgate.forwarders.base import Leg
-from pdgate.protocols.call import Call
+from pdgate.protocols.call import Call, Passed
 
 RANK = b"x-data-parallel-rank"
 # These say where a message ends or goes: a leg that could set them could split it.
@@ -23,6 +23,8 @@ FRAMING = frozenset(
     {b"connection", b"content-length", b"content-type", b"host", b"transfer-encoding", b"upgrade"}
 )
 MAX_KNOWN_PATHS = 64
+
+_POST = Passed("POST", content_type=b"application/json")
 
 _breaks_line = re.compile(rb"[\r\n\0]").search
 _is_path = re.compile(r"/[!-~]*").fullmatch
@@ -61,7 +63,10 @@ class Target:
 
     def head(self, leg: Leg, call: Call, body_bytes: int, forwarded: frozenset[bytes]) -> bytes:
         """Raises ValueError if the leg holds what no header line can."""
-        start = self._known.get(leg.path) or self._start(leg.path)
+        if leg.passed is None:
+            start = self._known.get(leg.path) or self._start(leg.path)
+        else:
+            start = self._start_of(leg.path, leg.passed)
         if not (leg.request_id or leg.headers or call.headers or leg.to.dp_rank is not None):
             # Most legs. Of the call's own id it is known that it breaks no line.
             own_id = call.attempt_id.encode("ascii")
@@ -92,13 +97,18 @@ class Target:
 
     def _start(self, path: str) -> bytes:
         """The constant part, up to the value of x-request-id."""
-        whole = self._base + path
-        if not _is_path(whole):
-            raise ValueError("not a path")
-        start = (
-            b"POST %b HTTP/1.1\r\nhost: %b\r\ncontent-type: application/json\r\n%bx-request-id: "
-        )
-        filled = start % (whole.encode("ascii"), self._authority, self._own)
+        filled = self._start_of(path, _POST)
         if len(self._known) < MAX_KNOWN_PATHS:
             self._known[path] = filled
         return filled
+
+    def _start_of(self, path: str, passed: Passed) -> bytes:
+        """Up to the value of x-request-id, for a request that need not be a call."""
+        whole = self._base + path
+        method, content_type = passed.method.encode("ascii"), passed.content_type
+        if not _is_path(whole) or not _is_name(method):
+            raise ValueError("not a path, or not a method")
+        if _breaks_line(content_type):
+            raise ValueError("a line break in the content type")
+        start = b"%b %b HTTP/1.1\r\nhost: %b\r\ncontent-type: %b\r\n%bx-request-id: "
+        return start % (method, whole.encode("ascii"), self._authority, content_type, self._own)

@@ -5,7 +5,7 @@ from contextlib import suppress
 
 import pytest
 
-from pdgate.gateway.config.settings import Health
+from pdgate.gateway.config.sections import Health
 from pdgate.protocols.instance import Role
 from tests.support.fleet import (
     PATIENCE_SECONDS,

@@ -75,7 +75,7 @@ async def test_a_client_that_leaves_in_prefill_ends_prefill() -> None:
         assert await took(call, await leaves(writer)) < LIMIT_SECONDS
         await settled(gateway)
         assert not gateway.engines[1].calls
-        gone = "pdgate_calls_total", "client_gone", "disaggregated", "vllm-nixl"
+        gone = "pdgate_calls_total", "m", "client_gone", "disaggregated", "vllm-nixl"
         assert (await gateway.metrics())[gone] == 1
 
 

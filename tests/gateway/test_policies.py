@@ -1,7 +1,7 @@
 """Policies are made of what the settings say, for the role that they serve."""
 
 from pdgate.gateway.config import Settings
-from pdgate.gateway.config.settings import Targets
+from pdgate.gateway.config.sections import Targets
 from pdgate.gateway.policies import Policies
 from pdgate.protocols.instance import Role
 from pdgate.scheduling.policies.round_robin import RoundRobin
@@ -26,7 +26,7 @@ def test_each_role_has_its_own_policy_and_surroundings() -> None:
     for role in (Role.PREFILL, Role.DECODE, Role.PLAIN):
         Policies(load, caches).of(role, settings)
 
-    assert [name for name, _ in asked] == ["prefix_then_load", "projected_kv", "least_loaded"]
+    assert [name for name, _ in asked] == ["prefix_then_load", "projected_kv", "slo"]
     assert [around.role for _, around in asked] == [Role.PREFILL, Role.DECODE, Role.PLAIN]
     assert all(around.prefixes is caches for _, around in asked)
     assert {around.targets.ttft_seconds for _, around in asked} == {3.0}

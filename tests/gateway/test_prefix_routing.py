@@ -49,7 +49,9 @@ async def test_an_engine_that_fails_is_not_believed_to_have_read_anything() -> N
 
 
 async def test_nothing_is_counted_where_no_policy_asks() -> None:
-    async with gateway_of(Engine(Role.PREFILL), Engine(Role.DECODE)) as gateway:
+    engines = Engine(Role.PREFILL), Engine(Role.DECODE)
+    simple = dict.fromkeys(("prefill_policy", "decode_policy", "plain_policy"), "least_loaded")
+    async with gateway_of(*engines, **simple) as gateway:
         assert (await gateway.chat(messages=asks("One?"))).status_code == 200
         shown = await gateway.metrics()
 

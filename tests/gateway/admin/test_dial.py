@@ -11,7 +11,7 @@ import pytest
 from pdgate.gateway.admin.board import Board, BoardAway, FileBoard
 from pdgate.gateway.admin.dial import Dial
 from pdgate.gateway.admin.redis_board import RedisBoard
-from pdgate.gateway.config.settings import Disaggregation
+from pdgate.gateway.config.sections import Disaggregation
 from tests.support.redis import RedisServer, redis_server
 
 LOOK_SECONDS = 0.01

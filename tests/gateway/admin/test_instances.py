@@ -54,6 +54,8 @@ async def test_all_engines_are_shown_with_what_they_are_doing(gateway: Gateway) 
         "id": "plain-0",
         "role": "plain",
         "protocol": "plain",
+        "generation": "",
+        "kv_address": "",
         "url": gateway.engines[0].url,
         "state": "up",
         "models": ["m"],

@@ -7,7 +7,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from pdgate.gateway.config.settings import Disaggregation
+from pdgate.gateway.config.sections import Disaggregation
 from pdgate.protocols.instance import Role
 from tests.support.fleet import Engine, Gateway, gateway_of
 

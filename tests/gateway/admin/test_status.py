@@ -9,7 +9,7 @@ import pytest
 from pdgate.gateway.admin.board import Board, BoardAway
 from pdgate.gateway.admin.dial import Dial
 from pdgate.gateway.admin.status import SharedStatus, State
-from pdgate.gateway.config.settings import Disaggregation
+from pdgate.gateway.config.sections import Disaggregation
 
 PATIENCE_SECONDS = 20.0
 ANSWERS, AWAY = True, False

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pdgate.gateway.config import Settings
-from pdgate.gateway.config.settings import Admission, Listen
+from pdgate.gateway.config.sections import Admission, Listen
 from pdgate.gateway.neighbours import SharedLoad, lines
 from pdgate.gateway.policies import Policies
 from pdgate.gateway.wiring.parts import gate_of, scheduler_of

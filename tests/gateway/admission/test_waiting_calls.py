@@ -5,7 +5,7 @@ import asyncio
 import httpx2
 import pytest
 
-from pdgate.gateway.config.settings import Admission
+from pdgate.gateway.config.sections import Admission
 from pdgate.protocols.instance import Role
 from tests.support.fleet import (
     ANSWER,
@@ -127,7 +127,7 @@ async def test_a_client_that_leaves_while_it_waits_makes_place() -> None:
         await until_waiting(gateway, 0)
         await answer(held)
         assert (await first).status_code == 200
-        assert (await gateway.metrics())["pdgate_calls_total", "client_gone", "", ""] == 1
+        assert (await gateway.metrics())["pdgate_calls_total", "", "client_gone", "", ""] == 1
 
 
 async def test_an_urgency_that_is_not_on_the_scale_is_a_400() -> None:

@@ -16,7 +16,7 @@ from pdgate.cluster.member import Member
 from pdgate.cluster.memory import Memory
 from pdgate.cluster.roster import Roster
 from pdgate.gateway.config import Settings
-from pdgate.gateway.config.settings import Health
+from pdgate.gateway.config.sections import Health
 from pdgate.gateway.discovery.adopt import adopter
 from pdgate.gateway.discovery.feed import Feed
 from pdgate.gateway.probe import Prober

@@ -14,7 +14,7 @@ from pdgate.cluster import remembered
 from pdgate.cluster.directory import Event, Listed, Lost
 from pdgate.cluster.member import Member
 from pdgate.cluster.memory import Memory
-from pdgate.gateway.config.settings import Health
+from pdgate.gateway.config.sections import Health
 from pdgate.gateway.discovery import state as module
 from pdgate.gateway.discovery.state import FILE_NAME, State
 from pdgate.protocols.instance import Role

@@ -5,7 +5,7 @@ from contextlib import suppress
 
 import pytest
 
-from pdgate.gateway.config.settings import Timeouts
+from pdgate.gateway.config.sections import Timeouts
 from pdgate.gateway.front.pings import PING, Pings
 from pdgate.protocols.instance import Role
 from tests.support.fleet import (

@@ -10,7 +10,7 @@ import pytest
 from pdgate.gateway.config import ConfigError, Settings
 from pdgate.gateway.config.api_keys import ApiKeyEntry
 from pdgate.gateway.config.instances import InstanceEntry
-from pdgate.gateway.config.settings import Disaggregation, Health, Listen, Targets, Timeouts
+from pdgate.gateway.config.sections import Disaggregation, Health, Listen, Targets, Timeouts
 from pdgate.gateway.lifecycle.live import CHANGEABLE
 from pdgate.gateway.lifecycle.reload import Reload, changed_keys
 from pdgate.gateway.lifecycle.source import Source
@@ -195,7 +195,7 @@ async def test_what_counts_per_call_counts_from_the_next_one(site: Site) -> None
 
 
 async def test_new_targets_make_policies_anew(site: Site) -> None:
-    changed = await site.becomes(plain_policy="slo", targets=Targets(ttft_seconds=1.0))
+    changed = await site.becomes(plain_policy="least_latency", targets=Targets(ttft_seconds=1.0))
 
     assert changed == ["plain_policy", "targets.ttft_seconds"]
     assert (await site.gateway.chat()).status_code == 200

@@ -126,7 +126,7 @@ def test_nothing_is_shared_before_a_policy_asks(tmp_path: Path) -> None:
     worker.shared.look()
 
     assert isinstance(loaded, RoundRobin)
-    assert worker.index.tell is None
+    assert worker.index.told == []
     assert list(tmp_path.iterdir()) == []
 
     assert isinstance(worker.joins(), LooksAround)
@@ -160,4 +160,4 @@ def test_it_runs_from_the_first_policy_that_asks_until_it_is_cancelled(tmp_path:
 
     asyncio.run(serve())
     assert list(tmp_path.iterdir()) == []
-    assert worker.index.tell is None
+    assert worker.index.told == []

@@ -7,7 +7,7 @@ import pytest
 
 from pdgate.gateway.config import Settings
 from pdgate.gateway.config.rules import timeouts_of, timeouts_of_models
-from pdgate.gateway.config.settings import ModelEntry, Timeouts
+from pdgate.gateway.config.sections import ModelEntry, Timeouts
 from pdgate.protocols.instance import Role
 from tests.support.fleet import STREAM_HEAD, Engine, Held, gateway_of
 from tests.support.raw_server import chunk

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pdgate.gateway.config.settings import EngineMetrics
+from pdgate.gateway.config.sections import EngineMetrics
 from pdgate.protocols.instance import Role
 from tests.support.fleet import ANSWER, PATIENCE_SECONDS, Engine, Gateway, as_json, gateway_of
 from tests.support.raw_server import Peer, reply

@@ -1,0 +1,42 @@
+"""How a serving process keeps its memory.
+
+Bodies of a hundred kilobytes come and go with every call. By default glibc gives their pages back
+to the kernel at once and asks for them again with the next call, so each page is cleared and
+mapped anew: as many page faults as pages. And Python's garbage collector looks, again and
+again, through all that was imported, which stays anyway.
+"""
+
+import ctypes
+import gc
+import logging
+from typing import Final
+
+log = logging.getLogger(__name__)
+
+# malloc.h of glibc.
+_M_TRIM_THRESHOLD: Final = -1
+_M_MMAP_THRESHOLD: Final = -3
+
+KEPT_BYTES: Final = 64 << 20
+"""Of freed memory at the heap's end, that stay with the process."""
+
+LARGEST_BYTES: Final = 32 << 20
+"""A larger piece is mapped for itself, and given back when it is freed; the most that glibc takes."""
+
+
+def keep() -> None:
+    """To be called once, when everything has been imported and built."""
+    _keep_freed_pages()
+    # Garbage would be frozen, too.
+    gc.collect()
+    gc.freeze()
+
+
+def _keep_freed_pages() -> None:
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError):
+        log.info("this C library has no mallopt: large bodies cost a little more")
+        return
+    mallopt(_M_MMAP_THRESHOLD, LARGEST_BYTES)
+    mallopt(_M_TRIM_THRESHOLD, KEPT_BYTES)
