@@ -1,0 +1,79 @@
+"""Runs the checks one after the other, against one site."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from time import monotonic
+
+import httpx2
+
+from pdgate.forwarders.base import Mode
+from pdgate.operations.conformance.answer import Malformed
+from pdgate.operations.conformance.api import Refused
+from pdgate.operations.conformance.asked import Wanted, preferred
+from pdgate.operations.conformance.check import Broken, Check, NotApplicable, Result, Verdict
+from pdgate.operations.conformance.checks import CHECKS
+from pdgate.operations.conformance.lab import Bench
+from pdgate.operations.conformance.processes import ProcessFailed
+from pdgate.operations.conformance.report import Report
+from pdgate.operations.conformance.site import Site
+
+CHECK_SECONDS = 120.0
+
+
+def nobody(_: Check | None, __: int, ___: int) -> None:
+    """For who does not want to see how far it is."""
+
+
+Progress = Callable[[Check | None, int, int], None]
+"""Told of the check that begins (None: engines start), how many are over, and of how many."""
+
+
+def run(wanted: Wanted, progress: Progress = nobody) -> Report:
+    """Raises BadWish, ProcessFailed."""
+    return asyncio.run(run_async(wanted, progress))
+
+
+async def run_async(wanted: Wanted, progress: Progress = nobody) -> Report:
+    """Raises BadWish, ProcessFailed."""
+    wanted.check([one.id for one in CHECKS])
+    forwarder = wanted.forwarder()
+    mode = Mode(wanted.mode) if wanted.mode else preferred(wanted.protocol, wanted.generation)
+    checks = [one for one in CHECKS if not wanted.checks or one.id in wanted.checks]
+    progress(None, 0, len(checks))
+    results: list[Result] = []
+    async with Bench(wanted, forwarder, mode).site() as site:
+        for one in checks:
+            progress(one, len(results), len(checks))
+            results.append(await judged(one, site))
+    progress(None, len(results), len(checks))
+    return Report(wanted.protocol, mode.value, wanted.generation, tuple(results))
+
+
+async def judged(one: Check, site: Site) -> Result:
+    began = monotonic()
+    verdict, reason = await _verdict(one, site)
+    return Result(one, verdict, reason, monotonic() - began)
+
+
+async def _verdict(one: Check, site: Site) -> tuple[Verdict, str]:
+    try:
+        async with asyncio.timeout(CHECK_SECONDS):
+            await one.run(site)
+    except NotApplicable as why:
+        return Verdict.NOT_APPLICABLE, str(why)
+    except TimeoutError:
+        return Verdict.FAIL, f"it was not over after {CHECK_SECONDS:.0f} s"
+    except (Exception, BaseExceptionGroup) as error:  # noqa: BLE001
+        # Whatever an API says that cannot be read is the finding, and the other checks go on.
+        return Verdict.FAIL, "; ".join(_sentences(error))
+    return Verdict.PASS, ""
+
+
+def _sentences(error: BaseException) -> Sequence[str]:
+    if isinstance(error, BaseExceptionGroup):
+        return [sentence for one in error.exceptions for sentence in _sentences(one)]
+    if isinstance(error, (Broken, Malformed, ProcessFailed, Refused)):
+        return [str(error)]
+    if isinstance(error, httpx2.HTTPError):
+        return [f"the connection failed: {type(error).__name__} {error}".rstrip()]
+    return [f"what was answered cannot be read: {type(error).__name__}: {error}"]

@@ -1,0 +1,15 @@
+"""`pdgate doctor`: looks at every engine of a fleet, and names what is wrong and its cure.
+
+checks      the table of all that can be wrong: why it hurts, what cures it
+seen        what engines say, as plain data
+looking     asks them: health, models, version, metrics (never changes anything)
+parsing     reads their answers
+probing     calls of one token, and connections to where KV is fetched
+hashes      what they call a block that all of them hold
+judging/    pure: what was seen -> findings
+remembered  engine ids of the last run, to notice those that survive a restart
+gateway     the fleet as a running gateway knows it
+examining   all of this in order
+report      findings as a table, or JSON
+cli         the command
+"""

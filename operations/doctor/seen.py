@@ -1,0 +1,227 @@
+"""What engines say, and what became of the probes: plain data, which judging reads."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pdgate.protocols.instance import Instance, Role
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A model as /v1/models has it.
+
+    Attributes:
+        root: Where its weights are, as the engine was told.
+    """
+
+    root: str = ""
+    max_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Connector:
+    """What moves KV, as an engine that shows its configuration says; empty for what it does not."""
+
+    name: str = ""
+    role: Role | None = None
+    engine_id: str = ""
+    lease_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Bootstrap:
+    """What answered at the address of a Mooncake bootstrap server.
+
+    Attributes:
+        trouble: Why there is no answer; empty if there is one.
+        workers: host:port of where KV is fetched.
+    """
+
+    trouble: str = ""
+    engine_ids: tuple[str, ...] = ()
+    workers: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """Where KV events are published; an address that others can dial."""
+
+    endpoint: str
+    replay_endpoint: str
+    topic: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """One engine, looked at. None or empty is what it does not say.
+
+    Attributes:
+        trouble: Why it could not be looked at.
+        health, models_status: HTTP statuses of /health and /v1/models.
+        kind: vllm, sglang, pdgate; who its models are owned by.
+        block_tokens: In a KV block.
+        counters: Of its metrics, those in parsing.COUNTERS.
+        started: Something that is another for each start of the process.
+        skew_seconds: Its clock before ours.
+        closes: It closes the connection after an answer.
+        text_tokens, chat_tokens: What it makes of the texts that all engines get.
+        has_nixl: Its metrics have counters of NixlConnector; None without metrics.
+        shows_all: It answers whoever asks with all of its configuration.
+    """
+
+    instance: Instance
+    trouble: str = ""
+    health: int = 200
+    models_status: int = 200
+    cards: Mapping[str, Card] = field(default_factory=dict)
+    kind: str = ""
+    version: str = ""
+    block_tokens: int | None = None
+    prefix_caching: bool | None = None
+    kv_dtype: str = ""
+    counters: Mapping[str, float] = field(default_factory=dict)
+    started: float | None = None
+    skew_seconds: float | None = None
+    closes: bool = False
+    text_tokens: tuple[int, ...] | None = None
+    chat_tokens: tuple[int, ...] | None = None
+    connector: Connector = Connector()
+    bootstrap: Bootstrap | None = None
+    events: Events | None = None
+    has_nixl: bool | None = None
+    shows_all: bool = False
+
+    @property
+    def id(self) -> str:
+        return self.instance.id
+
+    @property
+    def well(self) -> bool:
+        return not self.trouble and self.health == 200 and self.models_status == 200
+
+    @property
+    def models(self) -> frozenset[str]:
+        return frozenset(self.cards)
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What an engine answered that was asked to keep the KV of a prompt.
+
+    Attributes:
+        params: How it says where the KV is; None if it does not.
+        trouble: What it answered instead of a 200.
+    """
+
+    params: Mapping[str, Any] | None = None
+    trouble: str = ""
+
+    def text(self, name: str) -> str:
+        found = (self.params or {}).get(name)
+        return found if isinstance(found, str) else ""
+
+    @property
+    def address(self) -> tuple[str, int] | None:
+        """Where decode is to fetch it."""
+        port = (self.params or {}).get("remote_port")
+        host = self.text("remote_host")
+        return (host, port) if host and isinstance(port, int) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Crossing:
+    """A call of one token through a prefill and a decode engine.
+
+    Attributes:
+        trouble: Why decode did not answer well.
+        prompt_tokens: As decode counts them.
+        taken_tokens: Of those, what its counters say came from prefill; None if they do not tell.
+    """
+
+    prefill: str
+    decode: str
+    trouble: str = ""
+    prompt_tokens: int = 0
+    taken_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Dial:
+    """A connection to where an engine's KV is fetched; opened, and closed again."""
+
+    instance: str
+    host: str
+    port: int
+    trouble: str = ""
+
+
+@dataclass(slots=True)
+class Probes:
+    """
+    Attributes:
+        made: False where the operator wanted none.
+        kept: Prefill engine -> its answer.
+        turned: Decode engine -> its answer to the same, asked where prefill engines kept nothing.
+        silent: Engine -> why it did not answer a plain call of one token.
+        hashes: Engine -> what it calls the first blocks of a text that all were given.
+        not_checked: What could not be found out -> why not.
+    """
+
+    made: bool = True
+    kept: dict[str, Kept] = field(default_factory=dict)
+    turned: dict[str, Kept] = field(default_factory=dict)
+    crossings: list[Crossing] = field(default_factory=list)
+    silent: dict[str, str] = field(default_factory=dict)
+    hashes: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+    dials: list[Dial] = field(default_factory=list)
+    not_checked: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Gatewise:
+    """An instance as a gateway sees it."""
+
+    instance: str
+    state: str
+    cause: str = ""
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """Everything that judging may read.
+
+    Attributes:
+        lease_seconds: How long the gateway believes prefill to keep KV; None for what the protocol says.
+        before: Engine's URL -> its engine id and `started` in the last run.
+    """
+
+    fleet: Sequence[Seen]
+    probes: Probes
+    lease_seconds: float | None = None
+    before: Mapping[str, tuple[str, float]] = field(default_factory=dict)
+    gatewise: Sequence[Gatewise] = ()
+
+    @property
+    def well(self) -> list[Seen]:
+        return [seen for seen in self.fleet if seen.well]
+
+    def of(self, role: Role) -> list[Seen]:
+        return [seen for seen in self.well if seen.instance.role.serves(role)]
+
+    def pairs(self) -> Iterable[tuple[Seen, Seen]]:
+        """Prefill and decode engines that speak the same, and serve a model together."""
+        for prefill in self.of(Role.PREFILL):
+            for decode in self.of(Role.DECODE):
+                if prefill.id == decode.id or prefill.instance.speaks != decode.instance.speaks:
+                    continue
+                if prefill.models & decode.models:
+                    yield prefill, decode
+
+    def engine_id(self, seen: Seen) -> str:
+        """What decode engines know a prefill engine by; empty if nothing says it."""
+        kept = self.probes.kept.get(seen.id)
+        told = "" if kept is None else kept.text("remote_engine_id")
+        boot = "" if seen.bootstrap is None else "".join(seen.bootstrap.engine_ids[:1])
+        return told or boot or seen.connector.engine_id

@@ -1,0 +1,108 @@
+"""What engines answer is read as far as it is what was expected."""
+
+import pytest
+
+from pdgate.operations.doctor import parsing
+from pdgate.operations.doctor.seen import Bootstrap, Connector, Events
+from pdgate.protocols.instance import Role
+
+PAGE = """\
+# TYPE vllm:cache_config_info gauge
+vllm:cache_config_info{block_size="16",cache_dtype="fp8",enable_prefix_caching="False",engine="0"} 1.0
+# TYPE vllm:nixl_xfer_time_seconds histogram
+vllm:nixl_xfer_time_seconds_bucket{le="+Inf"} 9.0
+vllm:nixl_xfer_time_seconds_count 9.0
+vllm:nixl_xfer_time_seconds_sum 0.1
+# TYPE vllm:nixl_num_failed_transfers counter
+vllm:nixl_num_failed_transfers_total{engine="0"} 2.0
+vllm:nixl_num_failed_transfers_total{engine="1"} 3.0
+# TYPE vllm:prompt_tokens_by_source counter
+vllm:prompt_tokens_by_source_total{source="local_compute"} 100.0
+vllm:prompt_tokens_by_source_total{source="external_kv_transfer"} 64.0
+# TYPE process_start_time_seconds gauge
+process_start_time_seconds 1.7e9
+"""
+
+
+def test_a_page_of_metrics() -> None:
+    found = parsing.page(PAGE)
+
+    assert (found.block_tokens, found.prefix_caching, found.kv_dtype) == (16, False, "fp8")
+    assert (found.taken_tokens, found.started) == (64, 1.7e9)
+    assert found.counters == {"loads": 9.0, "loads_failed": 5.0}
+    assert (found.any, found.has_nixl) == (True, True)
+
+
+def test_an_engine_that_does_not_count_by_source_has_not_taken_nothing() -> None:
+    found = parsing.page("# TYPE a gauge\na 1.0\n")
+
+    assert (found.taken_tokens, found.any, found.has_nixl) == (None, True, False)
+
+
+@pytest.mark.parametrize(
+    ("role", "meant"),
+    [("kv_producer", Role.PREFILL), ("kv_consumer", Role.DECODE), ("kv_both", Role.BOTH)],
+)
+def test_vllms_development_mode_shows_the_connector(role: str, meant: Role) -> None:
+    extra = {"kv_lease_duration": 8}
+    config = {"kv_connector": "NixlConnector", "kv_role": role, "engine_id": "e"}
+    shown = {"vllm_config": {"kv_transfer_config": {**config, "kv_connector_extra_config": extra}}}
+
+    assert parsing.vllm_connector(shown) == Connector("NixlConnector", meant, "e", 8.0)
+
+
+def test_without_a_connector_nothing_is_known_of_it() -> None:
+    assert parsing.vllm_connector({"vllm_config": {"kv_transfer_config": None}}) == Connector()
+
+
+def test_sglang_shows_its_arguments() -> None:
+    arguments = {"disaggregation_mode": "decode", "page_size": 64, "disable_radix_cache": True}
+    found = parsing.sglang_info({**arguments, "kv_cache_dtype": "auto", "version": "0.5.4"})
+
+    assert found == parsing.SglangInfo("0.5.4", Role.DECODE, 64, "auto", False)
+
+
+def test_a_bootstrap_server_names_engines_and_workers() -> None:
+    workers = {"0": {"0": "tcp://10.0.0.1:4001"}, "1": {"0": "tcp://10.0.0.1:4002"}}
+    body = {"0": {"engine_id": "e", "worker_addr": workers}}
+
+    found = parsing.bootstrap(body)
+
+    assert found == Bootstrap("", ("e",), (("10.0.0.1", 4001), ("10.0.0.1", 4002)))
+
+
+@pytest.mark.parametrize("body", [{}, None, [], {"0": {"worker_addr": {}}}, {"a": 1}])
+def test_what_is_no_bootstrap_server_is_trouble(body: object) -> None:
+    assert parsing.bootstrap(body).trouble
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "dialled"),
+    [
+        ("tcp://*:5557", "tcp://10.0.0.9:5557"),
+        ("tcp://0.0.0.0:5557", "tcp://10.0.0.9:5557"),
+        ("tcp://10.1.1.1:5557", "tcp://10.1.1.1:5557"),
+    ],
+)
+def test_a_wildcard_is_dialled_at_the_engines_host(endpoint: str, dialled: str) -> None:
+    body = {"0": {"endpoint": endpoint, "replay_endpoint": None, "topic": "kv"}}
+
+    assert parsing.events(body, "10.0.0.9") == Events(dialled, "", "kv")
+
+
+@pytest.mark.parametrize(
+    ("date", "between", "skew"),
+    [
+        ("Sun, 06 Nov 1994 08:49:37 GMT", (784111777.2, 784111777.3), 0.0),
+        ("Sun, 06 Nov 1994 08:49:37 GMT", (784111778.9, 784111779.0), -0.9),
+        ("Sun, 06 Nov 1994 08:49:37 GMT", (784111767.0, 784111767.5), 9.5),
+        ("nonsense", (0.0, 0.0), None),
+        (None, (0.0, 0.0), None),
+    ],
+)
+def test_a_clock_is_compared_by_its_date_header(
+    date: str | None, between: tuple[float, float], skew: float | None
+) -> None:
+    found = parsing.skew(date, between)
+
+    assert found == (None if skew is None else pytest.approx(skew, abs=1e-3))
