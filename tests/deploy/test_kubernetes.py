@@ -1,37 +1,25 @@
-"""The manifests in deploy/kubernetes: what Kubernetes checks of them, and what the gateway relies on.
+"""The manifests in deploy/kubernetes/base: what Kubernetes checks of them, and what the gateway relies on.
 
 Nothing here runs a cluster. Slices are made of the Services as the cluster's controller makes
 them (Kubernetes 1.33, staging/src/k8s.io/endpointslice/utils.go: labels of the Service, and the
 container ports that its targetPorts name), and served by the server that the directory is tested with.
 """
 
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from pdgate.__main__ import app
-from pdgate.cluster.directory import Listed
-from pdgate.cluster.kubernetes import directory, wire
-from pdgate.cluster.kubernetes.access import in_pod
-from pdgate.cluster.member import Member
-from pdgate.gateway import server as gateway_server
-from pdgate.gateway.config import Settings
+from pdgate import __version__
+from pdgate.cluster.kubernetes import wire
 from pdgate.protocols.instance import Role
 from pdgate.protocols.place import Place
-from tests.cluster.kubernetes.services import access
-from tests.cluster.watching import following
-from tests.support.certificates import Authority
-from tests.support.kubernetes import api_server
+from tests.deploy.rendering import KUBERNETES, Json, Rendered, container
+from tests.deploy.served import as_in_a_pod, found_behind, settings_of
 from tests.support.kubernetes_objects import endpoint_slice, pod
 
 pytestmark = pytest.mark.source
 
-FOLDER = Path(__file__).parents[2] / "deploy" / "kubernetes"
-KUBERNETES = "1.37"
-Json = dict[str, Any]
+FOLDER = Path(__file__).parents[2] / "deploy" / "kubernetes" / "base"
 
 
 @pytest.fixture(scope="module")
@@ -53,12 +41,6 @@ def _read(name: str) -> list[Json]:
     return list(yaml.safe_load_all((FOLDER / name).read_text(encoding="utf-8")))
 
 
-def container(deployment: Json) -> Json:
-    (found,) = deployment["spec"]["template"]["spec"]["containers"]
-    assert isinstance(found, dict)
-    return found
-
-
 def test_every_file_is_applied(kustomization: Json) -> None:
     files = {path.name for path in FOLDER.iterdir()}
 
@@ -78,6 +60,10 @@ def test_all_is_in_one_namespace(kustomization: Json, objects: dict[tuple[str, s
 
     for (kind, _), each in objects.items():
         assert each["metadata"].get("namespace") == (None if kind == "Namespace" else namespace)
+
+
+def test_the_image_is_of_this_version(objects: dict[tuple[str, str], Json]) -> None:
+    assert container(objects["Deployment", "pdgate"])["image"] == f"pdgate:{__version__}"
 
 
 def test_selectors_find_their_pods(objects: dict[tuple[str, str], Json]) -> None:
@@ -119,31 +105,17 @@ def test_the_gateway_may_read_what_it_reads_and_nothing_else(
         assert pods["automountServiceAccountToken"] is False
 
 
-@pytest.fixture
-def in_a_pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "token").write_text("eyJhbGciOiJSUzI1NiJ9.pdgate.signature")
-    (tmp_path / "namespace").write_text("llm")
-    (tmp_path / "ca.crt").write_text(Path(Authority(tmp_path).cert).read_text())
-    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
-    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
-    monkeypatch.setattr(directory, "in_pod", partial(in_pod, folder=tmp_path))
-
-
-@pytest.mark.usefixtures("in_a_pod")
 def test_the_gateway_understands_its_flags(
-    objects: dict[tuple[str, str], Json], monkeypatch: pytest.MonkeyPatch
+    objects: dict[tuple[str, str], Json], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    served: list[Settings] = []
-    monkeypatch.setattr(gateway_server, "serve", lambda settings, _: served.append(settings))
     deployment = objects["Deployment", "pdgate"]
     gateway = container(deployment)
     program, *command = gateway["command"]
     assert program == "pdgate"
 
-    result = CliRunner().invoke(app, [*command, *gateway["args"]])
+    with as_in_a_pod(tmp_path, monkeypatch):
+        settings = settings_of([*command, *gateway["args"]], monkeypatch)
 
-    assert result.exit_code == 0, result.output
-    (settings,) = served
     assert settings.directory == "kubernetes"
     assert settings.listen.host == "0.0.0.0"
     assert gateway["ports"] == [{"name": "http", "containerPort": settings.listen.port}]
@@ -164,29 +136,17 @@ def test_an_engine_ends_after_the_calls_that_it_has(
 async def test_the_gateway_finds_the_engines_behind_the_services(
     objects: dict[tuple[str, str], Json],
 ) -> None:
-    with api_server() as server:
-        for (kind, name), each in objects.items():
-            if kind == "Service":
-                server.put(_slice(each, objects["Deployment", name]))
-        async with following(directory.Kubernetes(access(server))) as told:
-            listed = await told.first(Listed)
-
     place = Place("node-1", zone="east-1a")
-    engines = [
-        Member(role, f"10.0.0.{number}", 8000, protocol="vllm-nixl", epoch=str(role), place=place)
-        for number, role in enumerate((Role.PREFILL, Role.DECODE))
-    ]
-    assert listed == Listed({engine.key: engine for engine in engines})
 
+    found = await found_behind(Rendered(list(objects.values())))
 
-def _slice(service: Json, deployment: Json) -> Json:
-    """Of a Service with one pod."""
-    numbers = {port["name"]: port["containerPort"] for port in container(deployment)["ports"]}
-    ports = {port["name"]: numbers[port["targetPort"]] for port in service["spec"]["ports"]}
-    name = service["metadata"]["name"]
-    address = {"prefill": "10.0.0.0", "decode": "10.0.0.1"}.get(name, "10.0.0.9")
-    labels = service["metadata"].get("labels", {})
-    return endpoint_slice(f"{name}-x7k2p", labels, [pod(address, name)], ports)
+    assert {
+        name: (engine.role, engine.protocol, engine.port) for name, engine in found.items()
+    } == {
+        "prefill": (Role.PREFILL, "vllm-nixl", 8000),
+        "decode": (Role.DECODE, "vllm-nixl", 8000),
+    }
+    assert {engine.place for engine in found.values()} == {place}
 
 
 def test_the_slices_of_the_tests_are_as_kubernetes_has_them() -> None:

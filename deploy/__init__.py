@@ -1,0 +1,1 @@
+"""What runs pdgate elsewhere: manifests, dashboards, alerts. Nothing here is installed."""

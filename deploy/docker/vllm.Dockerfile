@@ -1,0 +1,12 @@
+# Stock vLLM with this project's connector beside it, for --pdd-protocol vllm-kvt (docs/vllm-connector.md).
+#
+#   docker build -f deploy/docker/vllm.Dockerfile -t pdgate-vllm:v0.32.0 .
+FROM python:3.13-slim AS build
+WORKDIR /src
+COPY . .
+RUN pip install --no-cache-dir build && python -m build --wheel --outdir /wheels
+
+FROM vllm/vllm-openai:v0.32.0
+COPY --from=build /wheels /tmp/wheels
+# vLLM has chosen its versions already, and they must stay.
+RUN pip install --no-cache-dir --no-deps /tmp/wheels/*.whl && pip install --no-cache-dir 'msgspec>=0.20' && rm -rf /tmp/wheels

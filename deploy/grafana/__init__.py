@@ -1,0 +1,8 @@
+"""The dashboards: what they show is said here, and `python -m deploy.grafana.build` writes the rest.
+
+panels      what a dashboard is made of, as plain data
+overview, balance, hand_over, instances     the four dashboards
+as_json     plain data -> Grafana's JSON
+page        the list of all panels in docs/operations/dashboards.md
+build       writes the JSON files and that list
+"""

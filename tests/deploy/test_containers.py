@@ -1,0 +1,158 @@
+"""compose.yaml, the Dockerfiles and the systemd unit: no container is started, but what they would run is.
+
+Each service of ours runs as a process with an address of its own in 127.0.0.0/8, where its
+name is put in.
+"""
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from pdgate import __version__
+from tests.deploy.rendering import DEPLOY
+from tests.support.processes import Child, child
+
+pytestmark = pytest.mark.source
+
+COMPOSE = DEPLOY / "docker" / "compose.yaml"
+OURS = f"pdgate:{__version__}"
+START_SECONDS = 90
+
+
+def read(path: Path) -> dict[str, Any]:
+    import yaml
+
+    found = yaml.safe_load(path.read_text(encoding="utf-8"))
+    assert isinstance(found, dict)
+    return found
+
+
+@pytest.fixture(scope="module")
+def services() -> dict[str, Any]:
+    found = read(COMPOSE)["services"]
+    assert isinstance(found, dict)
+    return found
+
+
+@pytest.fixture(scope="module")
+def addresses(services: dict[str, Any]) -> dict[str, str]:
+    return {name: f"127.0.77.{number}" for number, name in enumerate(services, 1)}
+
+
+def command(name: str, services: dict[str, Any], addresses: dict[str, str]) -> list[str]:
+    """Of a container with that name, on this machine."""
+    words = [str(word) for word in services[name]["command"]]
+    for service, address in addresses.items():
+        words = [re.sub(rf"(?<=[/=]){service}(?!://)(?=[:/]|$)", address, word) for word in words]
+    return [word.replace("0.0.0.0", addresses[name]) for word in words]
+
+
+@pytest.fixture(scope="module")
+def running(services: dict[str, Any], addresses: dict[str, str]) -> Iterator[dict[str, Child]]:
+    redis = shutil.which("redis-server")
+    assert redis is not None, "redis-server is not installed: apt-get install redis-server"
+    with ExitStack() as stack:
+        store = [redis, *services["redis"]["command"], "--bind", addresses["redis"]]
+        stack.enter_context(child(store, name="redis"))
+        found = {}
+        for name, service in services.items():
+            if service.get("image") == OURS:
+                said = command(name, services, addresses)
+                found[name] = stack.enter_context(
+                    child([sys.executable, "-m", "pdgate", *said], name=name)
+                )
+        yield found
+
+
+@pytest.mark.slow
+def test_what_compose_starts_answers(
+    running: dict[str, Child], services: dict[str, Any], addresses: dict[str, str]
+) -> None:
+    (port,) = (published.split(":")[-1] for published in services["gateway"]["ports"])
+    url = f"http://{addresses['gateway']}:{port}"
+    running["gateway"].wait_for_http(f"{url}/ready", START_SECONDS)
+    # The body of the command at the top of the file.
+    (body,) = re.findall(r"^#.*-d '(\{.*\})'$", COMPOSE.read_text(), re.MULTILINE)
+
+    headers = {"content-type": "application/json"}
+    asked = httpx2.post(f"{url}/v1/completions", content=body, headers=headers, timeout=60)
+
+    assert asked.status_code == 200, asked.text
+    assert asked.json()["usage"]["completion_tokens"] == 16
+    metrics = httpx2.get(f"{url}/metrics").text
+    assert re.search(r'^pdgate_kv_handover_total{.*result="done"} 1\.0$', metrics, re.MULTILINE)
+    assert httpx2.get(f"{url}/ready").json()["redis"] == {"state": "current"}
+
+
+def test_prometheus_looks_where_things_are(services: dict[str, Any]) -> None:
+    here, plain = (
+        read(DEPLOY / folder / "prometheus.yaml")["scrape_configs"]
+        for folder in ("docker", "prometheus")
+    )
+    targets = {
+        target for job in here for config in job["static_configs"] for target in config["targets"]
+    }
+
+    for job, other in zip(here, plain, strict=True):
+        assert {**job, "static_configs": None} == {**other, "static_configs": None}
+    assert {target.partition(":")[0] for target in targets} == {
+        name for name, service in services.items() if service.get("image") == OURS
+    }
+
+
+def test_what_containers_see_of_the_repository_is_there(services: dict[str, Any]) -> None:
+    mounted = [
+        volume.split(":")[0] for each in services.values() for volume in each.get("volumes", ())
+    ]
+
+    assert mounted
+    for path in mounted:
+        assert (COMPOSE.parent / path).exists(), path
+    built = {each["build"]["dockerfile"] for each in services.values() if "build" in each}
+    assert built == {"deploy/docker/Dockerfile"}
+
+
+def test_images_are_of_extras_that_exist() -> None:
+    import tomllib
+
+    project = tomllib.loads((DEPLOY.parent / "pyproject.toml").read_text())["project"]
+    said = (DEPLOY / "docker" / "Dockerfile").read_text()
+    (extras,) = re.findall(r"pdgate\[([a-z,-]+)\]", said)
+
+    assert set(extras.split(",")) <= set(project["optional-dependencies"])
+    # Not root, and nothing that pip could be asked to bring.
+    assert re.search(r"^USER 65532", said, re.MULTILINE)
+
+
+def test_systemd_understands_the_unit(tmp_path: Path) -> None:
+    verifier = shutil.which("systemd-analyze")
+    if verifier is None:
+        pytest.skip("systemd-analyze is not installed, as in most containers")
+    unit = (DEPLOY / "systemd" / "pdgate.service").read_text()
+    # That it is installed there is the reader's to do.
+    there = tmp_path / "pdgate.service"
+    there.write_text(unit.replace("/opt/pdgate/bin/pdgate", sys.executable))
+
+    said = subprocess.run(
+        [verifier, "verify", str(there)], capture_output=True, text=True, timeout=60, check=False
+    )
+
+    assert (said.returncode, said.stderr) == (0, "")
+
+
+def test_systemd_waits_for_as_long_as_a_drain_takes() -> None:
+    from pdgate.gateway.config import Settings
+
+    unit = (DEPLOY / "systemd" / "pdgate.service").read_text()
+    (seconds,) = re.findall(r"^TimeoutStopSec=(\d+)$", unit, re.MULTILINE)
+    drain = Settings().drain
+
+    assert drain.grace_seconds + drain.notice_seconds < int(seconds)

@@ -1,0 +1,190 @@
+"""The overlays and components in deploy/kubernetes, as kubectl renders them."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from deploy.prometheus import as_object
+from pdgate.gateway.kv_events.sources import check_template
+from pdgate.protocols.instance import Role
+from tests.deploy.rendering import DEPLOY, Json, Rendered, container, kustomized
+from tests.deploy.served import as_in_a_pod, found_behind, settings_of
+
+pytestmark = pytest.mark.source
+
+FOLDER = DEPLOY / "kubernetes"
+OVERLAYS = {path.name: path for path in sorted((FOLDER / "overlays").iterdir())}
+COMPONENTS = sorted(path.name for path in (FOLDER / "components").iterdir())
+
+
+@pytest.fixture(scope="module")
+def rendered() -> dict[str, Rendered]:
+    return {name: kustomized(path) for name, path in OVERLAYS.items()}
+
+
+@pytest.fixture(scope="module")
+def with_components(tmp_path_factory: pytest.TempPathFactory) -> Rendered:
+    """The base and all components, as an overlay of a user's."""
+    folder = tmp_path_factory.mktemp("overlay")
+    # kubectl takes no absolute paths.
+    up = Path(*[".."] * (len(folder.resolve().parts) - 1))
+    where = up / FOLDER.resolve().relative_to("/")
+    said = {
+        "resources": [str(where / "base")],
+        "components": [str(where / "components" / name) for name in COMPONENTS],
+    }
+    (folder / "kustomization.yaml").write_text(json.dumps(said))
+    return kustomized(folder)
+
+
+def transfer(rendered: Rendered, engine: str) -> Json:
+    (said,) = (
+        arg.removeprefix("--kv-transfer-config=")
+        for arg in rendered.args(engine)
+        if arg.startswith("--kv-transfer-config=")
+    )
+    found = json.loads(said)
+    assert isinstance(found, dict)
+    return found
+
+
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_kubernetes_knows_every_field(name: str, rendered: dict[str, Rendered]) -> None:
+    rendered[name].validate()
+
+
+def test_kubernetes_knows_every_field_of_the_components(with_components: Rendered) -> None:
+    with_components.validate()
+
+
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_the_gateway_understands_its_flags(
+    name: str,
+    rendered: dict[str, Rendered],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gateway = container(rendered[name].of("Deployment", "pdgate"))
+
+    with as_in_a_pod(tmp_path, monkeypatch):
+        settings = settings_of([*gateway["command"][1:], *gateway["args"]], monkeypatch)
+
+    assert settings.listen.port == gateway["ports"][0]["containerPort"]
+    assert settings.adaptive.enabled == (name == "adaptive")
+    assert bool(settings.redis) == (name == "adaptive")
+    assert settings.directory == ("" if name == "neuron" else "kubernetes")
+
+
+@pytest.mark.parametrize(
+    ("name", "protocol", "kv_port"),
+    [("pd-mooncake", "vllm-mooncake", 8998), ("pd-kvt", "vllm-kvt", 28000)],
+)
+async def test_the_engines_are_found_with_the_port_where_kv_is_asked_for(
+    name: str, protocol: str, kv_port: int, rendered: dict[str, Rendered]
+) -> None:
+    engines = {
+        found: engine
+        for found, engine in (await found_behind(rendered[name])).items()
+        if found != "pdgate"
+    }
+
+    assert {found: engine.role for found, engine in engines.items()} == {
+        "prefill": Role.PREFILL,
+        "decode": Role.DECODE,
+    }
+    assert {engine.protocol for engine in engines.values()} == {protocol}
+    assert engines["prefill"].kv.rpartition(":")[2] == str(kv_port)
+
+
+async def test_adaptive_has_engines_for_both_sides(rendered: dict[str, Rendered]) -> None:
+    engines = await found_behind(_without_stores(rendered["adaptive"]))
+
+    assert engines["engine"].role is Role.BOTH
+    assert transfer(rendered["adaptive"], "engine")["kv_role"] == "kv_both"
+
+
+def test_kvt_engines_say_what_the_gateway_listens_for(rendered: dict[str, Rendered]) -> None:
+    overlay = rendered["pd-kvt"]
+    flags = dict(arg.removeprefix("--").split("=", 1) for arg in overlay.args("pdgate"))
+
+    for engine in ("prefill", "decode"):
+        assert transfer(overlay, engine)["kv_connector"] == "PdgateConnector"
+        (events,) = (
+            json.loads(arg.split("=", 1)[1])
+            for arg in overlay.args(engine)
+            if arg.startswith("--kv-events-config=")
+        )
+        for flag, key in (("kv-events", "endpoint"), ("kv-events-replay", "replay_endpoint")):
+            check_template(flags[flag])
+            assert flags[flag].rpartition(":")[2] == events[key].rpartition(":")[2]
+    assert "api" in transfer(overlay, "prefill")["kv_connector_extra_config"]
+
+
+@pytest.mark.parametrize("name", ["pd-mooncake", "pd-kvt", "neuron"])
+def test_what_only_the_base_needs_is_gone(name: str, rendered: dict[str, Rendered]) -> None:
+    for engine in ("prefill", "decode"):
+        assert "NIXL" not in json.dumps(rendered[name].of("Deployment", engine)).upper()
+
+
+def test_neuron_engines_and_the_gateway_meet_in_etcd(rendered: dict[str, Rendered]) -> None:
+    overlay = rendered["neuron"]
+    (port,) = (port["port"] for port in overlay.of("Service", "etcd")["spec"]["ports"])
+
+    assert f"--etcd=http://etcd:{port}" in overlay.args("pdgate")
+    for engine in ("prefill", "decode"):
+        assert transfer(overlay, engine)["etcd"] == f"etcd:{port}"
+        assert "labels" not in overlay.of("Service", engine)["metadata"]
+    # Nothing is read of the cluster, so nothing may be.
+    assert overlay.names("Role") == []
+    assert overlay.names("RoleBinding") == []
+
+
+def test_what_scales_is_there(with_components: Rendered) -> None:
+    import yaml
+
+    rules = yaml.safe_load((FOLDER / "components/autoscaling/adapter-rules.yaml").read_text())
+    offered = {rule["name"]["as"] for rule in rules}
+    scaled = [each for each in with_components.objects if each["kind"].startswith("Horizontal")]
+
+    assert {each["spec"]["scaleTargetRef"]["name"] for each in scaled} == {
+        "pdgate",
+        "prefill",
+        "decode",
+    }
+    for each in scaled:
+        assert each["spec"]["scaleTargetRef"]["name"] in with_components.names("Deployment")
+        for metric in each["spec"]["metrics"]:
+            if metric["type"] == "Object":
+                assert metric["object"]["metric"]["name"] in offered
+                assert metric["object"]["describedObject"]["name"] in with_components.names(
+                    "Service"
+                )
+
+
+def test_the_gateway_is_scraped_where_it_serves_metrics(with_components: Rendered) -> None:
+    monitor = with_components.of("ServiceMonitor", "pdgate")["spec"]
+    service = with_components.of("Service", "pdgate")
+    (endpoint,) = monitor["endpoints"]
+
+    assert monitor["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    assert endpoint["port"] in [port["name"] for port in service["spec"]["ports"]]
+    # As deploy/prometheus/prometheus.yaml says why.
+    assert endpoint["honorLabels"] is True
+    assert endpoint["relabelings"][0]["targetLabel"] == "gateway"
+
+
+def test_the_rules_are_those_that_are_tested() -> None:
+    """After a change: python -m deploy.prometheus.as_object."""
+    assert as_object.TARGET.read_text(encoding="utf-8") == as_object.text()
+
+
+def test_all_dashboards_are_brought(with_components: Rendered) -> None:
+    brought = with_components.of("ConfigMap", "pdgate-dashboards")["data"]
+
+    assert set(brought) == {path.name for path in (DEPLOY / "grafana").glob("*.json")}
+
+
+def _without_stores(rendered: Rendered) -> Rendered:
+    """Services that are no engine's and no gateway's have ports of their own kind."""
+    return Rendered([each for each in rendered.objects if each["metadata"]["name"] != "redis"])
