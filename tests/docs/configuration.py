@@ -19,10 +19,12 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from typer.models import OptionInfo
 
-from pdgate.gateway import cli
+from pdgate.gateway.cli import flags as cli_flags
+from pdgate.gateway.cli.serve import serve
 from pdgate.gateway.config.api_keys import ApiKeyEntry
 from pdgate.gateway.config.instances import InstanceEntry
-from pdgate.gateway.config.settings import ModelEntry, Settings
+from pdgate.gateway.config.sections import ModelEntry
+from pdgate.gateway.config.settings import Settings
 from pdgate.protocols.instance import Instance
 from tests.docs.pages import DOCS
 
@@ -84,28 +86,28 @@ def _entry_keys(entry: type[BaseModel]) -> Iterator[tuple[str, ...]]:
 
 def _short_flags() -> Iterator[tuple[str, ...]]:
     for name, option in _options().items():
-        if name in cli.ENGINE_FLAGS or name == "config":
+        if name in (*cli_flags.ENGINE_FLAGS, *cli_flags.NOT_OF_SETTINGS):
             yield f"`--{name}`", option.help or ""
 
 
 def _flags() -> dict[str, tuple[str, str]]:
     """Key -> its flag and the flag's help."""
-    hints = get_type_hints(cli.serve)
+    hints = get_type_hints(serve)
     found = {}
     for name, option in _options().items():
         flag = f"--{name.replace('_', '-')}"
         if bool in get_args(hints[name]):
             flag = f"--[no-]{flag[2:]}"
-        found[cli.KEYS.get(name, name)] = (f"`{flag}`", option.help or "")
+        found[cli_flags.KEYS.get(name, name)] = (f"`{flag}`", option.help or "")
     return found
 
 
 def _options() -> dict[str, OptionInfo]:
     """Parameter of `serve` -> its option."""
-    hints = get_type_hints(cli.serve, include_extras=True)
+    hints = get_type_hints(serve, include_extras=True)
     return {
         name: extra
-        for name in inspect.signature(cli.serve).parameters
+        for name in inspect.signature(serve).parameters
         for extra in get_args(hints[name])[1:]
         if isinstance(extra, OptionInfo)
     }

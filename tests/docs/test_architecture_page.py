@@ -39,7 +39,7 @@ def test_the_extension_points_are_those_that_are_declared() -> None:
 def test_the_folders_exist() -> None:
     folders = [name for row in table(PAGE) for name in code(row[0]) if name.endswith("/")]
 
-    assert len(folders) == 11
+    assert len(folders) == 12
     assert [folder for folder in folders if not (ROOT / folder).is_dir()] == []
 
 

@@ -1,6 +1,7 @@
 """The page on metrics names what /metrics shows, no more and no less."""
 
 import asyncio
+import re
 from dataclasses import replace
 from math import inf
 from types import SimpleNamespace
@@ -12,9 +13,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from pdgate.cluster.memory import Memory
 from pdgate.engine.metrics import EngineMetrics
+from pdgate.forwarders.base import Sink
 from pdgate.forwarders.lives import Lives
 from pdgate.forwarders.ownership import KvLedger
-from pdgate.forwarders.record import DISAGGREGATED, Record
+from pdgate.forwarders.record import DISAGGREGATED, STAGES, Record
 from pdgate.gateway.adaptive.adapting import Adapting
 from pdgate.gateway.adaptive.books import RoleBooks
 from pdgate.gateway.adaptive.sides import Sides
@@ -23,7 +25,7 @@ from pdgate.gateway.admin.status import SharedStatus
 from pdgate.gateway.admission.books import AdmissionBooks
 from pdgate.gateway.admission.gate import Gate
 from pdgate.gateway.config import Settings
-from pdgate.gateway.config.settings import Disaggregation
+from pdgate.gateway.config.sections import Disaggregation
 from pdgate.gateway.discovery.adopt import adopter
 from pdgate.gateway.discovery.feed import Feed
 from pdgate.gateway.discovery.status import Status
@@ -38,17 +40,20 @@ from pdgate.gateway.kv_events.tokenizing import Tokenizing
 from pdgate.gateway.kv_events.translation import Translation
 from pdgate.gateway.lifecycle.drain import Drain
 from pdgate.gateway.lifecycle.reload import Reload
-from pdgate.gateway.metrics.books import SECONDS, Books, Together, registry_of
+from pdgate.gateway.metrics.books import Books, Together, registry_of
 from pdgate.gateway.metrics.health import HealthMetrics
+from pdgate.gateway.metrics.histogram import SECONDS
 from pdgate.gateway.metrics.kv import KvMetrics
 from pdgate.gateway.metrics.predictions import PredictionMetrics
 from pdgate.gateway.metrics.prefixes import PrefixMetrics
 from pdgate.gateway.probe import Prober
+from pdgate.gateway.replicas.far_prompts import FarPrompts
 from pdgate.gateway.replicas.status import ReplicaStatus
 from pdgate.gateway.security.books import KeyBooks
 from pdgate.gateway.security.door import Door
 from pdgate.gateway.security.engine_access import OPEN
 from pdgate.gateway.security.keys import ApiKey
+from pdgate.gateway.tracing.books import TraceBooks
 from pdgate.gateway.verification.report import Report
 from pdgate.gateway.verification.watch import Watch
 from pdgate.protocols.call import COMPLETIONS, Call
@@ -63,7 +68,7 @@ from pdgate.scheduling.prefix.index import PrefixIndex
 from pdgate.scheduling.roles import Roles
 from pdgate.scheduling.surroundings import Targets
 from tests.docs.pages import DOCS, code, table
-from tests.gateway.replicas.sites import Process, Table
+from tests.gateway.replicas.sites import Process, Table, Told
 from tests.support.clock import Clock
 from tests.support.engine_cores import engine, layout
 from tests.support.fake_connector import FakeConnector, Meeting
@@ -92,6 +97,7 @@ def test_the_page_has_every_metric_of_the_gateway() -> None:
         _roles(),
         PrefixMetrics(PrefixIndex()),
         _kv_events(),
+        TraceBooks(SimpleNamespace(sent=1, lost=0, dropped=0)),
     )
 
     assert _on_page("`pdgate_", but_not="`pdgate_engine_") == _exposed(registry_of(counted))
@@ -120,6 +126,13 @@ def test_the_page_gives_the_range_of_the_buckets() -> None:
     assert f"in seconds: {SECONDS[0]:g} to {SECONDS[-1]:g}." in PAGE.read_text(encoding="utf-8")
 
 
+def test_the_page_has_every_stage_in_the_order_of_time() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    section = text[text.index("## Stages") : text.index("## TPOT")]
+
+    assert re.findall(r"^\| `(\w+)`", section, re.MULTILINE) == list(STAGES)
+
+
 def _kv() -> KvMetrics:
     ledger, lives = KvLedger(), Lives()
     ledger.strand("p0", inf)
@@ -142,7 +155,8 @@ def _redis() -> SharedStatus:
 
 def _replicas() -> ReplicaStatus:
     process = Process(Table(Clock()), "g")
-    return ReplicaStatus(process.exchange, process.instances)
+    prompts = FarPrompts(PrefixIndex(), process.instances, "g", Told().seen())
+    return ReplicaStatus(process.exchange, process.instances, prompts)
 
 
 def _status() -> Status:
@@ -211,12 +225,23 @@ def _busy_books() -> Books:
     """Books in which every metric has a sample: a resumed call that then went well."""
     books = Books([Candidate(P), Candidate(D)])
     books.refused(BadRequest("no"))
-    record = Record(Call("c", "c-1", COMPLETIONS, {}))
+    record = Record(Call("c", "c-1", COMPLETIONS, {}, model="m", streams=True))
     books.opened(record)
+    record.queued_seconds = 0.0
     for record.attempts, outcome in ((1, "engine_failed"), (2, "ok")):
         for role, instance in ((Role.PREFILL, P), (Role.DECODE, D)):
             leg = record.leg(role, instance, lambda *_: None)
+            if role is Role.DECODE:
+                leg.first_byte = record.clock()
             leg.ended, leg.outcome = record.clock(), outcome
+    assert record.gaps is not None
+    measured = record.gaps.sink(
+        cast(Sink, SimpleNamespace(data=lambda _: None, ended=lambda *_: None))
+    )
+    for _ in range(2):
+        measured.data(b"data: {'choices': []}\n\n")
+    measured.ended(None)
+    record.end_of_answer = b'{"usage": {"prompt_tokens": 7, "completion_tokens": 2}}'
     record.decisions[1] = Decision(Taken.SPLIT, ALWAYS)
     record.protocol, record.path, record.handed_over = "vllm-nixl", DISAGGREGATED, True
     record.committed, record.resumed = record.clock(), 1
