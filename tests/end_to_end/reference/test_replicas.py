@@ -1,8 +1,9 @@
 """Two gateways on one Redis: they load engines as one would, and no call needs that Redis."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from pdgate.protocols.call import CHAT
 from pdgate.protocols.instance import Role
-from tests.end_to_end.reference.callers import Callers
-from tests.end_to_end.reference.fleet import Fleet, Gateway
+from tests.end_to_end.reference.fleet import Fleet
 from tests.support.fleet import ANSWER, Engine, as_json, question
 from tests.support.raw_server import Peer, raw_server
 from tests.support.redis import RedisServer, redis_server
@@ -37,11 +37,13 @@ class Site:
     """Engines that keep each call until it is told to end.
 
     Attributes:
+        keeps: Else a call that comes is answered at once.
         running: By engine, what ends each call that is there.
     """
 
     def __init__(self) -> None:
         self.engines = [Engine(Role.PLAIN, self._keeps(number)) for number in range(ENGINES)]
+        self.keeps = True
         self.running: list[list[asyncio.Event]] = [[] for _ in range(ENGINES)]
         self._came: asyncio.Queue[int] = asyncio.Queue()
         self._asking: dict[asyncio.Event, asyncio.Task[httpx2.Response]] = {}
@@ -72,6 +74,9 @@ class Site:
 
     def _keeps(self, engine: int) -> Any:
         async def script(peer: Peer) -> None:
+            if not self.keeps:
+                await peer.send(as_json(ANSWER))
+                return
             ends = asyncio.Event()
             self.running[engine].append(ends)
             self._came.put_nowait(engine)
@@ -133,53 +138,72 @@ async def fifty_calls(site: Site, one: httpx2.AsyncClient, other: httpx2.AsyncCl
     return found
 
 
-async def test_two_replicas_load_engines_as_one_would(own_fleet: Fleet, redis: RedisServer) -> None:
+async def hears(gateway: httpx2.AsyncClient, state: str, others: int) -> None:
+    """Waits until it says that of its replicas; it is ready all the time."""
+    while True:
+        answer = await gateway.get("/ready")
+        assert answer.status_code == 200
+        if answer.json()["replicas"] == {"state": state, "others": others}:
+            return
+        await asyncio.sleep(0.02)
+
+
+@asynccontextmanager
+async def fifty_callers(*gateways: httpx2.AsyncClient) -> AsyncIterator[Counter[int]]:
+    """They ask without a pause, each through one gateway. Yields how often they got which status."""
+    over, statuses = asyncio.Event(), Counter[int]()
+
+    async def asks(gateway: httpx2.AsyncClient) -> None:
+        while not over.is_set():
+            statuses[(await gateway.post(CHAT, json=question())).status_code] += 1
+
+    async with asyncio.TaskGroup() as callers:
+        for number in range(CALLS):
+            callers.create_task(asks(gateways[number % len(gateways)]))
+        try:
+            yield statuses
+        finally:
+            over.set()
+
+
+async def answers(statuses: Counter[int], more: int = 2 * CALLS) -> None:
+    goal = statuses.total() + more
+    while statuses.total() < goal:  # noqa: ASYNC110
+        await asyncio.sleep(0.02)
+
+
+async def test_two_replicas_load_engines_as_one_would_and_no_call_needs_their_redis(
+    own_fleet: Fleet, redis: RedisServer
+) -> None:
+    """It is killed under fifty callers and comes back empty; then all is as before."""
     site = Site()
     async with AsyncExitStack() as stack, asyncio.timeout(PATIENCE_SECONDS):
         servers = [await stack.enter_async_context(raw_server(e.serve)) for e in site.engines]
         flags = [word for one in servers for word in ("--instance", f"role=plain,url={one.url}")]
         # A busy machine is not to look like an engine that hangs.
         flags += ["--health-timeout", "30", "--redis", redis.url]
-        both = gateways(own_fleet, *flags)
-        one, other = await stack.enter_async_context(both)
+        one, other = both = await stack.enter_async_context(gateways(own_fleet, *flags))
+        for gateway in both:
+            await hears(gateway, "current", others=1)
 
         alone = await fifty_calls(site, one, one)
         together = await fifty_calls(site, one, other)
 
+        site.keeps = False
+        async with fifty_callers(one, other) as statuses:
+            await answers(statuses)
+            await asyncio.to_thread(redis.stop)
+            for gateway in both:
+                await hears(gateway, "degraded", others=0)
+            await answers(statuses)
+            redis.forget()
+            await asyncio.to_thread(redis.start)
+            for gateway in both:
+                await hears(gateway, "current", others=1)
+            await answers(statuses)
+        site.keeps = True
+        afterwards = await fifty_calls(site, one, other)
+
+    assert set(statuses) == {200}
     assert together <= AS_ONE * alone
-
-
-def test_no_call_fails_when_redis_is_killed_and_comes_back_empty(
-    own_fleet: Fleet, redis: RedisServer
-) -> None:
-    flags = ("--instance", f"role=plain,url={own_fleet.single().url}")
-    with ExitStack() as stack:
-        both = [
-            stack.enter_context(own_fleet.serve("--redis", redis.url, *flags)) for _ in range(2)
-        ]
-        for gateway in both:
-            says(gateway, "current", others=1)
-        callers = [stack.enter_context(Callers(gateway, 4, tokens=16).asking()) for gateway in both]
-        for one in callers:
-            one.wait_for(8)
-
-        redis.stop()
-        for gateway, one in zip(both, callers, strict=True):
-            says(gateway, "degraded", others=0)
-            one.wait_for(8)
-        redis.forget()
-        redis.start()
-        for gateway, one in zip(both, callers, strict=True):
-            says(gateway, "current", others=1)
-            one.wait_for(8)
-
-
-def says(gateway: Gateway, state: str, others: int) -> None:
-    """Waits until it is ready and says that of its replicas."""
-
-    def said() -> bool:
-        answer = httpx2.get(f"{gateway.url}/ready")
-        assert answer.status_code == 200
-        return bool(answer.json()["replicas"] == {"state": state, "others": others})
-
-    gateway.process.wait_until(said, f"replicas {state} on /ready", PATIENCE_SECONDS)
+    assert afterwards <= AS_ONE * alone

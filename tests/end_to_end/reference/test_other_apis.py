@@ -1,0 +1,50 @@
+"""Responses and messages say through two engines what one engine alone would say."""
+
+from typing import Any
+
+import httpx2
+import pytest
+
+from pdgate.protocols.apis import MESSAGES, RESPONSES
+from tests.end_to_end.reference.fleet import Fleet, Route
+
+TEXT = "a prompt that is longer than forty tokens of a byte each, by far"
+MODEL = {"model": "pdgate-tiny", "temperature": 0}
+ASKED: dict[str, dict[str, Any]] = {
+    RESPONSES: {**MODEL, "input": TEXT, "max_output_tokens": 8},
+    MESSAGES: {**MODEL, "messages": [{"role": "user", "content": TEXT}], "max_tokens": 8},
+}
+WHERE = {
+    ("vllm-nixl", "staged", ""): {RESPONSES: "disaggregated", MESSAGES: "disaggregated"},
+    ("vllm-mooncake", "batch", "d"): {RESPONSES: "disaggregated", MESSAGES: "local"},
+    ("vllm-kvt", "batch", ""): {RESPONSES: "local", MESSAGES: "local"},
+}
+
+
+def said(url: str, path: str) -> tuple[str, str]:
+    """The text, and the call's id."""
+    answer = httpx2.post(f"{url}{path}", json=ASKED[path], timeout=60)
+    assert answer.status_code == 200, answer.text
+    found = answer.json()
+    parts = found["output"][0]["content"] if path == RESPONSES else found["content"]
+    return parts[0]["text"], answer.headers.get("x-request-id", "")
+
+
+@pytest.mark.parametrize("way", WHERE, ids=lambda way: way[0])
+def test_the_answer_is_that_of_one_engine(fleet: Fleet, way: tuple[str, str, str]) -> None:
+    protocol, mode, generation = way
+    pair, alone = fleet.pair(protocol, "shm"), fleet.single().url
+
+    with fleet.gateway(pair, Route(protocol, mode, generation)) as gateway:
+        for path, where in WHERE[way].items():
+            text, call_id = said(gateway.url, path)
+
+            assert gateway.record(call_id)["path"] == where
+            assert text == said(alone, path)[0]
+            assert len(text) > 0
+            stream = {**ASKED[path], "stream": True}
+            events = httpx2.post(f"{gateway.url}{path}", json=stream, timeout=60).text
+            last = "response.incomplete" if path == RESPONSES else "message_stop"
+            names = [line[7:] for line in events.splitlines() if line.startswith("event: ")]
+            assert names[-1] in (last, "response.completed")
+    assert pair.prefill.metric("pdgate_engine_blocks_kept") == 0
