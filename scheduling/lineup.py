@@ -8,10 +8,11 @@ well, or is drained, serves nobody.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from pdgate.protocols.instance import Role
+from pdgate.protocols.place import Place
 from pdgate.scheduling.candidate import Candidate
 
 
@@ -26,12 +27,14 @@ class Lineup:
         mixed: Whether not everyone pairs with everyone: there are pairs of several protocols,
             or roles change, so that prefill may have become decode, and is not its own.
         careful: Whether somebody may have only some of the calls.
+        placed: Whether some pairs are nearer to each other than others.
     """
 
     up: dict[Role, Sequence[Candidate]] = field(default_factory=dict)
     disaggregated: bool = False
     mixed: bool = False
     careful: bool = False
+    placed: bool = False
 
 
 def lineup_of(serving: Sequence[Candidate], *, roles_change: bool = False) -> Lineup:
@@ -58,11 +61,30 @@ def lineup_of(serving: Sequence[Candidate], *, roles_change: bool = False) -> Li
         disaggregated,
         mixed=roles_change or len({c.instance.speaks for c in prefill}) > 1,
         careful=any(c.careful for several in up.values() for c in several),
+        placed=disaggregated and _placed(prefill, decode),
     )
 
 
 def _of(role: Role, some: Sequence[Candidate]) -> list[Candidate]:
     return [c for c in some if c.serves(role)] or [c for c in some if c.instance.role.serves(role)]
+
+
+def _placed(prefill: Sequence[Candidate], decode: Sequence[Candidate]) -> bool:
+    places = [{c.instance.place for c in side} for side in (prefill, decode)]
+    if len(places[0] | places[1]) == 1:
+        return False
+    of_prefill, of_decode = ({part for at in side for part in _parts(at)} for side in places)
+    return not of_prefill.isdisjoint(of_decode)
+
+
+def _parts(at: Place) -> Iterator[tuple[str, ...]]:
+    """What two that are not far from each other have one of in common."""
+    if at.host:
+        yield ("host", at.host)
+    if at.rack:
+        yield ("rack", at.zone, at.rack)
+    if at.zone:
+        yield ("zone", at.zone)
 
 
 def _in_pairs(some: Sequence[Candidate], others: Sequence[Candidate]) -> list[Candidate]:

@@ -22,6 +22,7 @@ from pdgate.scheduling.disaggregation.rules import NOTHING_CACHED
 from pdgate.scheduling.health.cause import cause_of
 from pdgate.scheduling.instances import RETRY_AFTER_SECONDS, Instances
 from pdgate.scheduling.lineup import Lineup
+from pdgate.scheduling.partners import Partners
 from pdgate.scheduling.policy import Policy
 from pdgate.scheduling.prefix.index import PrefixIndex
 from pdgate.scheduling.prefix.lesson import Lesson
@@ -152,15 +153,20 @@ class Scheduler:
             raise _nobody(f"no {role.value} engine is")
         if lineup.careful:
             candidates = self._instances.admitted(candidates)
-        one = candidates[0]
+        one, partners = candidates[0], None
         if len(candidates) > 1:
             policy = self._policy(role, call)
-            if peer is None:
-                one = policy.choose(call, candidates)
-            else:
+            if peer is not None:
                 one = policy.choose_beside(call, candidates, peer)
+            else:
+                if lineup.placed and role is Role.PREFILL:
+                    partners = self._partners(call, lineup, avoid)
+                if partners is not None:
+                    one = policy.choose_ahead(call, candidates, partners)
+                else:
+                    one = policy.choose(call, candidates)
         if self.told is not None:
-            self._tell(self.told, call, role, candidates, one, avoid, peer)
+            self._tell(self.told, call, role, candidates, one, avoid, peer, partners)
         if reads is None:
             reads = role is not Role.DECODE
         lesson = None
@@ -179,6 +185,13 @@ class Scheduler:
             lesson=lesson,
         )
 
+    def _partners(self, call: Call, lineup: Lineup, avoid: Collection[str]) -> Partners | None:
+        """For the prefill engine of the best pair; decode is then chosen beside it."""
+        decodes = lineup.up[Role.DECODE]
+        if avoid:
+            decodes = [c for c in decodes if c.instance.id not in avoid]
+        return self._policy(Role.DECODE, call).partners(call, decodes) if decodes else None
+
     def _tell(
         self,
         told: Callable[[Call, Choice], None],
@@ -188,6 +201,7 @@ class Scheduler:
         one: Candidate | None,
         avoid: Collection[str],
         peer: Instance | None,
+        partners: Partners | None = None,
     ) -> None:
         """Before the chosen one's account has the call, so that scores are those it was chosen by."""
         others = left_out(self._instances, candidates, role, call.model, avoid, peer)
@@ -196,7 +210,8 @@ class Scheduler:
         if one is not None and len(candidates) > 1:
             chooses = self._policy(role, call)
             policy = chooses.name or type(chooses).__name__
-            considered.extend(chooses.explain(call, shown(candidates, one), peer))
+            said = chooses.explain(call, shown(candidates, one), peer)
+            considered.extend(said if partners is None else partners.told(said, self._instances))
         elif one is not None:
             considered.append(Weighed(one.instance.id, why=ONLY_ONE))
         more = len(candidates) - len(considered) + max(0, len(others) - MOST_SHOWN)

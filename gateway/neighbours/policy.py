@@ -6,6 +6,7 @@ from pdgate.protocols.call import Call
 from pdgate.protocols.instance import Instance
 from pdgate.scheduling.candidate import Candidate
 from pdgate.scheduling.choice import Weighed
+from pdgate.scheduling.partners import Partners
 from pdgate.scheduling.policy import Policy
 
 
@@ -27,6 +28,16 @@ class LooksAround(Policy):
     ) -> Candidate:
         self._take_in()
         return self._policy.choose_beside(call, candidates, peer)
+
+    def choose_ahead(
+        self, call: Call, candidates: Sequence[Candidate], partners: Partners
+    ) -> Candidate:
+        self._take_in()
+        return self._policy.choose_ahead(call, candidates, partners)
+
+    def partners(self, call: Call, candidates: Sequence[Candidate]) -> Partners | None:
+        self._take_in()
+        return self._policy.partners(call, candidates)
 
     def explain(
         self, call: Call, candidates: Sequence[Candidate], peer: Instance | None = None

@@ -4,6 +4,7 @@
         keep        first token in time
         prefer      who costs callers least: seconds until this first token, and as much again for
                     those that the engine computes for it, as whoever comes behind waits for them
+                    and, where engines say where they are, until KV is at the best partner
         of equals   who has most of the prompt cached, then who has least in flight
         otherwise   who cannot be in time waits where others are late already (sentence/late.py)
     decode
@@ -26,6 +27,7 @@ from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.account import unread_tokens_there
 from pdgate.scheduling.candidate import Candidate
 from pdgate.scheduling.choice import Weighed
+from pdgate.scheduling.partners import Partners
 from pdgate.scheduling.policy import Policy
 from pdgate.scheduling.sentence import Best, Sentence
 from pdgate.scheduling.sentence.late import LateTogether
@@ -47,6 +49,10 @@ CLOSE: Final = 0.01
 would be the one engine that happened to be quickest."""
 
 NEAR: Final = 0.05
+
+MOVING: Final = 1e-4
+"""Seconds for the KV of a token, 128 KB of it at 10 Gbit/s, between engines that are far from each
+other; that on one host takes none is near enough."""
 
 NOTHING: Final[Mapping[str, int]] = {}
 
@@ -80,6 +86,16 @@ class InTime(Policy):
         self._steps = steps_quick(around) if around.role is Role.PLAIN else None
 
     def choose(self, call: Call, candidates: Sequence[Candidate]) -> Candidate:
+        return self._chosen(call, candidates, None)
+
+    def choose_ahead(
+        self, call: Call, candidates: Sequence[Candidate], partners: Partners
+    ) -> Candidate:
+        return self._chosen(call, candidates, partners)
+
+    def _chosen(
+        self, call: Call, candidates: Sequence[Candidate], partners: Partners | None
+    ) -> Candidate:
         tokens = call.prompt_tokens
         matched = NOTHING if self._prefixes is None else self._prefixes.matched(call)
         self._late.came(tokens - max(matched.values()) if matched else tokens)
@@ -90,6 +106,8 @@ class InTime(Policy):
             seconds = reading_seconds(candidate, uncached)
             if seconds <= self._in_time:
                 cost = self._cost(call, candidate, seconds, uncached)
+                if partners is not None:
+                    cost -= tokens * MOVING * partners.worth(candidate.instance) / partners.near
                 kept.append((cost, uncached, candidate))
                 least = min(least, cost)
         if not kept:

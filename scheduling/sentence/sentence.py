@@ -6,7 +6,8 @@
     otherwise   who chooses, among all again, if a keep leaves nobody; else the keep is passed over
 
 Beside its other half, a call may also prefer who is near: on the same host 1, in the same rack 2/3,
-in the same zone 1/3, times the weight `near`.
+in the same zone 1/3, times the weight `near`. Where the other half is chosen next, what its best
+choice would be worth there is added (scheduling/partners.py).
 """
 
 from collections import Counter
@@ -18,6 +19,7 @@ from pdgate.protocols.instance import Instance
 from pdgate.protocols.place import NOWHERE, Distance
 from pdgate.scheduling.candidate import Candidate
 from pdgate.scheduling.choice import Weighed
+from pdgate.scheduling.partners import Partners
 from pdgate.scheduling.policy import Policy
 from pdgate.scheduling.sentence.pick import Pick, Score
 from pdgate.scheduling.sentence.shortlist import Shortlist
@@ -66,8 +68,28 @@ class Sentence(Policy):
     ) -> Candidate:
         # Nobody is near a peer of which nobody has said where it is.
         near = self._near and peer.place is not NOWHERE
-        score = self._score_beside(call, peer) if near else self._score(call)
+        if not near:
+            return self._chosen(call, candidates, self._score(call))
+        return self._chosen(call, candidates, self._score_beside(call, peer), peer)
+
+    def choose_ahead(
+        self, call: Call, candidates: Sequence[Candidate], partners: Partners
+    ) -> Candidate:
+        alone, worth = self._score(call), partners.worth
+
+        def score(candidate: Candidate) -> float:
+            return alone(candidate) + worth(candidate.instance)
+
         return self._chosen(call, candidates, score)
+
+    def partners(self, call: Call, candidates: Sequence[Candidate]) -> Partners | None:
+        if not self._near:
+            return None
+        kept = self._shortlist.of(call, candidates)
+        for keep in self._keep:
+            kept = [candidate for candidate in kept if keep(call, candidate)] or kept
+        score = self._score(call)
+        return Partners(((candidate, score(candidate)) for candidate in kept), self._near)
 
     def explain(
         self, call: Call, candidates: Sequence[Candidate], peer: Instance | None = None
@@ -92,8 +114,14 @@ class Sentence(Policy):
             said.append(Weighed(candidate.instance.id, score, why))
         return said
 
-    def _chosen(self, call: Call, candidates: Sequence[Candidate], score: Score) -> Candidate:
-        kept = looked_at = self._shortlist.of(call, candidates)
+    def _chosen(
+        self,
+        call: Call,
+        candidates: Sequence[Candidate],
+        score: Score,
+        peer: Instance | None = None,
+    ) -> Candidate:
+        kept = looked_at = self._shortlist.of(call, candidates, peer)
         for keep in self._keep:
             some = [candidate for candidate in kept if keep(call, candidate)]
             if some:

@@ -1,8 +1,8 @@
-"""Whom to look at among very many: who has most of the prompt, and some that are drawn.
+"""Whom to look at among very many: who has most of the prompt, who is near, and some that are drawn.
 
 The best of DRAWN is among the best fiftieth of all, and looking at more would cost more than it
 gives: loads are not known that well, and several gateways would run to the same engine. What
-is rare and worth a lot, a cached prompt, is not left to the draw.
+is rare and worth a lot, a cached prompt or a short way for KV, is not left to the draw.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,6 +10,8 @@ from random import Random
 from typing import Final
 
 from pdgate.protocols.call import Call
+from pdgate.protocols.instance import Instance
+from pdgate.protocols.place import Place
 from pdgate.scheduling.candidate import Candidate
 from pdgate.scheduling.surroundings import Prefixes
 
@@ -18,6 +20,7 @@ ALL: Final = 64
 
 DRAWN: Final = 48
 MATCHED: Final = 16
+NEAR: Final = 16
 
 
 class Shortlist:
@@ -26,14 +29,24 @@ class Shortlist:
         self._random = random
         self._of: Sequence[Candidate] = ()
         self._by_id: dict[str, Candidate] = {}
+        self._near_of: Sequence[Candidate] = ()
+        self._by_host: dict[str, list[Candidate]] = {}
+        self._by_rack: dict[tuple[str, str], list[Candidate]] = {}
 
-    def of(self, call: Call, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
+    def of(
+        self, call: Call, candidates: Sequence[Candidate], peer: Instance | None = None
+    ) -> Sequence[Candidate]:
+        """`peer`: to be near to."""
         if len(candidates) <= ALL:
             return candidates
         # Neighbours in the list are as good as any: where it begins is drawn anew each time.
         first = self._random.randrange(len(candidates))
         drawn = [*candidates[first : first + DRAWN]]
         drawn += candidates[: DRAWN - len(drawn)]
+        if peer is not None:
+            near = self._near(candidates, peer.place)
+            if near:
+                drawn = list(dict.fromkeys((*near, *drawn)))
         if self._prefixes is None:
             return drawn
         found = self._matched(self._prefixes.matched(call))
@@ -52,6 +65,20 @@ class Shortlist:
             # Some hundred have the same beginning: any of them will do.
             found = self._random.sample(found, MATCHED)
         return found
+
+    def _near(self, candidates: Sequence[Candidate], place: Place) -> Sequence[Candidate]:
+        """On its host; if nobody is, in its rack."""
+        if self._near_of is not candidates:
+            self._near_of = candidates
+            self._by_host, self._by_rack = {}, {}
+            for one in candidates:
+                its = one.instance.place
+                if its.host:
+                    self._by_host.setdefault(its.host, []).append(one)
+                if its.rack:
+                    self._by_rack.setdefault((its.zone, its.rack), []).append(one)
+        near = self._by_host.get(place.host) or self._by_rack.get((place.zone, place.rack), ())
+        return near if len(near) <= NEAR else self._random.sample(near, NEAR)
 
     def _known(self, candidates: Sequence[Candidate]) -> dict[str, Candidate]:
         """Lineups stay the same objects until something changes (scheduling/instances.py)."""

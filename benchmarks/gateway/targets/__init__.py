@@ -3,13 +3,14 @@
 from collections.abc import Mapping
 from typing import Final
 
-from benchmarks.gateway.targets import litellm, nginx, pdgate, smg, toy, vllm_router
+from benchmarks.gateway.targets import compiled, litellm, nginx, pdgate, smg, toy, vllm_router
 from benchmarks.gateway.targets.base import Target
 
 TARGETS: Final[Mapping[str, Target]] = {
     target.name: target
     for target in (
         pdgate.ALL_ON,
+        compiled.TARGET,
         pdgate.DEFAULTS,
         pdgate.ASGI,
         vllm_router.TARGET,

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from benchmarks.gateway.targets.base import NotInstalled
@@ -9,21 +10,34 @@ from benchmarks.gateway.targets.base import NotInstalled
 INSTALL_SECONDS = 900
 
 
-def install(folder: Path, *requirements: str) -> None:
+def install(folder: Path, *requirements: str, environment: Mapping[str, str] | None = None) -> None:
     """Raises NotInstalled."""
     done = folder / "installed"
     asked = "\n".join(requirements)
     if done.exists() and done.read_text(encoding="utf-8") == asked:
         return
     run(sys.executable, "-m", "venv", "--clear", str(folder))
-    run(str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", *requirements)
+    run(
+        str(folder / "bin" / "python"),
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        *requirements,
+        environment=environment,
+    )
     done.write_text(asked, encoding="utf-8")
 
 
-def run(*command: str) -> None:
+def run(*command: str, environment: Mapping[str, str] | None = None) -> None:
     try:
         ran = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=INSTALL_SECONDS
+            command,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=INSTALL_SECONDS,
+            env=environment,
         )
     except subprocess.TimeoutExpired:
         raise NotInstalled(f"not done after {INSTALL_SECONDS} s") from None

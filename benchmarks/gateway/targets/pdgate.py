@@ -1,4 +1,4 @@
-"""pdgate of this checkout, three times.
+"""pdgate of this checkout, three times; a fourth, compiled, has a file of its own.
 
 pdgate            with an API key, limits for admission, and all that is on by default
 pdgate-defaults   as `pdgate serve` comes
@@ -16,7 +16,7 @@ LIMIT = 100_000
 """Calls at an engine: more than ever come, so that admission counts and nobody waits."""
 
 
-def _write_key(folder: Path) -> None:
+def write_key(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     digest = sha256(KEY.encode()).hexdigest()
     table = f'[[api_keys]]\nname = "benchmark"\nsha256 = "{digest}"\nmax_calls = {LIMIT}\n'
@@ -27,27 +27,27 @@ def _nothing(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
 
 
-def _serve(place: Place, module: str = "pdgate") -> list[str]:
+def _serve(place: Place, module: str = "pdgate", python: str = sys.executable) -> list[str]:
     return [
-        *(sys.executable, "-m", module, "serve", "--port", str(place.port)),
+        *(python, "-m", module, "serve", "--port", str(place.port)),
         *("--pdd-protocol", "vllm-nixl", "--prefill", place.prefill, "--decode", place.decode),
     ]
 
 
-def _all_on(place: Place, module: str = "pdgate") -> Sequence[str]:
+def all_on(place: Place, module: str = "pdgate", python: str = sys.executable) -> Sequence[str]:
     return [
-        *_serve(place, module),
+        *_serve(place, module, python),
         *("--api-keys-file", str(place.folder / "keys.toml")),
         *("--prefill-concurrency", str(LIMIT), "--decode-concurrency", str(LIMIT)),
     ]
 
 
-ALL_ON = Target("pdgate", "this checkout, API key and admission on", 2, _write_key, _all_on)
+ALL_ON = Target("pdgate", "this checkout, API key and admission on", 2, write_key, all_on)
 DEFAULTS = Target("pdgate-defaults", "this checkout, defaults", 2, _nothing, _serve)
 ASGI = Target(
     "pdgate-asgi",
     "this checkout, as the first, ASGI front end",
     2,
-    _write_key,
-    lambda place: _all_on(place, "benchmarks.gateway.asgi_front"),
+    write_key,
+    lambda place: all_on(place, "benchmarks.gateway.asgi_front"),
 )

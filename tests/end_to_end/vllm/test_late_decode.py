@@ -12,7 +12,7 @@ import pytest
 from tests.end_to_end.vllm.asking import client, complete, prompt
 from tests.end_to_end.vllm.engines import NIXL, Engine, Pair
 from tests.end_to_end.vllm.gateway import Gateway
-from tests.end_to_end.vllm.metrics import metric, settles
+from tests.end_to_end.vllm.metrics import held_share, metric, settles
 from tests.support.freezing import freeze, thaw
 
 LEASE_SECONDS = 30
@@ -42,6 +42,8 @@ def expired(engine: Engine) -> float:
 def test_a_decode_that_takes_a_call_after_the_lease_gives_no_wrong_token(
     alone: Engine, pair: Pair, gateway: Gateway
 ) -> None:
+    # Nobody else's KV may expire meanwhile: it would be taken for this call's.
+    assert settles(lambda: held_share(pair.prefill) == 0, LEASE_SECONDS + 15)
     asked, before = prompt(200, f"late {gateway.mode}"), expired(pair.prefill)
     with (
         ThreadPoolExecutor(1) as elsewhere,
