@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from typing import Any
 
 from pdgate.forwarders import registry
@@ -41,7 +41,7 @@ class Installed:
 
 def protocols() -> list[Installed]:
     """Every protocol, also one that cannot be loaded: its owner wants to see that here."""
-    found = entry_points(group=plugins.FORWARDERS)
+    found = plugins.entry_points(group=plugins.FORWARDERS)
     return [_installed(point) for point in sorted(found, key=lambda point: point.name)]
 
 
