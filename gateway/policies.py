@@ -1,7 +1,8 @@
 """The policy of each role, made of what the settings say of it."""
 
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from pdgate.gateway.config.settings import Settings
@@ -26,10 +27,13 @@ class Policies:
     Attributes:
         load: How a policy is found and made.
         prefixes: Who has what cached, where somebody keeps count.
+        passed_over: Role and name of a policy -> which of its conditions no engine met, how often.
+            All policies of a name count here, one after the other, so that no count goes back.
     """
 
     load: Load = load
     prefixes: PrefixIndex | None = None
+    passed_over: dict[tuple[Role, str], Counter[str]] = field(default_factory=dict)
 
     def of(self, role: Role, settings: Settings) -> Policy:
         """Raises LookupError, TypeError."""
@@ -52,4 +56,7 @@ class Policies:
     def _named(self, name: str, role: Role, settings: Settings) -> Policy:
         section = settings.targets
         targets = Targets(section.ttft_seconds, section.tpot_seconds)
-        return self.load(name, Surroundings(role, self.prefixes, targets))
+        policy = self.load(name, Surroundings(role, self.prefixes, targets))
+        if policy.passed_over is not None:
+            policy.passed_over = self.passed_over.setdefault((role, name), Counter())
+        return policy

@@ -1,5 +1,6 @@
 """A policy that knows what the other workers have in flight."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from pdgate.protocols.call import Call
@@ -18,6 +19,14 @@ class LooksAround(Policy):
         self.name = policy.name
         self.needs_prefixes = policy.needs_prefixes
         self._take_in = take_in
+
+    @property
+    def passed_over(self) -> Counter[str] | None:
+        return self._policy.passed_over
+
+    @passed_over.setter
+    def passed_over(self, counter: Counter[str] | None) -> None:
+        self._policy.passed_over = counter
 
     def choose(self, call: Call, candidates: Sequence[Candidate]) -> Candidate:
         self._take_in()

@@ -33,6 +33,7 @@ from pdgate.gateway.logs.calls import CallLog
 from pdgate.gateway.metrics.books import Books, Together, registry_of
 from pdgate.gateway.metrics.health import HealthMetrics
 from pdgate.gateway.metrics.kv import KvMetrics
+from pdgate.gateway.metrics.passed_over import PassedOverMetrics
 from pdgate.gateway.metrics.predictions import PredictionMetrics
 from pdgate.gateway.metrics.prefixes import PrefixMetrics
 from pdgate.gateway.metrics.workers import WorkerMetrics
@@ -106,6 +107,7 @@ def build(
         books,
         HealthMetrics(instances, drain, reload),
         KvMetrics(ledger, lives),
+        PassedOverMetrics(policies.passed_over),
         PredictionMetrics(instances),
         PrefixMetrics(index),
         kv_events.books if kv_events else None,

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from collections import Counter
 from dataclasses import replace
 from math import inf
 from types import SimpleNamespace
@@ -44,6 +45,7 @@ from pdgate.gateway.metrics.books import Books, Together, registry_of
 from pdgate.gateway.metrics.health import HealthMetrics
 from pdgate.gateway.metrics.histogram import SECONDS
 from pdgate.gateway.metrics.kv import KvMetrics
+from pdgate.gateway.metrics.passed_over import PassedOverMetrics
 from pdgate.gateway.metrics.predictions import PredictionMetrics
 from pdgate.gateway.metrics.prefixes import PrefixMetrics
 from pdgate.gateway.probe import Prober
@@ -94,6 +96,7 @@ def test_the_page_has_every_metric_of_the_gateway() -> None:
         _keys(),
         _admission(),
         _predictions(),
+        PassedOverMetrics({(Role.PREFILL, "slo"): Counter(first_token_in_time=1)}),
         _roles(),
         PrefixMetrics(PrefixIndex()),
         _kv_events(),

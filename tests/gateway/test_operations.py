@@ -188,6 +188,20 @@ async def test_usage_is_found_where_each_event_comes_by_itself() -> None:
         assert (await gateway.metrics())["pdgate_tokens_total", "generated", "m"] == 3
 
 
+async def test_choices_that_nobody_could_do_justice_to_are_counted() -> None:
+    """Prompts that no engine can read in time, with the default policy."""
+    prefills = [Engine(Role.PREFILL), Engine(Role.PREFILL)]
+    async with gateway_of(
+        *prefills, Engine(Role.DECODE), targets={"ttft_seconds": 1e-6}
+    ) as gateway:
+        for _ in range(2):
+            await gateway.chat()
+
+        found = await gateway.metrics()
+        name = "pdgate_policy_passed_over_total"
+        assert found[name, "first_token_in_time", "slo", "prefill"] == 2
+
+
 async def test_the_metrics_page_is_what_prometheus_asks_for() -> None:
     async with gateway_of(Engine(Role.PLAIN)) as gateway:
         answer = await gateway.http.get("/metrics")
