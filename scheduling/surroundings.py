@@ -21,7 +21,7 @@ class Prefixes(Protocol):
     def matched(self, call: Call) -> Mapping[str, int]:
         """Instance id -> how much of the call's prompt it has; those without any are absent."""
 
-    def share(self, call: Call, candidate: Candidate) -> float:
+    def cached_share(self, call: Call, candidate: Candidate) -> float:
         """Of the call's prompt, what the candidate has: 0..1."""
 
 

@@ -2,8 +2,10 @@
 
 A call counts with its prompt and with TOKENS_PER_CALL for the answer that nobody knows
 the length of; so prefill is balanced by prompt length, and decode, whose prompts are
-read already, is not blind to many short ones. Equals take turns, each round of which
-begins with another one: two roles that counted alike would meet in a few pairs only.
+read already, is not blind to many short ones. What an engine says that others have there
+counts as well: their calls, and what of their prompts is not read yet. Equals take turns,
+each round of which begins with another one: two roles that counted alike would meet in a
+few pairs only.
 """
 
 from collections.abc import Sequence
@@ -11,20 +13,21 @@ from random import Random
 
 from pdgate.protocols.call import Call
 from pdgate.protocols.instance import Instance
+from pdgate.scheduling.account import calls_there
 from pdgate.scheduling.candidate import Candidate
 from pdgate.scheduling.choice import Weighed
 from pdgate.scheduling.policy import Policy
+from pdgate.scheduling.sentence.words import in_flight
 from pdgate.scheduling.surroundings import Surroundings
-
-TOKENS_PER_CALL = 256
 
 
 def load(candidate: Candidate) -> int:
-    return candidate.tokens + candidate.calls * TOKENS_PER_CALL
+    return in_flight(candidate) + candidate.beyond.unread_tokens
 
 
 def weighed(candidate: Candidate) -> Weighed:
-    why = f"{candidate.calls} calls with {candidate.tokens} tokens in flight"
+    tokens = candidate.tokens + candidate.beyond.unread_tokens
+    why = f"{calls_there(candidate)} calls with {tokens} tokens in flight"
     return Weighed(candidate.instance.id, -load(candidate), why)
 
 

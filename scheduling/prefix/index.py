@@ -89,7 +89,7 @@ class PrefixIndex:
         self._asked, self._answer = blocks, found
         return found
 
-    def share(self, call: Call, candidate: Candidate) -> float:
+    def cached_share(self, call: Call, candidate: Candidate) -> float:
         """Of the call's prompt, how much this one has: 0..1."""
         cached = self.matched(call).get(candidate.instance.id, 0)
         return cached / call.prompt_tokens if cached else 0.0

@@ -52,8 +52,8 @@ def idleness(call: Call, candidate: Candidate) -> float:
 
 def cached_share(around: Surroundings) -> Prefer:
     """Of the call's prompt, what the engine need not compute."""
-    return _nothing if around.prefixes is None else around.prefixes.share
+    return nothing_cached if around.prefixes is None else around.prefixes.cached_share
 
 
-def _nothing(call: Call, candidate: Candidate) -> float:
+def nothing_cached(call: Call, candidate: Candidate) -> float:
     return 0.0

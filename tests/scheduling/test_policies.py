@@ -10,9 +10,11 @@ from pdgate.protocols import plugins
 from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling import policy
 from pdgate.scheduling.candidate import Candidate
-from pdgate.scheduling.policies.least_loaded import TOKENS_PER_CALL, LeastLoaded
+from pdgate.scheduling.policies.least_loaded import LeastLoaded
 from pdgate.scheduling.policies.random_two import RandomTwo
 from pdgate.scheduling.policies.round_robin import RoundRobin
+from pdgate.scheduling.sentence.words import TOKENS_PER_CALL
+from pdgate.scheduling.status import Beyond
 from pdgate.scheduling.surroundings import Surroundings
 from tests.support.scripted import chat
 
@@ -57,6 +59,19 @@ def test_least_loaded_sees_many_short_calls() -> None:
     among = candidates((10, 100), (1, 9 * TOKENS_PER_CALL))
 
     assert LeastLoaded().choose(CALL, among) is among[1]
+
+
+@pytest.mark.parametrize("beyond", [Beyond(calls=5), Beyond(unread_tokens=2000)], ids=str)
+@pytest.mark.parametrize("kind", [LeastLoaded, RandomTwo])
+def test_what_others_have_there_counts(kind: type[LeastLoaded | RandomTwo], beyond: Beyond) -> None:
+    """Of engines that several gateways use, without telling each other."""
+    among = candidates((0, 0), (2, 400))
+    among[0].beyond = beyond
+    policy = kind(Random(3))
+
+    assert {policy.choose(CALL, among).instance.id for _ in range(9)} == {"1"}
+    said = policy.explain(CALL, among)
+    assert f"{beyond.calls} calls with {beyond.unread_tokens} tokens in flight" in said[0].why
 
 
 def test_least_loaded_lets_equals_take_turns() -> None:

@@ -46,5 +46,5 @@ class Known:
     def matched(self, call: Call) -> Mapping[str, int]:
         return self.tokens
 
-    def share(self, call: Call, candidate: Candidate) -> float:
+    def cached_share(self, call: Call, candidate: Candidate) -> float:
         return self.tokens.get(candidate.instance.id, 0) / call.prompt_tokens

@@ -1,4 +1,5 @@
 from pdgate.scheduling.policies.prefix_then_load import prefix_then_load
+from pdgate.scheduling.prefix.index import PrefixIndex
 from pdgate.scheduling.sentence.words import MANY_TOKENS
 from pdgate.scheduling.surroundings import Surroundings
 from tests.support.fleets import Known, fleet, prompt
@@ -30,3 +31,14 @@ def test_without_an_index_the_load_decides() -> None:
     assert policy.choose(CALL, among) is among[1]
     assert not policy.needs_prefixes
     assert prefix_then_load(KNOWN).needs_prefixes
+
+
+def test_it_is_explained_in_the_words_that_the_page_on_policies_has() -> None:
+    """A method of the index is what is asked, and its name is what operators read."""
+    known, unknown = fleet(2)
+    for around in (Surroundings(prefixes=PrefixIndex()), KNOWN):
+        assert (
+            "cached_share 0.000 + idleness 1.000"
+            in prefix_then_load(around).explain(CALL, [known])[0].why
+        )
+    assert "cached_share 0.900" in prefix_then_load(KNOWN).explain(CALL, [unknown])[0].why

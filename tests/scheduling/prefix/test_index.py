@@ -59,15 +59,15 @@ def test_nobody_has_more_of_a_prompt_than_the_prompt() -> None:
     short = Call("c", "c-1", CHAT, {}, prompt_tokens=200, blocks=(1, 2))
 
     assert index.matched(short) == {"p0": 200}
-    assert index.share(short, candidate("p0")) == 1.0
+    assert index.cached_share(short, candidate("p0")) == 1.0
 
 
 def test_a_share_is_of_the_whole_prompt() -> None:
     index = knowing(p0=(1, 2))
 
-    assert index.share(prompt(1, 2, more_tokens=256), candidate("p0")) == 0.5
-    assert index.share(prompt(1, 2), candidate("p1")) == 0.0
-    assert index.share(prompt(), candidate("p0")) == 0.0
+    assert index.cached_share(prompt(1, 2, more_tokens=256), candidate("p0")) == 0.5
+    assert index.cached_share(prompt(1, 2), candidate("p1")) == 0.0
+    assert index.cached_share(prompt(), candidate("p0")) == 0.0
 
 
 def test_an_instance_is_believed_to_keep_no_more_than_fits() -> None:
