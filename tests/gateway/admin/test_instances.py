@@ -25,7 +25,9 @@ def token_file(tmp_path: Path) -> str:
 @pytest.fixture
 async def gateway(token_file: str) -> AsyncIterator[Gateway]:
     engines = Engine(Role.PLAIN), Engine(Role.PLAIN)
-    async with gateway_of(*engines, admin_token_file=token_file) as gateway:
+    # In turn, so that both are asked while both may be.
+    turns = "round_robin"
+    async with gateway_of(*engines, admin_token_file=token_file, plain_policy=turns) as gateway:
         yield gateway
 
 

@@ -37,26 +37,28 @@ async def test_any_worker_tells_of_the_calls_of_all(tmp_path: Path) -> None:
                     base_url=line[1], trust_env=False, timeout=PATIENCE_SECONDS, limits=fresh
                 ) as http,
                 asyncio.TaskGroup() as group,
+                pictures(http) as told,
             ):
+                # One answers, while the other may still be on its way.
+                await one_with(told, lambda one: one["workers"] == {"told": 2, "silent": 0})
                 asked = [group.create_task(_ask(http, f"call-{n}")) for n in range(CALLS)]
                 calls = [await held.next() for _ in range(CALLS)]
-                async with pictures(http) as told:
-                    seen = await one_with(told, lambda one: one["in_flight"] == CALLS)
-                    assert seen["workers"] == {"told": 2, "silent": 0}
-                    names = {call["id"] for call in seen["calls"]["running"]}
-                    assert names == {f"call-{n}" for n in range(CALLS)}
-                    for call in calls:
-                        await call.peer.send(as_json({"choices": []}))
-                    seen = await one_with(told, lambda one: len(one["calls"]["ended"]) == CALLS)
-                    assert [await one for one in asked] == [200] * CALLS
-                    for name in sorted(names):
-                        # Half of them are asked of who did not serve them.
-                        found = await http.get(f"/admin/calls/{name}", headers=KNOWN)
-                        assert found.json()["id"] == name
+                seen = await one_with(told, lambda one: one["in_flight"] == CALLS)
+                assert seen["workers"] == {"told": 2, "silent": 0}
+                names = {call["id"] for call in seen["calls"]["running"]}
+                assert names == {f"call-{n}" for n in range(CALLS)}
+                for call in calls:
+                    await call.peer.send(as_json({"choices": []}))
+                seen = await one_with(told, lambda one: len(one["calls"]["ended"]) == CALLS)
+                assert [await one for one in asked] == [200] * CALLS
+                for name in sorted(names):
+                    # Half of them are asked of who did not serve them.
+                    found = await http.get(f"/admin/calls/{name}", headers=KNOWN)
+                    assert found.json()["id"] == name
 
-                    # Who still watches does not keep it from ending.
-                    process.process.send_signal(signal.SIGTERM)
-                    assert await asyncio.to_thread(process.wait_for_end, PATIENCE_SECONDS) == 0
+                # Who still watches does not keep it from ending.
+                process.process.send_signal(signal.SIGTERM)
+                assert await asyncio.to_thread(process.wait_for_end, PATIENCE_SECONDS) == 0
             assert "Cancel" not in process.tail()
 
 

@@ -81,6 +81,9 @@ async def site_of(folder: Path, *engines: Engine, workers: int) -> AsyncIterator
             async with httpx2.AsyncClient(
                 base_url=line[1], trust_env=False, timeout=PATIENCE_SECONDS, limits=fresh
             ) as site.http:
+                # One answers, while the other may still be on its way.
+                begun = rf"(?s:(startup complete.*){{{workers}}})"
+                await asyncio.to_thread(site.process.wait_for_line, begun)
                 await asyncio.to_thread(site.process.wait_for_http, f"{line[1]}/ready")
                 yield site
         finally:
