@@ -41,7 +41,9 @@ class RoleBooks(Collector):
             "How often an instance was turned to a side.",
             labels=("instance", "to"),
         )
-        for key, times in self._adapting.counted.items():
+        both = [one.instance.id for one in self._candidates if one.instance.role is Role.BOTH]
+        never = {(name, side.value): 0 for name in both for side in SIDES}
+        for key, times in {**never, **self._adapting.counted}.items():
             changes.add_metric(key, times)
         yield changes
 

@@ -7,6 +7,7 @@ from prometheus_client.registry import Collector
 
 from pdgate.gateway.lifecycle.drain import Drain
 from pdgate.gateway.lifecycle.reload import Reload
+from pdgate.gateway.metrics.known import EJECTIONS, RELOADS
 from pdgate.scheduling.instances import Instances
 
 
@@ -30,7 +31,7 @@ class HealthMetrics(Collector):
         for candidate in self._instances:
             key = (candidate.instance.id, candidate.instance.role.value)
             state.add_metric((*key, candidate.state), 1.0)
-            for why, times in candidate.ejections.items():
+            for why, times in {**dict.fromkeys(EJECTIONS, 0), **candidate.ejections}.items():
                 ejections.add_metric((*key, why), times)
         yield state
         yield ejections
@@ -42,6 +43,6 @@ class HealthMetrics(Collector):
         reloads = CounterMetricFamily(
             "pdgate_reloads", "Configurations that were read again.", labels=("result",)
         )
-        for result, times in self._reload.results.items():
+        for result, times in {**dict.fromkeys(RELOADS, 0), **self._reload.results}.items():
             reloads.add_metric((result,), times)
         yield reloads

@@ -1,18 +1,25 @@
-"""The books as families of Prometheus metrics. Made when they are asked for."""
+"""The books as families of Prometheus metrics. Made when they are asked for.
+
+Counters are there with 0 before anything has happened, as far as their labels are known (known.py).
+"""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from itertools import product
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from pdgate.forwarders.record import STAGES
+from pdgate.gateway.metrics import known
 from pdgate.gateway.metrics.histogram import family
 from pdgate.scheduling.neighbours import calls_of_this_gateway
 
 if TYPE_CHECKING:
-    from pdgate.gateway.metrics.books import Books
+    from pdgate.gateway.metrics.books import Books, Tally
+
+Key = TypeVar("Key", bound=Hashable)
 
 BY: Final = ("protocol", "model")
 
@@ -25,27 +32,28 @@ _SECONDS: Final = {
 
 
 def families(books: "Books") -> Iterator[Metric]:
+    protocols = known.protocols(books.candidates)
     yield GaugeMetricFamily(
         "pdgate_calls_in_flight", "Calls that are being served.", books.in_flight
     )
-    yield from _calls(books)
+    yield from _calls(books, protocols)
     yield _counter(
         "pdgate_requests_refused",
         "Requests that were wrong before any engine was asked.",
         ("status",),
-        (((status,), count) for status, count in books.refusals.items()),
+        (((status,), count) for status, count in _at_least(known.REFUSALS, books.refusals).items()),
     )
     yield _counter(
         "pdgate_retried_legs",
         "Legs whose attempt failed and was followed by another.",
         ("role", "outcome"),
-        books.retries.items(),
+        _at_least(product(known.leg_roles(books.candidates), known.LEGS), books.retries).items(),
     )
     yield _counter(
         "pdgate_disaggregation_decisions",
         "Attempts that could have been split, by what was decided and why.",
         ("decision", "reason"),
-        books.decisions.items(),
+        _at_least(known.DECISIONS if protocols else (), books.decisions).items(),
     )
     yield _counter(
         "pdgate_tokens",
@@ -82,7 +90,7 @@ def families(books: "Books") -> Iterator[Metric]:
     yield from _instances(books)
 
 
-def _calls(books: "Books") -> Iterator[Metric]:
+def _calls(books: "Books", protocols: Sequence[str]) -> Iterator[Metric]:
     tallies = books.tallies.items()
     yield _counter(
         "pdgate_calls",
@@ -91,7 +99,7 @@ def _calls(books: "Books") -> Iterator[Metric]:
         (
             ((*key, path, outcome), count)
             for key, tally in tallies
-            for (path, outcome), count in tally.outcomes.items()
+            for (path, outcome), count in _at_least(_outcomes(tally), tally.outcomes).items()
         ),
     )
     handovers: Counter[tuple[str, str]] = Counter()
@@ -105,14 +113,19 @@ def _calls(books: "Books") -> Iterator[Metric]:
         "pdgate_kv_handover",
         "How split calls fared: whether decode answered with prefill's KV.",
         ("protocol", "result"),
-        handovers.items(),
+        _at_least(product(protocols, known.HANDOVERS), handovers).items(),
     )
     yield _counter(
         "pdgate_broken_answers",
         "Answers that broke off after their first byte, by whether another engine went on.",
         ("protocol", "result"),
-        breaks.items(),
+        _at_least(product(protocols, known.BREAKS), breaks).items(),
     )
+
+
+def _outcomes(tally: "Tally") -> Iterable[tuple[str, str]]:
+    """(path, outcome) that are told for each path that calls took; none where no engine was found."""
+    return product({path: None for path, _ in tally.outcomes if path}, known.OUTCOMES)
 
 
 def _tokens(books: "Books") -> Counter[tuple[str, str]]:
@@ -136,6 +149,11 @@ def _instances(books: "Books") -> Iterator[Metric]:
         calls.add_metric(key, float(calls_of_this_gateway(candidate)))
     yield up
     yield calls
+
+
+def _at_least(keys: Iterable[Key], counts: Mapping[Key, int]) -> dict[Key, int]:
+    """What was counted, and 0 for those of `keys` that were not."""
+    return {**dict.fromkeys(keys, 0), **counts}
 
 
 def _counter(

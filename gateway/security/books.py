@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from pdgate.gateway.metrics.known import KEY_REFUSALS
 from pdgate.gateway.security.door import Door
 
 
@@ -29,6 +30,6 @@ class KeyBooks(Collector):
         for name, holder in self._door.holders.items():
             calls.add_metric((name,), holder.calls)
             running.add_metric((name,), holder.running)
-            for reason, count in holder.refused.items():
+            for reason, count in {**dict.fromkeys(KEY_REFUSALS, 0), **holder.refused}.items():
                 refused.add_metric((name, reason), count)
         yield from (calls, running, refused)

@@ -192,7 +192,7 @@ def test_names_of_models_are_bounded(books: Books, clock: Clock) -> None:
         record.end("ok", 200)
         books.closed(record)
 
-    found = only(told(books), "pdgate_calls_total")
+    found = {key: n for key, n in only(told(books), "pdgate_calls_total").items() if n}
     assert len(found) == MOST_MODELS + 1
     assert found["other", "ok", PLAIN, "plain"] == 2
 
