@@ -21,7 +21,7 @@ from pdgate.forwarders.watched import Watched
 from pdgate.protocols import named_events, openai
 from pdgate.protocols.call import Call, Json
 from pdgate.protocols.errors import EngineGaveUp, EngineTooSlow, KvExpired, NoInstance
-from pdgate.protocols.instance import Instance, Role
+from pdgate.protocols.instance import DECODE, PREFILL, Instance, Role
 from pdgate.scheduling.watch import Watch
 
 Begun = Callable[[float], Watch | None]
@@ -109,10 +109,10 @@ class Attempt:
         reserve, tried = self._engines.reserve, self.tried
         try:
             failed = {*avoid, *tried.failed}
-            return reserve(Role.DECODE, self.call, avoid=failed, reads=True, alone=True)
+            return reserve(DECODE, self.call, avoid=failed, reads=True, alone=True)
         except NoInstance:
             unfit = {*avoid, *tried.unfit}
-            return reserve(Role.DECODE, self.call, avoid=unfit, reads=True, alone=True)
+            return reserve(DECODE, self.call, avoid=unfit, reads=True, alone=True)
 
     def reserve_any(self, role: Role, *, reads: bool) -> Reserved:
         """One of the role for a whole call, paired or not, as `reserve` chooses it."""
@@ -125,7 +125,7 @@ class Attempt:
     async def ask_prefill(self, leg: Leg, prefill: Reserved) -> Json:
         """Prefill's answer, when it is whole."""
         record = self.record
-        with record.leg(Role.PREFILL, leg.to, self._report) as noted:
+        with record.leg(PREFILL, leg.to, self._report) as noted:
             if record.trace is not None:
                 leg = _traced(leg, record.trace, noted)
             reply = await self._upstream.ask(leg, self.call)

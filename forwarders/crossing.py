@@ -26,7 +26,7 @@ from pdgate.forwarders.record import Record
 from pdgate.forwarders.ungrouped import ungrouped
 from pdgate.protocols.call import Json
 from pdgate.protocols.errors import EngineRefused, GatewayError
-from pdgate.protocols.instance import Instance, Role
+from pdgate.protocols.instance import DECODE, Instance
 from pdgate.scheduling.watch import Watch
 
 Cross = Callable[..., Awaitable[None]]
@@ -51,7 +51,7 @@ async def hand_off(
     call = attempt.call
     reply = await attempt.ask_prefill(forwarder.prefill(call, prefill.instance), prefill)
     leg = _decode_leg(forwarder, attempt, prefill.instance, decode.instance, reply)
-    await attempt.answer(leg, Role.DECODE, _loaded(attempt.record, decode), loads=True)
+    await attempt.answer(leg, DECODE, _loaded(attempt.record, decode), loads=True)
 
 
 async def staged(forwarder: Forwarder, attempt: Attempt, prefill: Reserved) -> None:
@@ -60,10 +60,10 @@ async def staged(forwarder: Forwarder, attempt: Attempt, prefill: Reserved) -> N
     call, record = attempt.call, attempt.record
     reply = await attempt.ask_prefill(forwarder.prefill(call, prefill.instance), prefill)
     while True:
-        with attempt.reserve(Role.DECODE, prefill.instance) as decode:
+        with attempt.reserve(DECODE, prefill.instance) as decode:
             leg = _decode_leg(forwarder, attempt, prefill.instance, decode.instance, reply)
             try:
-                await attempt.answer(leg, Role.DECODE, _loaded(record, decode), loads=True)
+                await attempt.answer(leg, DECODE, _loaded(record, decode), loads=True)
                 return
             except EngineRefused as error:
                 # Nothing was sent, so the KV is still there for another decode engine.
@@ -83,7 +83,7 @@ async def rendezvous(
             merge = forwarder.merge(call, to_prefill, to_decode)
             await attempt.answer(
                 to_decode,
-                Role.DECODE,
+                DECODE,
                 _loaded(attempt.record, decode),
                 deliver=_unless_failed(prefilling, attempt.deliver),
                 merging=None if merge is None else Merging(merge, prefilling),
@@ -102,7 +102,7 @@ async def delegate(
         return decode.has_loaded(0.0)
 
     leg = forwarder.leg(attempt.call, prefill.instance, decode.instance)
-    await attempt.answer(leg, Role.DECODE, begun)
+    await attempt.answer(leg, DECODE, begun)
 
 
 async def _watch_prefill(attempt: Attempt, leg: Leg, reserved: Reserved) -> Json:

@@ -44,7 +44,7 @@ from pdgate.protocols.errors import (
     NoInstance,
     NotServed,
 )
-from pdgate.protocols.instance import Instance, Role
+from pdgate.protocols.instance import DECODE, PREFILL, Instance, Role
 from pdgate.scheduling.disaggregation import Decision, Taken
 from pdgate.scheduling.disaggregation.decision import NO_PREFILL
 
@@ -53,6 +53,9 @@ _PATHS: Final = {
     Taken.LOCAL: LOCAL,
     Taken.PREFILL_ONLY: PREFILL_ONLY,
 }
+_PREFILL_ONLY: Final = Taken.PREFILL_ONLY
+_LOCAL: Final = Taken.LOCAL
+_STAGED: Final = Mode.STAGED
 _NO_PREFILL: Final = Decision(Taken.LOCAL, NO_PREFILL)
 _ALL_ROLES: Final = (Role.PLAIN, Role.DECODE, Role.PREFILL)
 _MAY_HAVE: Final = {
@@ -171,7 +174,7 @@ class Execution:
                 await self._without_prefill(attempt, decode)
                 return
         try:
-            reserved = attempt.reserve(Role.PREFILL)
+            reserved = attempt.reserve(PREFILL)
         except GenerationsDiffer:
             # No engine is missing that would come back: decode would read all prompts for ever.
             raise
@@ -186,18 +189,18 @@ class Execution:
             decision = decide(self._engines, way.forwarder, call, prefill.instance)
             record.decisions[record.attempts] = decision
             _note_path(record, _PATHS[decision.taken], prefill.instance, way.mode)
-            if decision.taken is Taken.PREFILL_ONLY:
+            if decision.taken is _PREFILL_ONLY:
                 attempt.prefill = prefill.instance.id
                 leg = Leg(prefill.instance, call.path, call.body)
-                await attempt.answer(leg, Role.PREFILL, prefill.has_read)
-            elif decision.taken is Taken.LOCAL:
+                await attempt.answer(leg, PREFILL, prefill.has_read)
+            elif decision.taken is _LOCAL:
                 prefill.withdraw()
                 if call.api is not None and not way.forwarder.decode_can_prefill:
                     await self._whole(attempt, call.api)
                     return
-                with attempt.reserve(Role.DECODE, prefill.instance, reads=True) as decode:
+                with attempt.reserve(DECODE, prefill.instance, reads=True) as decode:
                     leg = way.forwarder.local(call, decode.instance)
-                    await attempt.answer(leg, Role.DECODE, decode.has_read)
+                    await attempt.answer(leg, DECODE, decode.has_read)
             else:
                 await self._split(way, attempt, prefill)
 
@@ -222,7 +225,7 @@ class Execution:
             if not self._engines.has(role, call):
                 continue
             try:
-                if role is Role.DECODE and kind is Kind.GENERATES and not call.at:
+                if role is DECODE and kind is Kind.GENERATES and not call.at:
                     one = self._stand_in(attempt)
                     if one is not None:
                         return one
@@ -236,10 +239,10 @@ class Execution:
         attempt.prefill = prefill.instance.id
         if way.kv.keeps:
             attempt.kv = Ownership(way.kv, attempt.prefill, self._ledger)
-        if way.mode is Mode.STAGED:
+        if way.mode is _STAGED:
             await staged(way.forwarder, attempt, prefill)
         else:
-            with attempt.reserve(Role.DECODE, prefill.instance) as decode:
+            with attempt.reserve(DECODE, prefill.instance) as decode:
                 await way.cross(way.forwarder, attempt, prefill, decode)
 
     async def _without_prefill(self, attempt: Attempt, reserved: Reserved) -> None:
@@ -249,7 +252,7 @@ class Execution:
             record.decisions[record.attempts] = _NO_PREFILL
             _note_path(record, DECODE_ONLY, decode.instance, way.mode)
             leg = way.forwarder.local(attempt.call, decode.instance)
-            await attempt.answer(leg, Role.DECODE, decode.has_read)
+            await attempt.answer(leg, DECODE, decode.has_read)
 
     def _stand_in(self, attempt: Attempt) -> Reserved | None:
         """A decode engine that can read a prompt; those of some protocols cannot."""

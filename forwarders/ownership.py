@@ -20,6 +20,7 @@ from enum import Enum, auto
 from heapq import heapify, heappop, heappush
 from math import inf
 from time import monotonic
+from typing import Final
 
 from pdgate.protocols.call import Call
 from pdgate.protocols.errors import EngineRefused, EngineRejected, KvExpired
@@ -87,6 +88,14 @@ class KvState(Enum):
 
 OVER = frozenset({KvState.RELEASED, KvState.LOST})
 
+# For what is done with every call (protocols/members.py).
+_PREFILLING: Final = KvState.PREFILLING
+_HELD: Final = KvState.HELD
+_HANDED_OVER: Final = KvState.HANDED_OVER
+_RELEASED: Final = KvState.RELEASED
+_LOST: Final = KvState.LOST
+_ANSWERS_WRONG: Final = Late.ANSWERS_WRONG
+
 
 class KvLedger:
     """What all calls of a process have left at prefill engines.
@@ -146,38 +155,34 @@ class Ownership:
         self._decode = ""
         self._held_since = 0.0
         self.prefill = prefill
-        self.state = KvState.PREFILLING
+        self.state = _PREFILLING
 
     def prefilled(self, now: float) -> None:
         """Prefill has answered well."""
-        if self.state is not KvState.PREFILLING:
+        if self.state is not _PREFILLING:
             # Decode began first, which shows that it had the KV.
             return
         if not self._rules.keeps:
-            self.state = KvState.RELEASED
+            self.state = _RELEASED
             return
-        self.state = KvState.HANDED_OVER if self._decode else KvState.HELD
+        self.state = _HANDED_OVER if self._decode else _HELD
         self._held_since = now
         self._ledger.held += 1
 
     def may_ask_decode(self, now: float) -> bool:
         """Whether decode would still find it; otherwise the prompt must be read again."""
-        match self.state:
-            case KvState.PREFILLING:
-                return True
-            case KvState.HELD:
-                rules = self._rules
-                return now - self._held_since <= rules.lease_seconds * rules.safe_share
-            case _:
-                return False
+        if self.state is _HELD:
+            rules = self._rules
+            return now - self._held_since <= rules.lease_seconds * rules.safe_share
+        return self.state is _PREFILLING
 
     def ask_decode(self, decode: str, now: float) -> None:
         """The decode instance is sent there. Raises KvExpired if that is too late."""
         if not self.may_ask_decode(now):
             raise KvExpired("no decode engine took the call in time")
         self._decode = decode
-        if self.state is KvState.HELD:
-            self.state = KvState.HANDED_OVER
+        if self.state is _HELD:
+            self.state = _HANDED_OVER
 
     def seconds_to_begin(self, now: float, *, streams: bool) -> float | None:
         """Within which decode should have begun; None if it may take as long as it likes.
@@ -186,8 +191,8 @@ class Ownership:
         what it has read in its prefix cache, too, under this prompt's name. Only streams begin
         when decode does.
         """
-        rules, held = self._rules, self.state is KvState.HANDED_OVER
-        if not held or not streams or rules.late is not Late.ANSWERS_WRONG:
+        rules, held = self._rules, self.state is _HANDED_OVER
+        if not held or not streams or rules.late is not _ANSWERS_WRONG:
             return None
         return max(0.0, self._held_since + rules.lease_seconds * BEGIN_SHARE - now)
 
@@ -198,8 +203,8 @@ class Ownership:
     def decode_refused(self) -> None:
         """Nothing reached it, so what it was told of is still good for another one."""
         self._decode = ""
-        if self.state is KvState.HANDED_OVER:
-            self.state = KvState.HELD
+        if self.state is _HANDED_OVER:
+            self.state = _HELD
 
     def decode_began(self, now: float, *, streams: bool) -> None:
         """Decode has said something, so it has the KV, and prefill need not keep it.
@@ -208,9 +213,9 @@ class Ownership:
         prolongs no lease before it begins with them, and would not notice. Of an answer that
         is no stream the time of the first token is unknown, and nothing can be said.
         """
-        held = self.state is KvState.HANDED_OVER
-        self._leave(KvState.RELEASED)
-        if not held or not streams or self._rules.late is not Late.ANSWERS_WRONG:
+        held = self.state is _HANDED_OVER
+        self._leave(_RELEASED)
+        if not held or not streams or self._rules.late is not _ANSWERS_WRONG:
             return
         if now - self._held_since > self._rules.lease_seconds:
             raise KvExpired(
@@ -219,19 +224,20 @@ class Ownership:
 
     def end(self, error: BaseException | None, now: float) -> None:
         """The attempt is over, and with it every connection of it, in whatever way."""
-        match self.state:
-            case KvState.HELD:
-                self._lose(self._held_since)
-            case KvState.HANDED_OVER if isinstance(error, EngineRefused):
-                # It never heard of it.
-                self._lose(self._held_since)
-            case KvState.HANDED_OVER if self._is_freed(error):
-                self._leave(KvState.RELEASED)
-            case KvState.HANDED_OVER:
-                self._lose(now if self._rules.decode_renews else self._held_since)
-            case KvState.PREFILLING:
-                # Closing its connection ends prefill's request, and frees what it had.
-                self.state = KvState.RELEASED
+        if self.state is _HELD:
+            self._lose(self._held_since)
+        elif self.state is _PREFILLING:
+            # Closing its connection ends prefill's request, and frees what it had.
+            self.state = _RELEASED
+        elif self.state is not _HANDED_OVER:
+            return
+        elif isinstance(error, EngineRefused):
+            # It never heard of it.
+            self._lose(self._held_since)
+        elif self._is_freed(error):
+            self._leave(_RELEASED)
+        else:
+            self._lose(now if self._rules.decode_renews else self._held_since)
 
     def _is_freed(self, error: BaseException | None) -> bool:
         """Whether decode lives, so that its connector says that the KV is not needed.
@@ -244,11 +250,13 @@ class Ownership:
         return self._rules.decode_frees and by_us_or_4xx
 
     def _lose(self, since: float) -> None:
-        self._leave(KvState.LOST)
+        self._leave(_LOST)
         self._ledger.strand(self.prefill, since + self._rules.lease_seconds)
 
     def _leave(self, state: KvState) -> None:
-        if self.state in (KvState.HELD, KvState.HANDED_OVER):
+        # One by one: to look for a member in a set is to hash it in Python.
+        before = self.state
+        if before is _HELD or before is _HANDED_OVER:
             self._ledger.held -= 1
-        if self.state not in OVER:
+        if before is not _RELEASED and before is not _LOST:
             self.state = state

@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol, Self
 from pdgate.forwarders.base import Sink
 from pdgate.protocols.call import Call
 from pdgate.protocols.errors import GatewayError
-from pdgate.protocols.instance import Instance, Role
+from pdgate.protocols.instance import PREFILL, Instance, Role
 from pdgate.protocols.usage import Usage, counts_in, usage_in
 from pdgate.scheduling.choice import Choice
 from pdgate.scheduling.disaggregation import Decision, Taken
@@ -183,7 +183,7 @@ class Record:
 
     def since_prefill(self) -> float:
         """Seconds since prefill's leg of this attempt ended; 0 while it runs."""
-        ended = [leg.ended for leg in self.legs if leg.role is Role.PREFILL]
+        ended = [leg.ended for leg in self.legs if leg.role is PREFILL]
         return self.clock() - ended[-1] if ended and ended[-1] is not None else 0.0
 
     def count(self) -> None:
@@ -208,6 +208,7 @@ class Record:
         return {
             "id": self.call.id,
             "attempt_id": self.call.attempt_id,
+            "api": self.call.route,
             "model": self.call.model,
             "key": self.key,
             "trace_id": None if self.trace is None else self.trace.id,
@@ -240,7 +241,7 @@ class Record:
         for leg in self.legs:
             if leg.attempt != attempt:
                 began = max(began, leg.ended or 0.0)
-            elif leg.role is not Role.PREFILL:
+            elif leg.role is not PREFILL:
                 answer = leg
             elif prefill is None:
                 prefill = leg

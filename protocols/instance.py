@@ -23,6 +23,13 @@ class Role(StrEnum):
         return self is asked or (self is Role.BOTH and asked in (Role.PREFILL, Role.DECODE))
 
 
+# For what is done with every call (members.py).
+PREFILL: Final = Role.PREFILL
+DECODE: Final = Role.DECODE
+BOTH: Final = Role.BOTH
+PLAIN: Final = Role.PLAIN
+
+
 @dataclass(frozen=True, slots=True)
 class Instance:
     """One engine process that answers HTTP.

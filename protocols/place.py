@@ -9,6 +9,7 @@ Names are compared and nothing else; one that is unsaid (empty) is nobody's neig
 
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Final
 
 
 class Distance(IntEnum):
@@ -20,6 +21,11 @@ class Distance(IntEnum):
     FAR = 3
 
 
+# For what is done with every call (members.py).
+FAR: Final = Distance.FAR
+_SAME_HOST: Final = Distance.SAME_HOST
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     host: str = ""
@@ -29,13 +35,13 @@ class Place:
     def distance(self, other: "Place") -> Distance:
         """By the smallest that both are in; racks of two zones may have the same name."""
         if self.host and self.host == other.host:
-            return Distance.SAME_HOST
+            return _SAME_HOST
         zones_differ = self.zone and other.zone and self.zone != other.zone
         if self.rack and self.rack == other.rack and not zones_differ:
             return Distance.SAME_RACK
         if self.zone and self.zone == other.zone:
             return Distance.SAME_ZONE
-        return Distance.FAR
+        return FAR
 
 
 NOWHERE = Place()

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Final
 
 from pdgate.protocols.instance import Instance
-from pdgate.protocols.place import Distance
+from pdgate.protocols.place import FAR, Distance
 from pdgate.scheduling.candidate import Candidate
 from pdgate.scheduling.choice import Weighed
 from pdgate.scheduling.instances import Instances
@@ -55,7 +55,7 @@ class Partners:
                 # An engine that could be either half is not both.
                 score = next_best
             if score >= 0:
-                most = max(most, score + self.near * (1 - distance / Distance.FAR))
+                most = max(most, score + self.near * (1 - distance / FAR))
         return most
 
     def told(self, said: Iterable[Weighed], instances: Instances) -> Iterator[Weighed]:
@@ -79,7 +79,7 @@ class Partners:
 def _keys(one: Instance) -> Iterable[tuple[_Key, Distance]]:
     """Who shares the first is at most so far away."""
     speaks, place = one.speaks, one.place
-    yield (speaks, "", "", ""), Distance.FAR
+    yield (speaks, "", "", ""), FAR
     if place.zone:
         yield (speaks, place.zone, "", ""), Distance.SAME_ZONE
     if place.rack:

@@ -5,7 +5,7 @@ from types import TracebackType
 from typing import Self
 
 from pdgate.scheduling.candidate import Candidate
-from pdgate.scheduling.health.breaker import State
+from pdgate.scheduling.health.breaker import TRIAL
 from pdgate.scheduling.prefix.lesson import Lesson
 from pdgate.scheduling.watch import MOST_WATCHED, Watch
 
@@ -46,7 +46,7 @@ class Reservation:
             self._unread = tokens if lesson is None else tokens - lesson.cached_tokens
         self._ended = False
         self._freed = freed
-        self._trial = candidate.breaker.state is State.TRIAL
+        self._trial = candidate.breaker.state is TRIAL
         if self._trial:
             candidate.trials += 1
         candidate.calls += 1

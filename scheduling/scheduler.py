@@ -13,7 +13,15 @@ from typing import Final
 
 from pdgate.protocols.call import Call
 from pdgate.protocols.errors import GatewayError, GenerationsDiffer, NoInstance
-from pdgate.protocols.instance import GENERATIONS_APART, Instance, Role
+from pdgate.protocols.instance import (
+    BOTH,
+    DECODE,
+    GENERATIONS_APART,
+    PLAIN,
+    PREFILL,
+    Instance,
+    Role,
+)
 from pdgate.scheduling.candidate import Candidate
 from pdgate.scheduling.choice import MOST_SHOWN, ONLY_ONE, Choice, Weighed, left_out, shown
 from pdgate.scheduling.disaggregation import Always, Decision, Rule, Taken
@@ -56,7 +64,7 @@ class Scheduler:
         self.freed: Callable[[], None] | None = None
         self.told: Callable[[Call, Choice], None] | None = None
         self.rule = rule or Always()
-        self._policies = {Role.PREFILL: prefill, Role.DECODE: decode, Role.PLAIN: plain}
+        self._policies = {PREFILL: prefill, DECODE: decode, PLAIN: plain}
         self._of_models = of_models
         self._all_prefixes = prefixes
         self._prefixes: PrefixIndex | None = None
@@ -89,7 +97,7 @@ class Scheduler:
         asked = any(policy.needs_prefixes for each in all_of_them for policy in each.values())
         self._prefixes = self._all_prefixes if asked else None
         self._decode_asks = any(
-            each[Role.DECODE].needs_prefixes for each in all_of_them if Role.DECODE in each
+            each[DECODE].needs_prefixes for each in all_of_them if DECODE in each
         )
         if before is not None and not asked:
             # What is sent from now on will not be in it.
@@ -98,7 +106,7 @@ class Scheduler:
     def disaggregates(self, call: Call) -> bool:
         """Whether the call's model has a pair; otherwise plain instances serve it, if any."""
         lineup = self._instances.lineup(call.model)
-        return lineup.disaggregated or not lineup.up[Role.PLAIN]
+        return lineup.disaggregated or not lineup.up[PLAIN]
 
     def has(self, role: Role, call: Call) -> bool:
         """Whether an instance of the role has the call's model, in whatever state it is."""
@@ -111,7 +119,7 @@ class Scheduler:
         if prefill_can_answer and self.rule.prefill_may_answer:
             return _PREFILL_ONLY
         lineup = self._instances.lineup(call.model)
-        decodes = _partners(lineup.up[Role.DECODE], lineup, prefill)
+        decodes = _partners(lineup.up[DECODE], lineup, prefill)
         reserved = self._instances.get(prefill.id) or Candidate(prefill)
         return self.rule.decide(call, reserved, decodes, self._cached_for_decode(call))
 
@@ -133,7 +141,7 @@ class Scheduler:
         Raises UnknownModel, BadRequest, NoInstance.
         """
         lineup = self._instances.lineup(call.model)
-        if role is not Role.PLAIN and not lineup.disaggregated and not alone:
+        if role is not PLAIN and not lineup.disaggregated and not alone:
             # Also for prefill: it would work, and keep its blocks, for nobody.
             if self.told is not None:
                 self._tell(self.told, call, role, (), None, avoid, peer)
@@ -143,7 +151,7 @@ class Scheduler:
             candidates = [c for c in candidates if c.instance.id == call.at]
         if avoid:
             candidates = [c for c in candidates if c.instance.id not in avoid]
-            if role is Role.PREFILL:
+            if role is PREFILL:
                 candidates = _with_partners(candidates, lineup, avoid) or candidates
         if peer is not None:
             candidates = _partners(candidates, lineup, peer)
@@ -159,7 +167,7 @@ class Scheduler:
             if peer is not None:
                 one = policy.choose_beside(call, candidates, peer)
             else:
-                if lineup.placed and role is Role.PREFILL:
+                if lineup.placed and role is PREFILL:
                     partners = self._partners(call, lineup, avoid)
                 if partners is not None:
                     one = policy.choose_ahead(call, candidates, partners)
@@ -168,29 +176,27 @@ class Scheduler:
         if self.told is not None:
             self._tell(self.told, call, role, candidates, one, avoid, peer, partners)
         if reads is None:
-            reads = role is not Role.DECODE
+            reads = role is not DECODE
         lesson = None
         # What decode is handed is of use to nobody, unless decode is chosen by it, or may be prefill.
-        if self._prefixes is not None and (
-            reads or self._decode_asks or one.instance.role is Role.BOTH
-        ):
+        if self._prefixes is not None and (reads or self._decode_asks or one.instance.role is BOTH):
             lesson = Lesson.of(self._prefixes, call, one, reads=reads)
         return Reservation(
             one,
             call.prompt_tokens,
             reads=reads,
-            answering=role is Role.DECODE and not call.streams,
-            watches=role is Role.DECODE and self.rule.watches,
-            freed=self.freed if role is Role.PREFILL else None,
+            answering=role is DECODE and not call.streams,
+            watches=role is DECODE and self.rule.watches,
+            freed=self.freed if role is PREFILL else None,
             lesson=lesson,
         )
 
     def _partners(self, call: Call, lineup: Lineup, avoid: Collection[str]) -> Partners | None:
         """For the prefill engine of the best pair; decode is then chosen beside it."""
-        decodes = lineup.up[Role.DECODE]
+        decodes = lineup.up[DECODE]
         if avoid:
             decodes = [c for c in decodes if c.instance.id not in avoid]
-        return self._policy(Role.DECODE, call).partners(call, decodes) if decodes else None
+        return self._policy(DECODE, call).partners(call, decodes) if decodes else None
 
     def _tell(
         self,
@@ -220,7 +226,7 @@ class Scheduler:
 
     def _cached_for_decode(self, call: Call) -> Mapping[str, int]:
         """Instance id -> tokens of the prompt, if decode is chosen by that."""
-        if self._prefixes is None or not self._policy(Role.DECODE, call).needs_prefixes:
+        if self._prefixes is None or not self._policy(DECODE, call).needs_prefixes:
             return NOTHING_CACHED
         return self._prefixes.matched(call)
 
@@ -241,8 +247,8 @@ class Scheduler:
 
 
 def _no_pair(lineup: Lineup) -> NoInstance:
-    prefill, decode = lineup.up[Role.PREFILL], lineup.up[Role.DECODE]
-    for role in (Role.PREFILL, Role.DECODE):
+    prefill, decode = lineup.up[PREFILL], lineup.up[DECODE]
+    for role in (PREFILL, DECODE):
         if not lineup.up[role]:
             return _nobody(f"no {role.value} engine is")
     of_prefill, of_decode = (
@@ -264,7 +270,7 @@ def _with_partners(
     prefill: Sequence[Candidate], lineup: Lineup, avoid: Collection[str]
 ) -> list[Candidate]:
     """Those that leave a choice of decode instances other than the avoided ones."""
-    decode = [c.instance for c in lineup.up[Role.DECODE] if c.instance.id not in avoid]
+    decode = [c.instance for c in lineup.up[DECODE] if c.instance.id not in avoid]
     return [c for c in prefill if any(_pairs(c.instance, other) for other in decode)]
 
 
@@ -272,7 +278,7 @@ def _partners(
     candidates: Sequence[Candidate], lineup: Lineup, peer: Instance
 ) -> Sequence[Candidate]:
     """Those that can pair with the peer: all of them, unless there is something to match."""
-    if lineup.mixed or peer.role is Role.BOTH:
+    if lineup.mixed or peer.role is BOTH:
         return [c for c in candidates if _pairs(c.instance, peer)]
     return candidates
 

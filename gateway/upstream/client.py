@@ -23,7 +23,7 @@ from pdgate.gateway.upstream.request import Target
 from pdgate.gateway.upstream.settings import UpstreamSettings
 from pdgate.protocols.call import Call, Raw, encode, parse_object
 from pdgate.protocols.errors import BadRequest, EngineFailed, EngineRefused
-from pdgate.protocols.instance import Instance, Role
+from pdgate.protocols.instance import DECODE, PREFILL, Instance
 
 
 class HttpUpstream:
@@ -60,7 +60,7 @@ class HttpUpstream:
         """The whole JSON answer of a leg, its values still raw."""
         # An instance of both roles is asked for a whole answer when it is to prefill.
         times = self._times(call)
-        decodes = leg.to.role is Role.DECODE
+        decodes = leg.to.role is DECODE
         seconds = times.first_byte_seconds if decodes else times.prefill_seconds
         exchange = await self.start(leg, call, seconds, times.idle_seconds)
         body = await exchange.whole(self._settings.max_reply_bytes)
@@ -78,7 +78,7 @@ class HttpUpstream:
         times = self._times(call)
         if loads:
             seconds = times.kv_wait_seconds
-        elif leg.to.role is Role.PREFILL:
+        elif leg.to.role is PREFILL:
             seconds = times.prefill_seconds
         else:
             seconds = times.first_byte_seconds

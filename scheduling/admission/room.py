@@ -13,7 +13,7 @@ Workers of one gateway take turns for a place, and replicas cannot: each has the
 
 from collections.abc import Sequence
 
-from pdgate.protocols.instance import Role
+from pdgate.protocols.instance import DECODE, PLAIN, PREFILL
 from pdgate.scheduling.admission.limits import Limits
 from pdgate.scheduling.admission.others import NOBODY, Others, may_have_one_more
 from pdgate.scheduling.candidate import Candidate
@@ -40,10 +40,10 @@ class Room:
             others: Other processes, with which the limits are kept together.
             since: When one of our line last began, monotonic ns; None for who has just come.
         """
-        if not lineup.disaggregated and lineup.up[Role.PLAIN]:
-            return self._can_answer(lineup.up[Role.PLAIN], begun, others, since)
-        return self._can_answer(lineup.up[Role.DECODE], begun, others, since) and self._can_read(
-            lineup.up[Role.PREFILL], beginning, others, since
+        if not lineup.disaggregated and lineup.up[PLAIN]:
+            return self._can_answer(lineup.up[PLAIN], begun, others, since)
+        return self._can_answer(lineup.up[DECODE], begun, others, since) and self._can_read(
+            lineup.up[PREFILL], beginning, others, since
         )
 
     def _can_answer(

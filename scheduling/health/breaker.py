@@ -32,6 +32,10 @@ class State(Enum):
     TRIAL = "trial"
 
 
+TRIAL: Final = State.TRIAL
+"""For what is done with every call (protocols/members.py)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """
@@ -59,7 +63,7 @@ class Breaker:
 
     def worked(self) -> bool:
         """A leg ended well."""
-        if self.state is State.TRIAL:
+        if self.state is TRIAL:
             self._failed = 0
             self.state = State.CLOSED
             return True

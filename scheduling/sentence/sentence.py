@@ -16,7 +16,7 @@ from functools import partial
 
 from pdgate.protocols.call import Call
 from pdgate.protocols.instance import Instance
-from pdgate.protocols.place import NOWHERE, Distance
+from pdgate.protocols.place import FAR, NOWHERE
 from pdgate.scheduling.candidate import Candidate
 from pdgate.scheduling.choice import Weighed
 from pdgate.scheduling.partners import Partners
@@ -106,7 +106,7 @@ class Sentence(Policy):
                 for weight, one in self._prefer
             ]
             if peer is not None and self._near:
-                nearness = 1 - peer.place.distance(candidate.instance.place) / Distance.FAR
+                nearness = 1 - peer.place.distance(candidate.instance.place) / FAR
                 words.append(f"near {nearness:.3f} x {self._near:g}")
             why = " + ".join(words)
             if failed:
@@ -150,7 +150,7 @@ class Sentence(Policy):
         distance = peer.place.distance
 
         def score(candidate: Candidate) -> float:
-            nearness = 1 - distance(candidate.instance.place) / Distance.FAR
+            nearness = 1 - distance(candidate.instance.place) / FAR
             return alone(candidate) + near * nearness
 
         return score
