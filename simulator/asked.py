@@ -2,17 +2,18 @@
 
 import re
 import tomllib
-from collections.abc import Callable, Sequence
-from dataclasses import fields
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
+from pdgate.protocols.instance import Role
 from pdgate.scheduling.disaggregation import Always, Auto, Never, Rule, UncachedTokensAbove
 from pdgate.scheduling.policy import load
 from pdgate.scheduling.surroundings import Surroundings, Targets
-from pdgate.simulator.fleet import Outage
+from pdgate.simulator.fleet import Outage, roles_of
 from pdgate.simulator.hardware import PRESETS, Hardware
 from pdgate.simulator.synthetic import conversations
 from pdgate.simulator.trace import Ask, copied, read
@@ -65,6 +66,26 @@ def _read_hardware(path: Path) -> Hardware:
         raise BadFlag(f"--engine: {path}: {error}") from None
 
 
+def with_figures(hardware: Hardware, texts: Sequence[str]) -> Hardware:
+    """`kv_tokens=200000`: that figure of it is another one."""
+    known = {field.name: field.type for field in fields(Hardware)}
+    for text in texts:
+        name, _, number = text.partition("=")
+        kind = known.get(name)
+        if kind is None:
+            raise BadFlag(f"--engine-figure {text}: there are {', '.join(known)}")
+        try:
+            figure: Any = int(number) if kind is int else float(number)
+        except ValueError:
+            whole = "whole number" if kind is int else "number"
+            raise BadFlag(f"--engine-figure {text}: it takes a {whole}") from None
+        try:
+            hardware = replace(hardware, **{name: figure})
+        except ValueError as error:
+            raise BadFlag(f"--engine-figure {text}: {error}") from None
+    return hardware
+
+
 def policies_of(
     both: str, prefill: str | None, decode: str | None, compare: str | None
 ) -> list[tuple[str, str]]:
@@ -102,17 +123,24 @@ def numbers_of(flag: str, text: str) -> list[float]:
     return numbers
 
 
-def outages_of(texts: Sequence[str], prefills: int, decodes: int) -> list[Outage]:
+def engines_of(prefills: int, decodes: int, both: int) -> dict[str, Role]:
+    roles = roles_of(prefills, decodes, both)
+    if not (prefills + both and decodes + both and len(roles) > 1):
+        raise BadFlag("it takes a prefill engine and a decode engine, or two that do --both")
+    return roles
+
+
+def outages_of(texts: Sequence[str], engines: Collection[str]) -> list[Outage]:
     """`p0@600-900`: that engine is gone from 600 s to 900 s; `p0@600`: for good."""
     outages = []
     for text in texts:
-        found = re.fullmatch(r"([pd]\d+)@(\d+(?:\.\d+)?)(?:-(\d+(?:\.\d+)?))?", text)
+        found = re.fullmatch(r"([pdb]\d+)@(\d+(?:\.\d+)?)(?:-(\d+(?:\.\d+)?))?", text)
         if found is None:
             raise BadFlag(f"--kill needs something like p0@600-900, not {text!r}")
         begins, ends = float(found[2]), float(found[3]) if found[3] else None
         if ends is not None and ends <= begins:
             raise BadFlag(f"--kill {text}: it ends before it begins")
-        if int(found[1][1:]) >= (prefills if found[1][0] == "p" else decodes):
+        if found[1] not in engines:
             raise BadFlag(f"--kill {text}: there is no engine {found[1]}")
         outages.append(Outage(found[1], begins, ends))
     return outages

@@ -55,9 +55,14 @@ def simulate(
     decode_concurrency: Annotated[
         int | None, _option(POLICIES, "Calls at a decode engine; others wait.", min=1)
     ] = None,
-    prefills: Annotated[int, _option(ENGINES, "Prefill engines.", min=1)] = 8,
-    decodes: Annotated[int, _option(ENGINES, "Decode engines.", min=1)] = 8,
+    prefills: Annotated[int, _option(ENGINES, "Prefill engines.", min=0)] = 8,
+    decodes: Annotated[int, _option(ENGINES, "Decode engines.", min=0)] = 8,
+    both: Annotated[int, _option(ENGINES, "Engines that do either.", min=0)] = 0,
     engine: Annotated[str, _option(ENGINES, "8b, 70b, or a TOML file of speeds.")] = "8b",
+    engine_figure: Annotated[
+        list[str] | None,
+        _option(ENGINES, "kv_tokens=200000: another figure than the engine's. Repeatable."),
+    ] = None,
     engine_speed: Annotated[float, _option(ENGINES, "Times as fast.")] = 1.0,
     kill: Annotated[
         list[str] | None, _option(ENGINES, "p0@600-900: gone from 600 s to 900 s. Repeatable.")
@@ -75,14 +80,17 @@ def simulate(
     try:
         pairs = asked.policies_of(policy, prefill_policy, decode_policy, compare)
         scales = asked.numbers_of("--scale", scale)
+        engines = asked.engines_of(prefills, decodes, both)
+        hardware = asked.hardware_of(engine, engine_speed)
         base = Plan(
             prefills=prefills,
             decodes=decodes,
-            hardware=asked.hardware_of(engine, engine_speed),
+            both=both,
+            hardware=asked.with_figures(hardware, engine_figure or ()),
             targets=asked.targets_of(ttft_target, tpot_target),
             rule=asked.rule_of(disaggregate, uncached_tokens),
             limits=Limits(prefill_concurrency, decode_concurrency),
-            outages=asked.outages_of(kill or (), prefills, decodes),
+            outages=asked.outages_of(kill or (), engines),
             staged=staged,
             seed=seed,
         )

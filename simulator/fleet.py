@@ -1,6 +1,6 @@
 """The instances and what is behind them: engines that say how busy they are, die and come back."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from random import Random
@@ -31,7 +31,7 @@ SLICE_SECONDS: Final = 30.0
 class Outage:
     """
     Attributes:
-        instance_id: "p0", "d3".
+        instance_id: "p0", "d3", "b1".
         begins, ends: Seconds of the simulation; an end of None is never.
     """
 
@@ -40,19 +40,24 @@ class Outage:
     ends: float | None = None
 
 
+def roles_of(prefills: int, decodes: int, both: int) -> dict[str, Role]:
+    """Instance id -> role: p0 and so on read, d0 answer, b0 do either."""
+    several = (("p", prefills, Role.PREFILL), ("d", decodes, Role.DECODE), ("b", both, Role.BOTH))
+    return {f"{letter}{n}": role for letter, count, role in several for n in range(count)}
+
+
 class Fleet:
     """
     Attributes:
-        engines: Instance id -> engine, prefill engines first.
+        roles: Instance id -> its role.
+        engines: Instance id -> engine.
     """
 
     def __init__(
-        self, prefills: int, decodes: int, hardware: Hardware, agenda: Agenda, random: Random
+        self, roles: Mapping[str, Role], hardware: Hardware, agenda: Agenda, random: Random
     ) -> None:
-        roles = {f"p{number}": Role.PREFILL for number in range(prefills)}
-        roles |= {f"d{number}": Role.DECODE for number in range(decodes)}
         self._agenda = agenda
-        self._roles = roles
+        self.roles = roles
         self.engines = {
             name: Engine(name, hardware, agenda, Usage(SLICE_SECONDS)) for name in roles
         }
@@ -63,9 +68,6 @@ class Fleet:
         )
         for name in roles:
             self.instances.mark_up(name, (MODEL,))
-
-    def of(self, role: Role) -> Sequence[Engine]:
-        return [self.engines[name] for name, its in self._roles.items() if its is role]
 
     def plan(self, outages: Sequence[Outage]) -> None:
         """Raises ValueError for an engine that there is not."""

@@ -11,6 +11,7 @@ for nothing. The last term is attention, which makes long prompts take longer th
 """
 
 from dataclasses import dataclass, fields, replace
+from math import inf
 from typing import Final, Self
 
 
@@ -47,8 +48,8 @@ class Hardware:
 
     def __post_init__(self) -> None:
         """Raises ValueError for what cannot run."""
-        if any(getattr(self, field.name) < 0 for field in fields(self)):
-            raise ValueError("no figure of an engine can be negative")
+        if not all(0 <= getattr(self, field.name) < inf for field in fields(self)):
+            raise ValueError("no figure of an engine can be negative, or without end")
         if min(self.step_tokens, self.calls, self.kv_tokens, self.link_bytes_per_second) <= 0:
             raise ValueError("an engine must have room for a call, and a link")
         if self.overhead_seconds + self.weights_seconds <= 0:

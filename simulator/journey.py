@@ -4,7 +4,9 @@
                            `-> decode reserved, which reads and answers
 
 With `staged`, decode is chosen when prefill has answered. What breaks before the first token is
-tried again elsewhere, MOST_ATTEMPTS times in all; afterwards the answer is lost.
+tried again elsewhere, MOST_ATTEMPTS times in all; afterwards the answer is lost. So is what prefill
+had to keep for too long, as decode had no room for it: else engines that do either could wait for
+each other's memory for ever.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,12 +23,15 @@ from pdgate.scheduling.scheduler import Scheduler
 from pdgate.scheduling.watch import Watch
 from pdgate.simulator.agenda import Agenda
 from pdgate.simulator.engine import Engine
-from pdgate.simulator.job import Job
+from pdgate.simulator.job import Job, State
 from pdgate.simulator.links import Links
 from pdgate.simulator.outcome import Outcome
 from pdgate.simulator.trace import Ask
 
 MOST_ATTEMPTS: Final = 3
+
+LEASE_SECONDS: Final = 480.0
+"""For which prefill keeps KV, as vLLM does unless told otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,10 +196,19 @@ class Journey:
                 self._let_go()
                 self._fail("no engine")
                 return
-        self._answerer = Job(
+        job = self._answerer = Job(
             self, self._ask.prompt_tokens, self._ask.answer_tokens, self._ask.blocks
         )
-        self._send(self._decode.instance, self._answerer, Engine.take_over)
+        self._send(self._decode.instance, job, Engine.take_over)
+        if job.state is State.ARRIVING:
+            agenda = self._roads.agenda
+            agenda.at(agenda.now + LEASE_SECONDS, partial(self._expire, job))
+
+    def _expire(self, job: Job) -> None:
+        if job is self._answerer and job.state is State.ARRIVING and self._decode is not None:
+            self._roads.engines[self._decode.instance.id].withdraw(job)
+            self._let_go()
+            self._again("expired")
 
     def _moved(self, job: Job) -> None:
         # If an engine has died meanwhile, this is an attempt that is over already.
@@ -217,10 +231,15 @@ class Journey:
         self._roads.scheduler.report(at, error)
         if self.outcome.first is not None:
             self._fail("broke off")
-        elif self.outcome.attempts == MOST_ATTEMPTS:
-            self._fail("failed")
         else:
             self._avoid.add(at.id)
+            self._again("failed")
+
+    def _again(self, why: str) -> None:
+        """`why`: it is lost if it has been tried often enough."""
+        if self.outcome.attempts == MOST_ATTEMPTS:
+            self._fail(why)
+        else:
             self._forget(Reservation.withdraw)
             self._attempt()
 

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from pdgate.protocols.instance import Role
 from pdgate.simulator.outcome import Outcome
 from pdgate.simulator.spread import Spread, some
 from pdgate.simulator.world import Ran
@@ -18,7 +19,8 @@ class Summary:
         came_seconds: From the first call to the last.
         ttft, tpot: Until the first token, and between two tokens, of calls that have these.
         hit_rate: Of all prompt tokens, what the engine that read them had in its cache.
-        prefill_busy, decode_busy: Share of the time in which engines were at work, on average.
+        prefill_busy, decode_busy: Share of the time in which engines were at work, on average. Those
+            that do either are among both.
         prefill_imbalance, decode_imbalance: The busiest of them, in terms of the average.
         lost: Why calls have no (whole) answer -> how many.
         retried: Calls that needed more than one attempt.
@@ -51,8 +53,10 @@ def summary(ran: Ran) -> Summary:
     good = sum(outcome.good(plan.targets) for outcome in outcomes)
     read = [outcome for outcome in outcomes if outcome.first is not None]
     prompt_tokens = sum(outcome.ask.prompt_tokens for outcome in read)
-    busy = [ran.busy_seconds[f"p{number}"] for number in range(plan.prefills)]
-    busy_decode = [ran.busy_seconds[f"d{number}"] for number in range(plan.decodes)]
+    busy, busy_decode = (
+        [seconds for name, seconds in ran.busy_seconds.items() if ran.roles[name].serves(role)]
+        for role in (Role.PREFILL, Role.DECODE)
+    )
     return Summary(
         calls=len(outcomes),
         goodput=good / len(outcomes),

@@ -13,7 +13,7 @@ from pdgate.scheduling.prefix import PrefixIndex
 from pdgate.scheduling.scheduler import Scheduler
 from pdgate.scheduling.surroundings import Surroundings, Targets
 from pdgate.simulator.agenda import Agenda
-from pdgate.simulator.fleet import SLICE_SECONDS, Fleet, Outage
+from pdgate.simulator.fleet import SLICE_SECONDS, Fleet, Outage, roles_of
 from pdgate.simulator.gate import Gate
 from pdgate.simulator.hardware import PRESETS, Hardware
 from pdgate.simulator.journey import Journey, Roads
@@ -32,6 +32,7 @@ class Plan:
     """
     Attributes:
         prefill_policy, decode_policy: Names.
+        prefills, decodes, both: Engines that read, that answer, and that do either.
         staged: Whether decode is chosen when prefill has answered.
         rule: Makes the rule that says which calls are split.
         limits: Of those that are let in at a time.
@@ -48,6 +49,7 @@ class Plan:
     outages: Sequence[Outage] = ()
     staged: bool = False
     seed: int = 0
+    both: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,7 @@ class Ran:
     """What came of it.
 
     Attributes:
+        roles: Instance id -> its role.
         seconds: Of simulated time, until the last call was over.
         busy: Instance id -> busy seconds of each slice of `slice_seconds`.
         busy_seconds: Instance id -> of all the time.
@@ -62,6 +65,7 @@ class Ran:
     """
 
     plan: Plan
+    roles: Mapping[str, Role]
     outcomes: Sequence[Outcome]
     seconds: float
     slice_seconds: float
@@ -82,7 +86,8 @@ def run(
     # One source of chance for each purpose, so that one more draw here changes nothing there.
     seeds = Random(plan.seed)
     agenda = Agenda()
-    fleet = Fleet(plan.prefills, plan.decodes, plan.hardware, agenda, Random(seeds.random()))
+    roles = roles_of(plan.prefills, plan.decodes, plan.both)
+    fleet = Fleet(roles, plan.hardware, agenda, Random(seeds.random()))
     fleet.plan(plan.outages)
     index = PrefixIndex(block_tokens=BLOCK_TOKENS, max_bytes=INDEX_BYTES)
 
@@ -125,6 +130,7 @@ def run(
     ended = [outcome.ended for outcome in outcomes if outcome.ended is not None]
     return Ran(
         plan,
+        roles,
         outcomes,
         max(ended, default=agenda.now),
         SLICE_SECONDS,

@@ -92,6 +92,21 @@ def test_speeds_come_from_a_file(tmp_path: Path) -> None:
     assert found[0]["tpot"]["p50"] == pytest.approx(0.1, rel=0.01)
 
 
+def test_single_figures_of_an_engine_can_be_others() -> None:
+    figures = ("--engine-figure", "overhead_seconds=0.1", "--engine-figure", "kv_tokens=300000")
+    found = json.loads(simulate(*FEW, *figures, "--json").stdout)
+
+    assert found[0]["tpot"]["p50"] == pytest.approx(0.1, rel=0.2)
+
+
+def test_engines_may_do_either_and_may_be_killed() -> None:
+    engines = ("--prefills", "0", "--decodes", "0", "--both", "3", "--engine-speed", "0.2")
+    found = json.loads(simulate("--calls", "60", *engines, "--kill", "b1@8-12", "--json").stdout)
+
+    assert found[0]["retried"] > 0
+    assert found[0]["calls"] == 60
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
@@ -104,6 +119,14 @@ def test_speeds_come_from_a_file(tmp_path: Path) -> None:
         (["--engine", "9b"], "neither one of 8b, 70b nor a file"),
         (["--engine-speed", "0"], "--engine-speed must be a number above 0"),
         (["--engine-speed", "inf"], "--engine-speed must be a number above 0"),
+        (["--engine-figure", "kv=9"], "--engine-figure kv=9: there are overhead_seconds, "),
+        (["--engine-figure", "calls=1.5"], "it takes a whole number"),
+        (["--engine-figure", "link_seconds"], "it takes a number"),
+        (["--engine-figure", "calls=0"], "must have room for a call"),
+        (["--engine-figure", "call_seconds=nan"], "can be negative, or without end"),
+        (["--decodes", "0"], "it takes a prefill engine and a decode engine"),
+        (["--prefills", "0", "--decodes", "0", "--both", "1"], "or two that do --both"),
+        (["--both", "2", "--kill", "b2@9"], "there is no engine b2"),
         (["--kill", "p0"], "--kill needs something like p0@600-900"),
         (["--kill", "p0@9-3"], "it ends before it begins"),
         (["--kill", "d8@9"], "there is no engine d8"),

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from random import Random
 
 import pytest
@@ -15,6 +16,7 @@ from pdgate.scheduling.policy import Policy
 from pdgate.scheduling.surroundings import Surroundings
 from pdgate.simulator.fleet import Outage
 from pdgate.simulator.hardware import PRESETS
+from pdgate.simulator.journey import LEASE_SECONDS
 from pdgate.simulator.outcome import Outcome
 from pdgate.simulator.summary import summary
 from pdgate.simulator.synthetic import conversations
@@ -90,6 +92,82 @@ def test_policies_see_the_real_accounts() -> None:
     run(PLAN, asks, policy=watching)
 
     assert seen["prefill"] == seen["decode"] == [0, 1, 0]
+
+
+def test_engines_that_do_either_serve_both_sides_of_different_calls() -> None:
+    ran = run(Plan(prefills=0, decodes=0, both=3), ASKS)
+
+    assert {outcome.why for outcome in ran.outcomes} == {""}
+    assert all(outcome.prefill != outcome.decode for outcome in ran.outcomes)
+    for side in ({o.prefill for o in ran.outcomes}, {o.decode for o in ran.outcomes}):
+        assert side == {"b0", "b1", "b2"}
+    assert summary(ran).prefill_busy == summary(ran).decode_busy > 0
+
+
+def test_engines_that_wait_for_each_others_memory_do_not_do_so_for_ever() -> None:
+    """Each keeps a prompt for the other, and has no room for the other's; then a lease ends."""
+    hardware = replace(PRESETS["8b"], kv_tokens=20_000)
+    plan = Plan("round_robin", "round_robin", 0, 0, hardware, both=2)
+    ran = run(plan, [Ask(0.0, 12_000, 5, ()), Ask(0.0, 12_000, 5, ())])
+
+    assert [outcome.why for outcome in ran.outcomes] == ["", ""]
+    assert sorted(outcome.attempts for outcome in ran.outcomes) == [1, 2]
+    assert all(LEASE_SECONDS < (o.ttft or 0) < LEASE_SECONDS + 5 for o in ran.outcomes)
+
+
+def test_engines_that_do_either_are_counted_with_those_that_do_one_thing() -> None:
+    ran = run(Plan(prefills=1, decodes=1, both=1), ASKS)
+
+    busy = ran.busy_seconds
+    expected = (busy["p0"] + busy["b0"]) / 2 / ran.seconds
+    assert summary(ran).prefill_busy == pytest.approx(expected)
+    assert {o.prefill for o in ran.outcomes} == {"p0", "b0"}
+    assert {o.decode for o in ran.outcomes} == {"d0", "b0"}
+
+
+# What fits into an engine, and how fast KV moves.
+
+
+def slower(**figures: float) -> Plan:
+    hardware = replace(PRESETS["8b"], **figures)  # type: ignore[arg-type]
+    return Plan(prefills=1, decodes=1, hardware=hardware)
+
+
+def test_a_smaller_kv_memory_evicts_what_would_have_been_found() -> None:
+    much, little = (summary(run(slower(kv_tokens=size), ASKS)) for size in (400_000, 60_000))
+
+    assert 0 < little.hit_rate < much.hit_rate / 2
+
+
+def test_a_slower_link_makes_first_tokens_later_by_what_it_takes_longer() -> None:
+    ask = Ask(0.0, 8000, 2, ())
+    fast, slow = (run(slower(link_bytes_per_second=speed), [ask]) for speed in (40e9, 1e9))
+
+    first = [ran.outcomes[0].ttft or 0.0 for ran in (fast, slow)]
+    kv_bytes = 8000 * PRESETS["8b"].kv_bytes_per_token
+    assert first[1] - first[0] == pytest.approx(kv_bytes / 1e9 - kv_bytes / 40e9)
+
+
+def test_a_smaller_batch_answers_calls_one_after_the_other() -> None:
+    asks = [Ask(0.0, 100, 200, ()) for _ in range(4)]
+    wide, narrow = (run(slower(calls=calls), asks) for calls in (256, 1))
+
+    def spans(ran: Ran) -> list[tuple[float, float]]:
+        return sorted((o.first or 0.0, o.ended or 0.0) for o in ran.outcomes)
+
+    assert all(one[1] <= other[0] for one, other in pairwise(spans(narrow)))
+    assert all(one[1] > other[0] for one, other in pairwise(spans(wide)))
+
+
+def test_smaller_steps_read_a_prompt_in_more_of_them() -> None:
+    hardware, ask = PRESETS["8b"], Ask(0.0, 8000, 1, ())
+    ran = run(slower(step_tokens=1000), [ask])
+
+    # Attention is the same in all, and the weights are loaded for each of eight steps.
+    chunks = [
+        hardware.step_seconds(0, 0, 1000, 1000 * (1000 * number + 500)) for number in range(8)
+    ]
+    assert ran.outcomes[0].prefilled == pytest.approx(sum(chunks))
 
 
 def test_staged_calls_find_decode_when_prefill_has_answered() -> None:
