@@ -72,6 +72,9 @@ _ALL: Final = (
 
 APIS: Final = {api.path: api for api in _ALL}
 
+OTHER: Final = "other"
+"""All routes together that are passed through."""
+
 PASSED: Final = Api("", Kind.PASSES, "A route that only engines know")
 STORED: Final = Api(RESPONSES, Kind.PASSES, "A response that an engine keeps", Shape.RESPONSES)
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from pdgate.protocols.apis import Api
+from pdgate.protocols.apis import OTHER, Api, Kind
 from pdgate.protocols.errors import BadRequest
 
 Json = Mapping[str, Any]
@@ -127,6 +127,14 @@ class Call(msgspec.Struct, frozen=True):
     api: Api | None = None
     at: str = ""
     passed: Passed | None = None
+
+    @property
+    def route(self) -> str:
+        """Its path as it is counted: one of those that the gateway knows, or OTHER."""
+        api = self.api
+        if api is None:
+            return self.path
+        return OTHER if api.kind is Kind.PASSES else api.path
 
     def value(self, name: str, default: Any = None) -> Any:
         return value(self.body, name, default)

@@ -10,11 +10,12 @@ from typing import Final, Protocol
 from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.registry import Collector
 
-from pdgate.forwarders.record import DECODE_ONLY, DISAGGREGATED, STAGES, Record, Trace
+from pdgate.forwarders.record import DECODE_ONLY, DISAGGREGATED, Record, Trace
 from pdgate.gateway.debug import RecentCalls
 from pdgate.gateway.logs.calls import CallLog
 from pdgate.gateway.metrics.gaps import EVERY, Gaps
 from pdgate.gateway.metrics.histogram import Histogram
+from pdgate.gateway.metrics.tally import InstanceTally, Tally
 from pdgate.gateway.metrics.telling import families
 from pdgate.protocols.errors import GatewayError
 from pdgate.protocols.instance import Instance
@@ -26,8 +27,6 @@ MOST_MODELS: Final = 64
 OTHER: Final = "other"
 """All further ones together."""
 
-COLUMNS: Final = ("call", "first_byte", "ttft", "tpot", *STAGES)
-
 MOST_ROWS: Final = 256
 """That wait to be added up."""
 
@@ -37,60 +36,6 @@ class Tracer(Protocol):
         """The trace of a call that begins; None where it is not sampled."""
 
 
-class Tally:
-    """What is counted of one protocol and model.
-
-    Attributes:
-        outcomes: (path, outcome) -> calls.
-        handovers: Result -> disaggregated calls.
-        breaks: Result -> answers whose engine broke off after their first byte.
-        seconds: What of (COLUMNS) -> how long it took.
-        itl: Seconds between two events of a stream.
-        tokens: Kind -> tokens; prompt, cached, generated.
-        rows: Of calls that are not yet in `seconds`.
-    """
-
-    __slots__ = ("breaks", "handovers", "itl", "outcomes", "rows", "seconds", "tokens")
-
-    def __init__(self) -> None:
-        self.outcomes: defaultdict[tuple[str, str], int] = defaultdict(int)
-        self.handovers: defaultdict[str, int] = defaultdict(int)
-        self.breaks: defaultdict[str, int] = defaultdict(int)
-        self.seconds = {name: Histogram() for name in COLUMNS}
-        self.itl = Histogram()
-        self.tokens: defaultdict[str, int] = defaultdict(int)
-        self.rows: list[tuple[float | None, ...]] = []
-
-    def add_up(self) -> None:
-        rows, self.rows = self.rows, []
-        for histogram, column in zip(self.seconds.values(), zip(*rows, strict=True), strict=False):
-            histogram.add([seconds for seconds in column if seconds is not None])
-
-
-class InstanceTally:
-    """How long legs to one instance took.
-
-    Attributes:
-        seconds: Stage -> how long: `prefill` to the end of prefill's answer; `first_byte` to the
-            first byte of the client's answer, and `answer` from there to its end.
-        rows: Started, first byte and good end of legs that are not yet in `seconds`.
-    """
-
-    __slots__ = ("instance", "rows", "seconds")
-
-    def __init__(self, instance: Instance) -> None:
-        self.instance = instance
-        self.seconds = {stage: Histogram() for stage in ("prefill", "first_byte", "answer")}
-        self.rows: list[tuple[float, float | None, float | None]] = []
-
-    def add_up(self) -> None:
-        rows, self.rows = self.rows, []
-        seconds = self.seconds
-        seconds["prefill"].add([e - s for s, f, e in rows if e is not None and f is None])
-        seconds["first_byte"].add([f - s for s, f, _ in rows if f is not None])
-        seconds["answer"].add([e - f for _, f, e in rows if e is not None and f is not None])
-
-
 class Books(Collector):
     """Everything that is counted in one process.
 
@@ -98,7 +43,7 @@ class Books(Collector):
         recent: Keeps records if operators may look at single calls.
         log: Writes a line for each call, if that is wanted.
         tracer: Says which calls are traced; None for none.
-        tallies: (protocol, model) -> what was counted.
+        tallies: (protocol, model, route) -> what was counted.
         instances: Id -> the legs there.
     """
 
@@ -115,7 +60,7 @@ class Books(Collector):
         self._in_flight = 0
         self._streams = 0
         self._models: set[str] = set()
-        self.tallies: defaultdict[tuple[str, str], Tally] = defaultdict(Tally)
+        self.tallies: defaultdict[tuple[str, str, str], Tally] = defaultdict(Tally)
         self.instances: dict[str, InstanceTally] = {}
         self.refusals: Counter[str] = Counter()
         self.retries: Counter[tuple[str, str]] = Counter()
@@ -145,7 +90,7 @@ class Books(Collector):
         """The record has ended."""
         self._in_flight -= 1
         model = self._model(record)
-        tally = self.tallies[record.protocol, model]
+        tally = self.tallies[record.protocol, model, record.call.route]
         tally.outcomes[record.path, record.outcome] += 1
         record.count()
         rows = tally.rows
@@ -210,7 +155,7 @@ class Books(Collector):
         return name
 
     def _itl(self, record: Record) -> Histogram:
-        return self.tallies[record.protocol, self._model(record)].itl
+        return self.tallies[record.protocol, self._model(record), record.call.route].itl
 
     def _at(self, instance: Instance) -> InstanceTally:
         found = self.instances[instance.id] = InstanceTally(instance)

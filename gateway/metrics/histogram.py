@@ -35,6 +35,11 @@ class Histogram:
         self.counts[-1] += len(values) - before
         self.sum += sum(values)
 
+    def join(self, other: "Histogram") -> None:
+        """What the other one has seen counts here as well."""
+        self.counts = [one + more for one, more in zip(self.counts, other.counts, strict=True)]
+        self.sum += other.sum
+
     def buckets(self) -> list[tuple[str, float]]:
         so_far, found = 0, []
         for bound, count in zip((*map(str, SECONDS), "+Inf"), self.counts, strict=True):

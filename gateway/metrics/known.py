@@ -14,6 +14,8 @@ What clients cause (a call that is wrong in one of many ways) begins with its fi
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from pdgate.protocols.apis import APIS, OTHER
+from pdgate.protocols.call import CHAT, COMPLETIONS
 from pdgate.protocols.errors import (
     BadRequest,
     CallBreaksEngines,
@@ -74,6 +76,10 @@ DECISIONS: Final[tuple[tuple[str, str], ...]] = (
     (Taken.PREFILL_ONLY, decision.ONE_TOKEN),
 )
 """Those of rules; why calls must stay whole is known to forwarders, and theirs may be others'."""
+
+
+ROUTES: Final = tuple((route, "ok") for route in (CHAT, COMPLETIONS, *APIS, OTHER))
+"""(route, outcome): that one begins to be used."""
 
 
 def _kinds(of: type[GatewayError]) -> Iterator[type[GatewayError]]:

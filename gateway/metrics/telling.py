@@ -13,11 +13,13 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from pdgate.forwarders.record import STAGES
 from pdgate.gateway.metrics import known
+from pdgate.gateway.metrics.grouped import by_model
 from pdgate.gateway.metrics.histogram import family
+from pdgate.gateway.metrics.tally import Tally
 from pdgate.scheduling.neighbours import calls_of_this_gateway
 
 if TYPE_CHECKING:
-    from pdgate.gateway.metrics.books import Books, Tally
+    from pdgate.gateway.metrics.books import Books
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -36,7 +38,14 @@ def families(books: "Books") -> Iterator[Metric]:
     yield GaugeMetricFamily(
         "pdgate_calls_in_flight", "Calls that are being served.", books.in_flight
     )
-    yield from _calls(books, protocols)
+    found = by_model(books.tallies)
+    yield from _calls(found, protocols)
+    yield _counter(
+        "pdgate_api_calls",
+        "Calls that ended, by the route that they came by.",
+        ("api", "outcome"),
+        _at_least(known.ROUTES, _routes(books)).items(),
+    )
     yield _counter(
         "pdgate_requests_refused",
         "Requests that were wrong before any engine was asked.",
@@ -59,12 +68,12 @@ def families(books: "Books") -> Iterator[Metric]:
         "pdgate_tokens",
         "Tokens of prompts and answers, as far as engines say it.",
         ("model", "kind"),
-        _tokens(books).items(),
+        _tokens(found).items(),
     )
-    tallies = books.tallies.items()
+    tallies = found.items()
     for what, text in _SECONDS.items():
-        found = ((key, tally.seconds[what]) for key, tally in tallies)
-        yield family(f"pdgate_{what}_seconds", text, BY, found)
+        seconds = ((key, tally.seconds[what]) for key, tally in tallies)
+        yield family(f"pdgate_{what}_seconds", text, BY, seconds)
     yield family(
         "pdgate_itl_seconds",
         "Between two events of a stream, of some streams.",
@@ -90,8 +99,8 @@ def families(books: "Books") -> Iterator[Metric]:
     yield from _instances(books)
 
 
-def _calls(books: "Books", protocols: Sequence[str]) -> Iterator[Metric]:
-    tallies = books.tallies.items()
+def _calls(found: Mapping[tuple[str, str], Tally], protocols: Sequence[str]) -> Iterator[Metric]:
+    tallies = found.items()
     yield _counter(
         "pdgate_calls",
         "Calls that ended, by protocol, model, path and outcome.",
@@ -123,18 +132,27 @@ def _calls(books: "Books", protocols: Sequence[str]) -> Iterator[Metric]:
     )
 
 
-def _outcomes(tally: "Tally") -> Iterable[tuple[str, str]]:
+def _outcomes(tally: Tally) -> Iterable[tuple[str, str]]:
     """(path, outcome) that are told for each path that calls took; none where no engine was found."""
     return product({path: None for path, _ in tally.outcomes if path}, known.OUTCOMES)
 
 
-def _tokens(books: "Books") -> Counter[tuple[str, str]]:
+def _routes(books: "Books") -> Counter[tuple[str, str]]:
+    """(route, outcome) -> calls."""
+    counted: Counter[tuple[str, str]] = Counter()
+    for (_, _, route), tally in books.tallies.items():
+        for (_, outcome), calls in tally.outcomes.items():
+            counted[route, outcome] += calls
+    return counted
+
+
+def _tokens(found: Mapping[tuple[str, str], Tally]) -> Counter[tuple[str, str]]:
     """(model, kind) -> tokens."""
-    found: Counter[tuple[str, str]] = Counter()
-    for (_, model), tally in books.tallies.items():
+    counted: Counter[tuple[str, str]] = Counter()
+    for (_, model), tally in found.items():
         for kind, tokens in tally.tokens.items():
-            found[model, kind] += tokens
-    return found
+            counted[model, kind] += tokens
+    return counted
 
 
 def _instances(books: "Books") -> Iterator[Metric]:

@@ -36,23 +36,25 @@ _OPERATIONS: Final = {
     "/v1/responses": "chat",
     "/v1/messages": "chat",
     "/v1/embeddings": "embeddings",
+    "/v2/embed": "embeddings",
 }
 _NUMBERS: Final = (
     "max_tokens", "temperature", "top_p", "top_k", "frequency_penalty", "presence_penalty", "seed",
 )  # fmt: skip
 
 
-def operation(path: str) -> str:
-    """The conventions allow names of one's own."""
-    return _OPERATIONS.get(path, path.rpartition("/")[2])
+def operation(route: str) -> str:
+    """Of a call's route, of which there are few. The conventions allow names of one's own."""
+    return _OPERATIONS.get(route, route.rpartition("/")[2])
 
 
 def asked(call: Call) -> dict[str, Any]:
     """Attributes of a request; nothing of what people wrote."""
     found: dict[str, Any] = {
-        OPERATION: operation(call.path),
+        OPERATION: operation(call.route),
         PROVIDER: SERVED_BY,
-        PATH: call.path,
+        # Without the query, which may say anything.
+        PATH: call.path.partition("?")[0],
         "gen_ai.request.stream": call.streams,
         "pdgate.request_id": call.id,
     }

@@ -4,8 +4,8 @@
     gen_ai.server.time_to_first_token       of streams             pdgate_ttft_seconds
     gen_ai.server.time_per_output_token     of streams             pdgate_tpot_seconds
 
-They count from the start of the process. Sampling has no part in them. The books do not tell chats
-from completions, so the operation is the conventions' one for both.
+They count from the start of the process. Sampling has no part in them. Each operation is told for
+itself, so that a chat's time is not that of embeddings.
 
 Source: opentelemetry-semantic-conventions 0.66b2, _incubating/metrics/gen_ai_metrics.py.
 """
@@ -25,8 +25,10 @@ from opentelemetry.sdk.metrics.export import (
 from opentelemetry.sdk.metrics.export import Histogram as Histograms
 
 from pdgate.gateway.metrics.books import Books
+from pdgate.gateway.metrics.grouped import grouped
 from pdgate.gateway.metrics.histogram import SECONDS, Histogram
 from pdgate.gateway.tracing import conventions
+from pdgate.gateway.tracing.conventions import operation
 from pdgate.gateway.tracing.export import SCOPE, resource_of
 
 _NAMES: Final = {
@@ -45,11 +47,14 @@ def metrics_of(books: Books, service_name: str) -> Callable[[], MetricsData]:
     def made() -> MetricsData:
         books.add_up()
         now = time_ns()
+        found = grouped(
+            books.tallies, lambda protocol, model, route: (protocol, model, operation(route))
+        )
         metrics = []
         for what, name in _NAMES.items():
             points = [
-                _point(tally.seconds[what], _attributes(protocol, model), started, now)
-                for (protocol, model), tally in books.tallies.items()
+                _point(tally.seconds[what], _attributes(*key), started, now)
+                for key, tally in found.items()
                 if any(tally.seconds[what].counts)
             ]
             if points:
@@ -77,9 +82,9 @@ def _point(
     )
 
 
-def _attributes(protocol: str, model: str) -> dict[str, Any]:
+def _attributes(protocol: str, model: str, named: str) -> dict[str, Any]:
     found = {
-        conventions.OPERATION: "generate_content",
+        conventions.OPERATION: named,
         conventions.PROVIDER: conventions.SERVED_BY,
         "pdgate.protocol": protocol,
     }

@@ -73,6 +73,7 @@ async def test_a_record_is_json_with_every_leg() -> None:
     assert found == {
         "id": "call-1",
         "attempt_id": "call-1-first",
+        "api": "/v1/chat/completions",
         "model": "m",
         "key": "",
         "trace_id": None,
