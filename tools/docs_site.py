@@ -14,6 +14,7 @@ from mkdocs.structure.files import File, Files
 
 PICTURE = re.compile(r"!\[[^\]]*\]\((?P<path>[^):]+)\)")
 LINK = re.compile(r"(?<=\]\()(?P<path>\.\./[^)#\s]*)(?P<anchor>#[^)\s]*)?(?=\))")
+NOT_RUN = re.compile(r"^( *)<!-- not run here: (.+) -->\n", re.MULTILINE)
 KEPT = PurePosixPath("repository")
 
 
@@ -63,7 +64,13 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
         target = os.path.relpath(kept_as(there, root), PurePosixPath(here).parent)
         return f"{target}{found['anchor'] or ''}"
 
-    return LINK.sub(moved, markdown)
+    return NOT_RUN.sub(_told, LINK.sub(moved, markdown))
+
+
+def _told(mark: re.Match[str]) -> str:
+    """A comment of the source on the commands that follow (tests/docs/shell.py), for readers of the site."""
+    indent, why = mark.groups()
+    return f"{indent}*Not run by the tests: {why}.*\n\n"
 
 
 def _pictures(there: PurePosixPath, root: Path) -> list[PurePosixPath]:
