@@ -6,6 +6,7 @@ a fifth of what it takes to look for the bucket of each.
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from operator import add
 from typing import Final
 
 from prometheus_client.core import HistogramMetricFamily
@@ -37,7 +38,7 @@ class Histogram:
 
     def join(self, other: "Histogram") -> None:
         """What the other one has seen counts here as well."""
-        self.counts = [one + more for one, more in zip(self.counts, other.counts, strict=True)]
+        self.counts = list(map(add, self.counts, other.counts))
         self.sum += other.sum
 
     def buckets(self) -> list[tuple[str, float]]:
