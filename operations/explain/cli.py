@@ -19,7 +19,7 @@ def explain(
 ) -> None:
     """Tell what happened to a call, and why: engines, times, retries, KV.
 
-    The gateway must run with --debug-routes.
+    The gateway must run with --debug-routes, or with an admin token, which is needed here then.
     """
     from pdgate.operations.asking import BadAsk, GatewayAway, asking
     from pdgate.operations.explain.looking import record_of
