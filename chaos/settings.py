@@ -12,16 +12,21 @@
 Flags make the same tree, so both are checked alike. A fault of flags replaces those of the file.
 """
 
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal, get_args
 
 import msgspec
 
 from pdgate.chaos.fault import Fault
 from pdgate.chaos.plan import Plan, Rule
 from pdgate.chaos.proxy import address
+
+MOST_PORT: Final = 65535
+_MISSING: Final = re.compile(r"Object missing required field `(\w+)`")
 
 
 class BadSettings(Exception):
@@ -75,12 +80,15 @@ def load(
     tree = {**(_read(file) if file else {}), **flags}
     if faults:
         tree["faults"] = [dict(fault) for fault in faults]
+    _check_keys(tree, Settings.__struct_fields__, "")
     settings: Settings = _convert(tree, Settings, "")
     try:
         address(settings.engine)
     except ValueError as error:
         raise BadSettings(str(error)) from None
-    if not settings.host or not settings.listen.rpartition(":")[2].isdigit():
+    port = settings.listen.rpartition(":")[2]
+    # isdecimal() alone takes the digits of every script.
+    if not settings.host or not (port.isascii() and port.isdecimal() and int(port) <= MOST_PORT):
         raise BadSettings(f"listen is host:port, not {settings.listen!r}")
     settings.plan()
     return settings
@@ -88,6 +96,8 @@ def load(
 
 def _rule(entry: Mapping[str, Any], where: str) -> Rule:
     times = _When.__struct_fields__
+    if known := _keys_of(entry.get("fault")):
+        _check_keys(entry, known, f"{where}: ")
     when: _When = _convert({k: v for k, v in entry.items() if k in times}, _When, where)
     what: Fault = _convert({k: v for k, v in entry.items() if k not in times}, Fault, where)
     try:
@@ -100,7 +110,34 @@ def _convert(tree: Any, kind: Any, where: str) -> Any:
     try:
         return msgspec.convert(tree, kind)
     except msgspec.ValidationError as error:
-        raise BadSettings(f"{where}: {error}" if where else str(error)) from None
+        said = _MISSING.sub(_is_missing, str(error))
+        raise BadSettings(f"{where}: {said}" if where else said) from None
+
+
+def _is_missing(found: re.Match[str]) -> str:
+    key = found[1]
+    return f"{key!r} is missing: --{key.replace('_', '-')}, or the key of that name in the file"
+
+
+def _check_keys(tree: Mapping[str, Any], known: Sequence[str], where: str) -> None:
+    """msgspec names what it does not know, and not what was meant. Raises BadSettings."""
+    for key in tree:
+        if key not in known:
+            near = get_close_matches(key, known, 1)
+            hint = (
+                f"the nearest known one is {near[0]!r}"
+                if near
+                else f"known here are {', '.join(known)}"
+            )
+            raise BadSettings(f"{where}unknown key {key!r}; {hint}")
+
+
+def _keys_of(fault: object) -> tuple[str, ...]:
+    """What a fault of this name takes; of a name that is unknown, nothing."""
+    for kind in get_args(Fault):
+        if kind.__struct_config__.tag == fault:
+            return ("fault", *kind.__struct_fields__, *_When.__struct_fields__)
+    return ()
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -68,15 +68,20 @@ def test_a_v6_address_is_written_in_brackets() -> None:
 @pytest.mark.parametrize(
     ("flags", "fault", "says"),
     [
-        ({}, {}, "engine"),
+        ({}, {}, "'engine' is missing: --engine"),
         ({"engine": "https://e:1"}, {}, "http://host:port"),
         ({**ENGINE, "listen": "9000"}, {}, "listen is host:port"),
-        ({**ENGINE, "speed": 1}, {}, "speed"),
+        ({**ENGINE, "listen": "127.0.0.1:99999"}, {}, "listen is host:port"),
+        ({**ENGINE, "listen": "127.0.0.1:٩٠٠٠"}, {}, "listen is host:port"),
+        ({**ENGINE, "listn": "x"}, {}, "unknown key 'listn'; the nearest known one is 'listen'"),
+        ({**ENGINE, "quux": 1}, {}, "unknown key 'quux'; known here are engine, listen"),
         ({**ENGINE, "seed": "x"}, {}, "seed"),
         (ENGINE, {"fault": "explode"}, r"faults\[0\].*explode"),
         (ENGINE, {"fault": "delay"}, "seconds"),
         (ENGINE, {"fault": "delay", "seconds": 0}, "seconds"),
         (ENGINE, {"fault": "cut", "seconds": 1.0}, "seconds"),
+        (ENGINE, {"fault": "cut", "after_byte": 1}, r"faults\[0\].*nearest .* 'after_bytes'"),
+        (ENGINE, {"fault": "delay"}, "'seconds' is missing: --seconds"),
         (ENGINE, {"fault": "cut", "every": 0}, r"faults\[0\].*every"),
     ],
 )
