@@ -62,14 +62,22 @@ class Gateway:
         return Told(answer.status_code, body)
 
 
+def _is_url(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        # A port beyond 65535 is found when it is asked for.
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+
+
 @contextmanager
 def asking(url: str, token_file: Path | None = None) -> Iterator[Gateway]:
     """A new connection for each question, so that any of several workers may answer.
 
     Raises BadAsk.
     """
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    if not _is_url(url):
         raise BadAsk(f"--gateway {url!r} is not a URL like http://host:port")
     headers = {}
     if token_file is not None:

@@ -89,6 +89,9 @@ async def test_an_admin_listener_wants_its_token(tmp_path: Path) -> None:
     ("flags", "code", "words"),
     [
         (["--gateway", "nonsense"], 2, "is not a URL"),
+        (["--gateway", "http://127.0.0.1:port"], 2, "is not a URL"),
+        (["--gateway", "http://127.0.0.1:99999"], 2, "is not a URL"),
+        (["--gateway", "http://[::1"], 2, "is not a URL"),
         (["--gateway", "http://127.0.0.1:1"], 1, "does not answer"),
         (["--admin-token-file", "/nowhere"], 2, "cannot read /nowhere"),
     ],
