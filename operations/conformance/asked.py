@@ -74,6 +74,10 @@ class Wanted:
     def check(self, known_checks: Sequence[str]) -> None:
         """Raises BadWish."""
         forwarder = self.forwarder()
+        generations = registry.generations(self.protocol)
+        if self.generation and self.generation not in generations:
+            hint = f"there are {', '.join(generations)}" if generations else "it has none to name"
+            raise BadWish(f"--generation {self.generation}: {self.protocol}: {hint}")
         for id in self.checks:
             if id not in known_checks:
                 near = get_close_matches(id, known_checks, 1)

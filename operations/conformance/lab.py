@@ -93,6 +93,9 @@ class Bench:
         self._alone = self._alone or decodes[0].url
         if wanted.gateway:
             gateway = Api(wanted.gateway.rstrip("/"), self._http)
+            # One that starts may take its time to be ready; one that is not there never will be.
+            if not await Engine(gateway, "").answers():
+                raise BadWish(f"nobody answers at {gateway.url}")
         else:
             flags = [engine.flag for engine in (*prefills, *decodes)]
             gateway = await self._gateway(stack, flags)
