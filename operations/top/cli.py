@@ -53,6 +53,8 @@ def top(
         typer.echo(f"pdgate top: {error}", err=True)
         raise typer.Exit(2) from None
     except GatewayAway as error:
+        if as_json:
+            typer.echo(json.dumps({"away": str(error)}))
         typer.echo(f"pdgate top: {error}", err=True)
         raise typer.Exit(1) from None
     except BrokenPipeError:

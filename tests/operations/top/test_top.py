@@ -83,10 +83,13 @@ async def test_what_was_said_wrong_is_a_sentence(tmp_path: Path, token_file: str
 async def test_a_gateway_that_is_not_there_is_exit_code_1(token_file: str) -> None:
     async with raw_server(_closes) as server:
         server.stop()
-        code, _, said = await said_by(server.url, "--admin-token-file", token_file, "--once")
+        asked = (server.url, "--admin-token-file", token_file, "--once")
+        code, shown, said = await said_by(*asked)
+        for_programs = json.loads((await said_by(*asked, "--json"))[1])
 
-    assert code == 1
+    assert (code, shown) == (1, "")
     assert "does not answer" in said
+    assert "does not answer" in for_programs["away"]
 
 
 async def _closes(peer: Peer) -> None:
