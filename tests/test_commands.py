@@ -203,3 +203,21 @@ def test_what_is_wrong_is_said_in_a_sentence(
     assert (result.exit_code, result.stdout) == (2, "")
     # Terminals break lines where they end.
     assert sentence.format(**places) in " ".join(result.stderr.split())
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+@pytest.mark.parametrize("name", ["protocols", "key", "simulate"])
+def test_a_full_disk_behind_the_output_is_a_sentence(name: str) -> None:
+    more = {"key": ("a",), "simulate": ("--calls", "20")}.get(name, ())
+    with Path("/dev/full").open("w") as full:
+        said = subprocess.run(
+            [sys.executable, "-m", "pdgate", name, *more],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+
+    assert said.returncode == 1
+    assert said.stderr.splitlines()[-1].startswith("pdgate: the output cannot be written: No space")
+    assert "Traceback" not in said.stderr
