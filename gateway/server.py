@@ -19,6 +19,7 @@ from pdgate.gateway.front.bounded_http import BoundedHttp
 from pdgate.gateway.lifecycle.signals import take_over
 from pdgate.gateway.lifecycle.source import Source
 from pdgate.gateway.lifecycle.workers import PARENT_VARIABLE, Workers, tell_the_others
+from pdgate.gateway.listening import bound
 from pdgate.gateway.logs.lines import log_to_stderr
 from pdgate.gateway.neighbours.place import shared_folder
 from pdgate.gateway.security.tls import server_options
@@ -51,7 +52,10 @@ LAST_SECONDS = 2
 
 
 def serve(settings: Settings, source: Source) -> None:
-    """Blocks until SIGINT or SIGTERM. `source` is where the settings came from."""
+    """Blocks until SIGINT or SIGTERM. `source` is where the settings came from.
+
+    Raises CannotListen.
+    """
     log_to_stderr(settings.log_level, settings.log_format)
     os.environ[SOURCE_VARIABLE] = source.as_json()
     # Who starts has read it just now; workers inherit this until they listen to it.
@@ -77,13 +81,18 @@ def serve(settings: Settings, source: Source) -> None:
         timeout_worker_healthcheck=HUNG_SECONDS,
         **server_options(tls.cert_file, tls.key_file, tls.client_ca_file),
     )
-    sockets = [config.bind_socket()]
+    sockets = [bound(settings.listen.host, settings.listen.port, "--host or --port")]
     os.environ.pop(ADMIN_PORT_VARIABLE, None)
     if settings.admin_listen:
         host, port = host_and_port(settings.admin_listen)
-        sockets.append(uvicorn.Config("", host=host, port=port, log_config=None).bind_socket())
+        sockets.append(bound(host, port, "--admin-listen"))
         # Workers tell the two apart by it, and in the settings it may be 0.
         os.environ[ADMIN_PORT_VARIABLE] = str(sockets[1].getsockname()[1])
+    if not (settings.instances or settings.directory or settings.etcd):
+        log.warning(
+            "there are no engines, and no directory to find any in, so all calls are refused: "
+            "name some by --prefill and --decode, by --directory, or in the file and reload"
+        )
     _begin_with(settings)
     for socket in sockets:
         # From the moment at which we say so: clients that come before we serve are kept waiting.

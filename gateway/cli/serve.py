@@ -288,12 +288,16 @@ def serve(
         raise typer.Exit(2) from None
 
     from pdgate.gateway import server
+    from pdgate.gateway.listening import CannotListen
 
     # The server finishes its calls and then sends the signal once more, to end as told to.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _stop)
     try:
         server.serve(settings, source)
+    except CannotListen as error:
+        typer.echo(f"pdgate serve: {error}", err=True)
+        raise typer.Exit(1) from None
     except SystemExit as end:
         # It has said why; its own codes are not ours.
         raise typer.Exit(1 if end.code else 0) from None

@@ -3,8 +3,10 @@
 import inspect
 import json
 import re
+import socket
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -164,6 +166,49 @@ def test_serve_refuses_with_a_sentence_and_exit_code_2(args: list[str], sentence
     assert code == 2
     assert sentence in said
     assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("flag", ["--port", "--admin-listen"])
+def test_a_port_that_is_taken_is_a_sentence_and_worth_another_start(
+    flag: str, tmp_path: Path
+) -> None:
+    token = tmp_path / "token"
+    token.write_text("a-token-of-the-operators")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        where = {
+            "--port": ("--port", port),
+            "--admin-listen": ("--port", "0", "--admin-listen", f"127.0.0.1:{port}"),
+        }[flag]
+        command = [sys.executable, "-m", "pdgate", "serve", "--plain", "http://127.0.0.1:9"]
+        said = subprocess.run(
+            [*command, "--admin-token-file", str(token), *where],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+
+    # Not 2, after which systemd would leave it: who has the port may be about to go.
+    assert said.returncode == 1
+    assert f"pdgate serve: cannot listen on 127.0.0.1:{port}: Address already in use" in said.stderr
+    assert f"{flag} names another" in said.stderr
+    assert "Traceback" not in said.stderr
+
+
+def test_a_gateway_without_engines_says_so() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "pdgate", "serve", "--port", "0"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as serving:
+        assert serving.stdout is not None
+        assert "listens on" in serving.stdout.readline()
+        serving.terminate()
+        said = serving.communicate(timeout=60)[1]
+
+    assert "there are no engines, and no directory to find any in" in said
 
 
 def test_protocols_tells_modes_and_reasons() -> None:
