@@ -29,4 +29,7 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     # Nothing is fetched from elsewhere by who reads it.
     assert 'src="http' not in page
     assert 'rel="stylesheet" href="http' not in page
+    drawn = (tmp_path / "site" / "wire" / "vllm-nixl" / "index.html").read_text(encoding="utf-8")
+    assert "<figcaption>batch and staged</figcaption>" in drawn
+    assert "mermaid" not in drawn
     assert (tmp_path / "site" / "repository" / "benchmarks" / "RESULTS" / "index.html").exists()
