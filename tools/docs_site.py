@@ -15,6 +15,7 @@ from mkdocs.structure.files import File, Files
 PICTURE = re.compile(r"!\[[^\]]*\]\((?P<path>[^):]+)\)")
 LINK = re.compile(r"(?<=\]\()(?P<path>\.\./[^)#\s]*)(?P<anchor>#[^)\s]*)?(?=\))")
 NOT_RUN = re.compile(r"^( *)<!-- not run here: (.+) -->\n", re.MULTILINE)
+LABELLED = re.compile(r"^( *```\w+) ([^\n\"`{=]+)$", re.MULTILINE)
 KEPT = PurePosixPath("repository")
 
 
@@ -64,7 +65,10 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
         target = os.path.relpath(kept_as(there, root), PurePosixPath(here).parent)
         return f"{target}{found['anchor'] or ''}"
 
-    return NOT_RUN.sub(_told, LINK.sub(moved, markdown))
+    # After its language a block of ours says what it is (tests/docs/pages.py); MkDocs would not take
+    # that for a block at all.
+    titled = LABELLED.sub(r'\1 title="\2"', LINK.sub(moved, markdown))
+    return NOT_RUN.sub(_told, titled)
 
 
 def _told(mark: re.Match[str]) -> str:

@@ -29,6 +29,9 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     # Nothing is fetched from elsewhere by who reads it.
     assert 'src="http' not in page
     assert 'rel="stylesheet" href="http' not in page
+    # Every block has been taken for one.
+    for path in (tmp_path / "site").rglob("*.html"):
+        assert "<p>```" not in path.read_text(encoding="utf-8"), path
     drawn = (tmp_path / "site" / "wire" / "vllm-nixl" / "index.html").read_text(encoding="utf-8")
     assert "<figcaption>batch and staged</figcaption>" in drawn
     assert "mermaid" not in drawn
