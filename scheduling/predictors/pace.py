@@ -59,6 +59,11 @@ class Pace:
         return self._plane.weight >= ENOUGH
 
     @property
+    def seen(self) -> bool:
+        """Whether it is known from streams, and not by what the engine says."""
+        return self._seen > 0
+
+    @property
     def typical(self) -> float:
         """Seconds of a step, on the average."""
         return self._plane.mean

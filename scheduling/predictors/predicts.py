@@ -71,12 +71,21 @@ class Predicts:
         return None if like is None else like.expect(tokens)
 
     def step_seconds(self, batch: int, context_tokens: int) -> float | None:
-        """Between two tokens of an answer, of so many answers with so much context together."""
+        """Between two tokens of an answer, of so many answers with so much context together.
+
+        What only the engine itself has said is believed as far as it makes it no quicker than the
+        middle one of its kind, or whoever says that no step takes any time would get all calls.
+        """
         seconds = self.pace.step_seconds(batch, context_tokens)
-        if seconds is not None:
+        if seconds is not None and self.pace.seen:
             return seconds
         like = self.family.stepping()
-        return None if like is None else like.pace.step_seconds(batch, context_tokens)
+        if like is None or like is self:
+            return seconds
+        of_its_kind = like.pace.step_seconds(batch, context_tokens)
+        if seconds is None or of_its_kind is None:
+            return of_its_kind if seconds is None else seconds
+        return max(seconds, of_its_kind)
 
     def longer_seconds(self, tokens: int) -> float:
         """By how much each answer gets longer if the engine reads so many tokens meanwhile."""

@@ -8,6 +8,7 @@ from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.account import MOST_TIMES, Account, most_kv_tokens, told
 from pdgate.scheduling.candidate import Candidate
 from pdgate.scheduling.policy import load
+from pdgate.scheduling.predictors.family import Family
 from pdgate.scheduling.reservation import Reservation
 from pdgate.scheduling.status import Status
 from pdgate.scheduling.surroundings import Surroundings
@@ -22,22 +23,26 @@ IDLE = Status(kv_free=1.0, running=0, waiting=0, kv_tokens=KV_TOKENS, queued_tok
 
 
 def truth(engine: Candidate) -> Status:
-    return Status(1 - engine.tokens / KV_TOKENS, engine.calls, 0, kv_tokens=KV_TOKENS)
+    free, steps = 1 - engine.tokens / KV_TOKENS, 0.02 * (1 + engine.calls / 64)
+    return Status(free, engine.calls, 0, step_seconds=steps, kv_tokens=KV_TOKENS)
 
 
-def calls_of_a_liar(policy_name: str, lie: Status) -> int:
+def calls_of_a_liar(policy_name: str, lie: Status, role: Role = Role.PLAIN) -> int:
     """Of CALLS that do not end, while each engine reports now and then."""
     engines = [
-        Candidate(Instance(f"e{n}", f"http://10.0.0.{n}", Role.PLAIN, "plain"), up=True)
+        Candidate(Instance(f"e{n}", f"http://10.0.0.{n}", role, "vllm-nixl"), up=True)
         for n in range(ENGINES)
     ]
-    policy = load(policy_name, Surroundings(random=Random(7)))
+    kind = Family()
+    for engine in engines:
+        engine.predicts.belongs_to(kind)
+    policy = load(policy_name, Surroundings(role, random=Random(7)))
     for number in range(CALLS):
         if number % BETWEEN_REPORTS == 0:
             most = most_kv_tokens(engines)
             for engine in engines:
                 said = lie if engine is engines[0] else truth(engine)
-                told(engine, said, Account.of(engine), most.get(Role.PLAIN))
+                told(engine, said, Account.of(engine), most.get(role))
         chosen = policy.choose(CALL, engines)
         Reservation(chosen, CALL.prompt_tokens, reads=False)
     return engines[0].calls
@@ -49,6 +54,17 @@ def calls_of_a_liar(policy_name: str, lie: Status) -> int:
 )
 def test_who_says_that_it_is_idle_gets_its_share_and_no_more(policy: str) -> None:
     assert calls_of_a_liar(policy, IDLE) <= CALLS / ENGINES * 1.2
+
+
+@pytest.mark.parametrize("role", [Role.PLAIN, Role.DECODE])
+@pytest.mark.parametrize("policy", ["least_latency", "slo"])
+@pytest.mark.parametrize("batch", [0, 200])
+def test_who_says_that_its_steps_take_no_time_gets_its_share_and_no_more(
+    policy: str, role: Role, batch: int
+) -> None:
+    lie = Status(1.0, batch, 0, step_seconds=1e-6, kv_tokens=KV_TOKENS, queued_tokens=0)
+
+    assert calls_of_a_liar(policy, lie, role) <= CALLS / ENGINES * 1.2
 
 
 def test_who_says_that_it_can_hold_everything_is_not_believed() -> None:
