@@ -1,5 +1,6 @@
 """The `engine` command. Its options are `Settings`, by the names that vLLM uses."""
 
+import json
 import os
 from typing import Annotated, Literal
 
@@ -136,13 +137,18 @@ def engine(
         Literal["debug", "info", "warning", "error"], typer.Option(help="From here on.")
     ] = "info",
     threads: Annotated[int, typer.Option(help="Of the linear algebra library.")] = 1,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="For programs, with --transfer help.")
+    ] = False,
 ) -> None:
     """Serve a Llama model on the CPU, alone or as half of a pair (needs the extra `engine`)."""
     if transfer == LIST_TRANSFERS:
-        from pdgate.engine import transfer_options
+        from pdgate.engine import transfer_options as known
 
-        typer.echo(transfer_options.catalogue())
+        typer.echo(json.dumps(known.catalogue_json(), indent=2) if as_json else known.catalogue())
         return
+    if as_json:
+        raise typer.BadParameter("what programs can read is --transfer help", param_hint="--json")
     try:
         settings = Settings(
             model=model,

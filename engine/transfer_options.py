@@ -28,6 +28,11 @@ def catalogue() -> str:
     )
 
 
+def catalogue_json() -> dict[str, dict[str, str]]:
+    """Backend -> its options -> what they are: text, integer, number or yes/no."""
+    return {name: options.named(kinds(name)) for name in plugins.names(plugins.TRANSFERS)}
+
+
 def _maker(backend: str) -> type:
     found: type = plugins.find(plugins.TRANSFERS, KIND, backend).load()
     return found

@@ -57,8 +57,13 @@ def needed(make: Callable[..., object]) -> list[str]:
     return [name for name in kinds(make) if parameters[name].default is inspect.Parameter.empty]
 
 
+def named(known: Mapping[str, type]) -> dict[str, str]:
+    """Option -> what it is, in words."""
+    return {name: _KINDS[kind] for name, kind in sorted(known.items())}
+
+
 def listed(known: Mapping[str, type]) -> str:
-    return ", ".join(f"{name} ({_KINDS[kind]})" for name, kind in sorted(known.items()))
+    return ", ".join(f"{name} ({kind})" for name, kind in named(known).items())
 
 
 def _value(name: str, kind: type, text: str) -> Value:

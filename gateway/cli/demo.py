@@ -23,6 +23,9 @@ def demo(
         typer.Option(help="Folder of a Llama model; a tiny one is built in.", show_default=False),
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="Stop after the first answer.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="What happened, in a line for programs.")
+    ] = False,
     queue: Annotated[
         str,
         typer.Option(help="With decode-first: redis://host:port/0.", show_default="one of its own"),
@@ -41,6 +44,7 @@ def demo(
             port=port,
             model=model,
             once=once,
+            as_json=as_json,
             queue=queue,
         )
         plan.check()

@@ -28,6 +28,7 @@ class Plan:
         port: Of the gateway; 0 takes a free one.
         model: Folder of a model; None takes the built-in one.
         once: Stop after the first answer.
+        as_json: Programs read stdout, so all that people read goes to stderr.
         queue: With decode-first, the prefill queue; empty for one of the demo's own.
     """
 
@@ -39,6 +40,7 @@ class Plan:
     port: int = 0
     model: Path | None = None
     once: bool = False
+    as_json: bool = False
     queue: str = ""
 
     @property

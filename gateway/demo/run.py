@@ -1,10 +1,11 @@
 """The show: start, ask, tell, keep serving, leave nothing behind."""
 
 import asyncio
+import json
 import signal
 import sys
 from collections.abc import Awaitable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Self, TypeVar
 
 import httpx2
@@ -60,7 +61,7 @@ class Engine:
 def run(plan: Plan) -> int:
     """The exit code: 0 also when it was told to stop, 1 when something failed."""
     try:
-        asyncio.run(_until_told_to_stop(plan, Screen()))
+        asyncio.run(_until_told_to_stop(plan, Screen(stderr=plan.as_json)))
     except* (DemoFailed, ChildDied, OpenAIError, httpx2.HTTPError) as group:
         for error in _leaves(group):
             print(f"pdgate demo: {error}", file=sys.stderr)
@@ -109,7 +110,7 @@ async def _show(plan: Plan, screen: Screen) -> None:
                 await _unless_dead(gateway, _ready(http, base_url))
             everybody = (below, engine_children, front)
             deaths = [watch.create_task(one.any_ended()) for one in everybody if one.any]
-            model = await _question(http, base_url, engines, screen)
+            model = await _question(plan, http, base_url, engines, screen)
             if plan.model is None:
                 screen.line(RANDOM_WEIGHTS)
             if not plan.once:
@@ -170,7 +171,11 @@ async def _says_ready(http: httpx2.AsyncClient, base_url: str) -> bool:
 
 
 async def _question(
-    http: httpx2.AsyncClient, base_url: str, engines: Sequence[Engine], screen: Screen
+    plan: Plan,
+    http: httpx2.AsyncClient,
+    base_url: str,
+    engines: Sequence[Engine],
+    screen: Screen,
 ) -> str:
     """Asks, shows what happened, and returns the model that answered."""
     before = await _metrics(http, engines)
@@ -187,6 +192,17 @@ async def _question(
     call = found.json()
     for line in told(call, moved, worked):
         screen.verbatim(line)
+    if plan.as_json:
+        everything = {
+            "gateway": base_url,
+            "engines": [asdict(engine) for engine in engines],
+            "question": QUESTION,
+            **asdict(answered),
+            "kv_bytes": moved,
+            "worked": worked,
+            "call": call,
+        }
+        print(json.dumps(everything), flush=True)
     if not was_handed_over(call):
         raise DemoFailed(f"the call was answered ({call['path']}), but no KV was handed over")
     if not moved:

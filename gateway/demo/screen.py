@@ -8,9 +8,9 @@ from rich.console import Console
 
 
 class Screen:
-    def __init__(self, console: Console | None = None) -> None:
-        # A log wants whole lines and no colours; both follow from what stdout is.
-        self._console = console or Console(soft_wrap=True, highlight=False)
+    def __init__(self, *, stderr: bool = False) -> None:
+        # A log wants whole lines and no colours; both follow from what the stream is.
+        self._console = Console(soft_wrap=True, highlight=False, stderr=stderr)
 
     @contextmanager
     def step(self, what: str) -> Iterator[None]:

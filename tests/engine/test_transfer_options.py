@@ -80,6 +80,12 @@ def test_all_of_them_are_listed() -> None:
     )
 
 
+def test_programs_get_the_same_as_data() -> None:
+    assert transfer_options.catalogue_json() == {
+        "acme": {"crc": "yes/no", "lanes": "integer", "nic": "text", "pause": "number"}
+    }
+
+
 def test_a_plain_engine_takes_none() -> None:
     with pytest.raises(ValueError, match="transfers nothing"):
         Settings(transfer_options=("lanes=1",))

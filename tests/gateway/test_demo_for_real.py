@@ -5,6 +5,7 @@ are found, whatever they became.
 """
 
 import asyncio
+import json
 import os
 import shutil
 import signal
@@ -102,6 +103,26 @@ async def test_one_question_is_answered_and_its_way_is_told() -> None:
     assert "vllm-nixl, batch scheduling, disaggregated" in shown.said
     assert "KV moved   nothing" not in shown.said
     assert "prefill  " in shown.said
+
+
+async def test_programs_read_one_line_of_json() -> None:
+    """What people read is on stderr then."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "pdgate", "demo", "--port", "0", "--once", "--json"),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    async with asyncio.timeout(GIVE_UP_SECONDS):
+        stdout, stderr = await process.communicate()
+
+    assert process.returncode == 0, stderr
+    (line,) = stdout.splitlines()
+    said = json.loads(line)
+    assert said["call"]["id"] == said["request_id"]
+    assert said["call"]["kv"] == "handed_over"
+    assert said["kv_bytes"] > 0
+    assert said["text"].encode() in stderr
+    assert {engine["role"] for engine in said["engines"]} == {"prefill", "decode"}
 
 
 async def test_decode_first_brings_a_queue_of_its_own() -> None:
