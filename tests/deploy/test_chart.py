@@ -145,6 +145,8 @@ def test_engines_are_told_how_kv_goes(protocol: str, connector: str) -> None:
         assert (said["kv_connector"], said["kv_role"]) == (connector, role)
         # A name that stays over a restart gives wrong answers (docs/wire/vllm-nixl.md).
         assert "engine_id" not in said
+        alive = container(rendered.of("Deployment", f"pdgate-{engine}"))["livenessProbe"]
+        assert alive["httpGet"]["path"] == "/health"
 
 
 @pytest.mark.parametrize(

@@ -162,6 +162,21 @@ def test_what_scales_is_there(with_components: Rendered) -> None:
                 )
 
 
+def test_what_scales_has_no_number_that_applying_would_set_back(with_components: Rendered) -> None:
+    for name in ("pdgate", "prefill", "decode"):
+        assert "replicas" not in with_components.of("Deployment", name)["spec"]
+
+
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_an_engine_that_is_dead_for_good_is_started_again(
+    name: str, rendered: dict[str, Rendered]
+) -> None:
+    for each in rendered[name].objects:
+        if each["kind"] == "Deployment" and container(each)["name"] == "vllm":
+            alive = container(each)["livenessProbe"]
+            assert alive["httpGet"] == container(each)["startupProbe"]["httpGet"]
+
+
 def test_the_gateway_is_scraped_where_it_serves_metrics(with_components: Rendered) -> None:
     monitor = with_components.of("ServiceMonitor", "pdgate")["spec"]
     service = with_components.of("Service", "pdgate")
