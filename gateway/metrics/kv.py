@@ -1,17 +1,20 @@
 """Where the KV of split calls is, as far as this process knows. Ages are looked at when asked."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from pdgate.forwarders.lives import Lives
 from pdgate.forwarders.ownership import KvLedger
+from pdgate.protocols.instance import Role
+from pdgate.scheduling.candidate import Candidate
 
 
 class KvMetrics(Collector):
-    def __init__(self, ledger: KvLedger, lives: Lives) -> None:
+    def __init__(self, ledger: KvLedger, lives: Lives, fleet: Iterable[Candidate]) -> None:
         self._ledger = ledger
+        self._fleet = fleet
         self._lives = lives
 
     def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
@@ -33,7 +36,10 @@ class KvMetrics(Collector):
             "Prompts whose KV an engine has kept for nobody, until its lease was over.",
             labels=("instance",),
         )
-        for instance, prompts in self._ledger.strandings.items():
+        prefills = [
+            one.instance.id for one in self._fleet if one.instance.role.serves(Role.PREFILL)
+        ]
+        for instance, prompts in {**dict.fromkeys(prefills, 0), **self._ledger.strandings}.items():
             strandings.add_metric((instance,), prompts)
         yield strandings
         pinned = GaugeMetricFamily(

@@ -106,7 +106,7 @@ def build(
     collectors = (
         books,
         HealthMetrics(instances, drain, reload),
-        KvMetrics(ledger, lives),
+        KvMetrics(ledger, lives, instances),
         PassedOverMetrics(policies.passed_over),
         PredictionMetrics(instances),
         PrefixMetrics(index),

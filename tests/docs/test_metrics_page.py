@@ -140,7 +140,7 @@ def _kv() -> KvMetrics:
     ledger, lives = KvLedger(), Lives()
     ledger.strand("p0", inf)
     lives.pinned.add("p0")
-    return KvMetrics(ledger, lives)
+    return KvMetrics(ledger, lives, [Candidate(P)])
 
 
 def _health() -> HealthMetrics:

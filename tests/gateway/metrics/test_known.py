@@ -1,12 +1,16 @@
 """Counters begin with 0 where it is known what they will count, and with few series."""
 
 import re
+from math import inf
 
 import pytest
 
+from pdgate.forwarders.lives import Lives
+from pdgate.forwarders.ownership import KvLedger
 from pdgate.forwarders.record import DISAGGREGATED, PLAIN, Record
 from pdgate.gateway.metrics import known
 from pdgate.gateway.metrics.books import Books
+from pdgate.gateway.metrics.kv import KvMetrics
 from pdgate.protocols.errors import BadRequest
 from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.candidate import Candidate
@@ -39,6 +43,19 @@ def test_results_are_there_before_the_first_call() -> None:
     assert set(counted(books, "pdgate_retried_legs_total")) == {
         (outcome, role) for outcome in known.LEGS for role in ("prefill", "decode")
     }
+
+
+def test_each_prefill_engine_has_stranded_nothing_yet() -> None:
+    ledger = KvLedger()
+    metrics = KvMetrics(ledger, Lives(), [Candidate(P0), Candidate(D0)])
+
+    def strandings() -> dict[str, float]:
+        (family,) = (one for one in metrics.collect() if one.name == "pdgate_kv_strandings")
+        return {sample.labels["instance"]: sample.value for sample in family.samples}
+
+    assert strandings() == {P0.id: 0}
+    ledger.strand(P0.id, inf)
+    assert strandings() == {P0.id: 1}
 
 
 def test_what_a_fleet_cannot_do_is_not_told() -> None:
