@@ -193,9 +193,11 @@ class Record:
             if leg.usage is None or leg.attempt != self.attempts:
                 continue
             # What decode calls cached is, of a split call, what prefill handed over.
-            if usage is not None and usage.cached is None and b"cached" not in bytes(leg.usage):
+            counts = bytes(leg.usage)
+            # As in openai.aborted, `in` would be three times as dear.
+            if usage is not None and usage.cached is None and counts.find(b"cached") < 0:
                 continue
-            read = counts_in(bytes(leg.usage))
+            read = counts_in(counts)
             if read is not None:
                 usage = Usage(read.prompt, None if usage is None else usage.generated, read.cached)
         self.usage = usage

@@ -19,7 +19,8 @@ _OPENING = re.compile(rb'"delta"\s*:\s*\{[^{}]*"role"[^{}]*"content"\s*:\s*(""|n
 
 def aborted(piece: bytes) -> bool:
     """Whether these bytes of an answer say that the engine gave the request up."""
-    return b'"abort"' in piece and _ABORTED.search(piece) is not None
+    # Not `in`, which takes the bytes for a number first, and an exception to find that they are none.
+    return piece.find(b'"abort"') >= 0 and _ABORTED.search(piece) is not None
 
 
 def gave_up(reply: Json) -> bool:
