@@ -26,6 +26,15 @@ _LAST_CHUNK = b"0\r\n\r\n"
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
+_SIZES = tuple(b"%x\r\n" % size for size in range(1024))
+"""Of chunks, as they are written before them; most events are no longer than this."""
+
+
+def _framed(chunk: bytes) -> bytes:
+    size = len(chunk)
+    return b"".join((_SIZES[size] if size < 1024 else b"%x\r\n" % size, chunk, b"\r\n"))
+
+
 class Connection(Protocol):
     """What a cycle needs of the connection that it is on; the names are uvicorn's.
 
@@ -69,25 +78,14 @@ class HotCycle:
 
     seen = False
 
-    response_complete = False
-    disconnected = False
     message_event = _Nobody()
-    _length = 0
-    _holder: Holder | None = None
-    _refusal: GatewayError | None = None
     _lingering: asyncio.TimerHandle | None = None
-    _task: asyncio.Task[None] | None = None
     _answer: Answer | None = None
     _record: Record | None = None
-    _head = b""
-    _chunked = False
     _streams = False
     _over = False
     _error: GatewayError | None = None
     _held = b""
-    _last = b""
-    _before = b""
-    _waiter: asyncio.Future[None] | None = None
 
     def __init__(self, protocol: Connection) -> None:
         self.keep_alive: bool = protocol.parser.should_keep_alive()
@@ -96,15 +94,29 @@ class HotCycle:
         self._headers = protocol.headers
         self._url = protocol.url
         self._pieces: list[bytes] = []
+        # What is read before it is written is not left to the class, where it takes ten times as long.
+        self.response_complete = False
+        self.disconnected = False
+        self._length = 0
+        self._holder: Holder | None = None
+        self._refusal: GatewayError | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._head = b""
+        self._chunked = False
+        self._last = b""
+        self._before = b""
+        self._waiter: asyncio.Future[None] | None = None
 
     # The request, as uvicorn's parser tells of it.
 
     def begin(self) -> None:
         protocol = self._protocol
         service = protocol.front.service
-        length = next(
-            (int(found) for name, found in self._headers if name == b"content-length"), -1
-        )
+        length = -1
+        for name, found in self._headers:
+            if name == b"content-length":
+                length = int(found)
+                break
         if length < 0:
             protocol.check_framing(self._headers)
         try:
@@ -186,7 +198,13 @@ class HotCycle:
         self.seen = True
         self._before = self._last
         self._last = chunk
-        self._write(self._framed(chunk))
+        if self._chunked:
+            chunk = _framed(chunk)
+        if self._head or self.disconnected:
+            self._write(chunk)
+        else:
+            # Nearly all of them, straight away.
+            self._transport.write(chunk)
 
     def ended(self, error: GatewayError | None, last: bytes = b"") -> None:
         self._over, self._error = True, error
@@ -222,7 +240,10 @@ class HotCycle:
             front = self._protocol.front
             more = front.debug(record)
             headers = answer_head(answer, self._streams, record.call.id, more, front.wanted)
-            self._chunked = not any(name == b"content-length" for name, _ in headers)
+            self._chunked = True
+            for name, _ in headers:
+                if name == b"content-length":
+                    self._chunked = False
             self._head = self._head_of(answer.status, headers, _CHUNKED if self._chunked else b"")
         elif self._protocol.flow.write_paused:
             # It goes on with an answer that had begun, and was told nothing of the client.
@@ -310,7 +331,7 @@ class HotCycle:
         return head_lines(status, [*default, *headers], more + closing)
 
     def _framed(self, chunk: bytes) -> bytes:
-        return b"%x\r\n%b\r\n" % (len(chunk), chunk) if self._chunked else chunk
+        return _framed(chunk) if self._chunked else chunk
 
     def _write(self, data: bytes) -> None:
         if self._head:

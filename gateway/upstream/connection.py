@@ -146,16 +146,19 @@ class Connection(asyncio.Protocol):
                 return
             if not self._in_head:
                 if self._complete:
-                    self._whole(exchange, reusable=self._keep_alive and not garbage)
+                    self._whole(exchange, self._keep_alive and not garbage)
                     return
                 self._told = True
                 exchange.on_head(self._status, self._headers)
         if self._pieces:
             pieces, self._pieces = self._pieces, []
             piece = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-            exchange.on_body(piece, last=self._complete)
+            if self._complete:
+                exchange.on_last(piece)
+            else:
+                exchange.on_body(piece)
         if self._complete:
-            self._finish(reusable=self._keep_alive and not garbage)
+            self._finish(self._keep_alive and not garbage)
             exchange.on_end()
         elif garbage:
             exchange.broken("sent something that is not HTTP")
@@ -163,7 +166,7 @@ class Connection(asyncio.Protocol):
     def eof_received(self) -> None:
         exchange = self._exchange
         if exchange is not None and self._told and self._ends_with_connection():
-            self._finish(reusable=False)
+            self._finish(False)
             exchange.on_end()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -234,12 +237,12 @@ class Connection(asyncio.Protocol):
             return not fields[b"transfer-encoding"].lower().rstrip().endswith(b"chunked")
         return b"content-length" not in fields
 
-    def _whole(self, exchange: Exchange, *, reusable: bool) -> None:
+    def _whole(self, exchange: Exchange, reusable: bool) -> None:
         status, headers, pieces = self._status, self._headers, self._pieces
-        self._finish(reusable=reusable)
+        self._finish(reusable)
         exchange.on_answer(status, headers, pieces[0] if len(pieces) == 1 else b"".join(pieces))
 
-    def _finish(self, *, reusable: bool) -> None:
+    def _finish(self, reusable: bool) -> None:
         """The answer is complete: the connection is free, or of no more use."""
         self._exchange = None
         # An engine that answered before it read everything may never read the rest.
