@@ -31,6 +31,7 @@ from pdgate.scheduling.partners import Partners
 from pdgate.scheduling.policy import Policy
 from pdgate.scheduling.sentence import Best, Sentence
 from pdgate.scheduling.sentence.late import LateTogether
+from pdgate.scheduling.sentence.pick import drawn
 from pdgate.scheduling.sentence.shortlist import Shortlist
 from pdgate.scheduling.sentence.times import (
     IN_TIME,
@@ -122,7 +123,7 @@ class InTime(Policy):
                     best, equals = has, [candidate]
                 elif has == best:
                     equals.append(candidate)
-        return equals[0] if len(equals) == 1 else self._random.choice(equals)
+        return equals[0] if len(equals) == 1 else drawn(self._random, equals)
 
     def _cost(self, call: Call, candidate: Candidate, seconds: float, uncached: int) -> float:
         """`seconds`: until its first token."""

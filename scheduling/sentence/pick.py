@@ -11,6 +11,11 @@ Score = Callable[[Candidate], float]
 """How much one is preferred, all in all; the more the better."""
 
 
+def drawn(random: Random, equals: Sequence[Candidate]) -> Candidate:
+    """As `random.choice`, which is two functions of Python and draws until it fits."""
+    return equals[int(random.random() * len(equals))]
+
+
 class Pick(ABC):
     def __init__(self, random: Random | None = None) -> None:
         self.random = random or Random()
@@ -28,7 +33,7 @@ class Best(Pick):
         most = max(scores)
         if scores.count(most) == 1:
             return kept[scores.index(most)]
-        return self.random.choice([c for c, of in zip(kept, scores, strict=True) if of == most])
+        return drawn(self.random, [c for c, of in zip(kept, scores, strict=True) if of == most])
 
 
 class PowerOfTwo(Pick):
