@@ -1,7 +1,7 @@
 """The `simulate` command."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -48,6 +48,12 @@ def simulate(
     staged: Annotated[
         bool,
         typer.Option("--staged", help="Choose decode after prefill.", rich_help_panel=POLICIES),
+    ] = False,
+    compare_modes: Annotated[
+        bool,
+        typer.Option(
+            "--compare-modes", help="Each policy in batch and staged.", rich_help_panel=POLICIES
+        ),
     ] = False,
     prefill_concurrency: Annotated[
         int | None, _option(POLICIES, "Calls at a prefill engine; others wait.", min=1)
@@ -98,7 +104,8 @@ def simulate(
     except (asked.BadFlag, BadTrace) as error:
         typer.echo(f"pdgate simulate: {error}", err=True)
         raise typer.Exit(2) from None
-    several = cases(_plans(base, pairs), scales)
+    plans = _plans(base, pairs)
+    several = cases(_in_both_modes(plans) if compare_modes else plans, scales)
     ran = _run(several, asks, processes)
     figures = [summary(one) for one in ran]
     if out is not None:
@@ -120,6 +127,14 @@ def _plans(base: Plan, pairs: Sequence[tuple[str, str]]) -> dict[str, Plan]:
             base, prefill_policy=prefill, decode_policy=decode
         )
         for prefill, decode in pairs
+    }
+
+
+def _in_both_modes(plans: Mapping[str, Plan]) -> dict[str, Plan]:
+    return {
+        f"{name}, {mode}": replace(plan, staged=mode == "staged")
+        for name, plan in plans.items()
+        for mode in ("batch", "staged")
     }
 
 

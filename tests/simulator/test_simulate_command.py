@@ -37,6 +37,17 @@ def test_figures_can_be_read_by_programs() -> None:
     assert 0 < figures[0]["ttft"]["p50"] <= figures[0]["ttft"]["p99"]
 
 
+def test_modes_can_be_compared() -> None:
+    few = (*FEW, "--calls", "200", "--scale", "6", "--policy", "slo", "--json")
+    both = json.loads(simulate(*few, "--compare-modes").stdout)
+    alone = [json.loads(simulate(*few, *mode).stdout)[0] for mode in ([], ["--staged"])]
+
+    assert [one.pop("policy") for one in both] == ["slo, batch", "slo, staged"]
+    assert [one.pop("policy") for one in alone] == ["slo", "slo"]
+    assert both == alone
+    assert both[0] != both[1]
+
+
 def test_the_same_seed_prints_the_same() -> None:
     one, again, other = (
         simulate(*FEW, "--policy", "random_two", "--json", "--seed", seed).stdout
