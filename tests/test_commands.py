@@ -205,6 +205,19 @@ def test_what_is_wrong_is_said_in_a_sentence(
     assert sentence.format(**places) in " ".join(result.stderr.split())
 
 
+@pytest.mark.parametrize("columns", [80, 119, 120])
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_names_flags_whole_however_narrow_the_terminal(
+    name: str, columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("TERMINAL_WIDTH", str(columns))
+    said = CliRunner().invoke(app, [name, "--help"]).stdout
+    flags = {flag for one in loaded(name).params for flag in (*one.opts, *one.secondary_opts)}
+
+    assert [flag for flag in flags if flag.startswith("--") and flag not in said] == []
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
 @pytest.mark.parametrize("name", ["protocols", "key", "simulate"])
 def test_a_full_disk_behind_the_output_is_a_sentence(name: str) -> None:
