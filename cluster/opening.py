@@ -17,7 +17,7 @@ from pdgate.protocols import options, plugins
 
 KIND = "directory"
 # Package that is missing -> the extra of ours that brings it.
-EXTRAS = {"redis": "redis"}
+EXTRAS = {"dns": "dns", "redis": "redis"}
 
 
 class CannotOpen(ValueError):
