@@ -211,7 +211,6 @@ def test_help_names_flags_whole_however_narrow_the_terminal(
     name: str, columns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
-    monkeypatch.setenv("TERMINAL_WIDTH", str(columns))
     said = CliRunner().invoke(app, [name, "--help"]).stdout
     flags = {flag for one in loaded(name).params for flag in (*one.opts, *one.secondary_opts)}
 
