@@ -119,8 +119,8 @@ def _columns(diagram: Diagram) -> list[float]:
                 if 0 <= gap < len(gaps):
                     gaps[gap] = max(gaps[gap], half)
     places = [float(MARGIN)]
-    for gap in gaps:
-        places.append(places[-1] + gap)
+    for width in gaps:
+        places.append(places[-1] + width)
     notes = [
         len(row.text) * LETTER / 2 - places[row.start]
         for row in diagram.rows
