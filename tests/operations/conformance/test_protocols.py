@@ -164,8 +164,9 @@ def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         ("forgets", {"stop-strings"}, set()),
         ("talks", {"prefill-reads-only"}, set()),
         ("first", {"several-choices", "lists-of-prompts"}, set()),
-        # Choices fetch the same blocks, and whether the first has let go of them is a race.
-        ("splits-all", {"release"}, {"several-choices"}),
+        # Choices and prompts of a list fetch the same blocks, and whether the first has let go of
+        # them is a race.
+        ("splits-all", {"release"}, {"several-choices", "lists-of-prompts"}),
         ("recomputes", {"verified-transfer", "release"}, set()),
     ],
 )
