@@ -170,6 +170,8 @@ def site(folder: Path) -> Iterator[Site]:
         engine = (
             *("engine", "--port", "0", "--pdd-protocol", "vllm-nixl"),
             *("--served-model-name", "tiny", "--served-model-name", "Qwen/Qwen3-0.6B"),
+            # As an engine is called that was told no name.
+            *("--served-model-name", "pdgate-tiny"),
             *("--admin-token-file", "token"),
         )
         prefill, decode = (started(*engine, "--role", role) for role in ("prefill", "decode"))
