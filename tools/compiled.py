@@ -36,11 +36,13 @@ HOT: Final = {
     "gateway/upstream": "client connection exchange pool request",
     "protocols": "instance members openai request_id sse",
     "scheduling/admission": "line others pace room",
-    "scheduling": "candidate instances lineup reservation scheduler",
+    "scheduling": "account candidate instances lineup reservation scheduler",
     "scheduling/health": "breaker cause",
     "scheduling/disaggregation": "decision",
+    "scheduling/policies": "slo",
     "scheduling/predictors": "accuracy bend family plane predicts speed",
     "scheduling/prefix": "blocks index lesson tree",
+    "scheduling/sentence": "words",
 }
 
 MYPY: Final = """\
