@@ -101,6 +101,8 @@ def simulate(
             seed=seed,
         )
         asks = asked.calls_of(trace, calls, copies, seed)
+        if out is not None:
+            _make(out)
     except (asked.BadFlag, BadTrace) as error:
         typer.echo(f"pdgate simulate: {error}", err=True)
         raise typer.Exit(2) from None
@@ -119,6 +121,14 @@ def simulate(
         typer.echo(json.dumps(report.as_json(several, figures), indent=2))
     else:
         _show(several, figures, len(asks))
+
+
+def _make(folder: Path) -> None:
+    """Before anything is simulated, as it would be a pity afterwards. Raises BadFlag."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise asked.BadFlag(f"--out {folder} cannot be made: {error.strerror}") from None
 
 
 def _plans(base: Plan, pairs: Sequence[tuple[str, str]]) -> dict[str, Plan]:

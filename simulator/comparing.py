@@ -1,5 +1,6 @@
 """Several plans over the same calls, one after the other or each in a process of its own."""
 
+import signal
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -45,7 +46,13 @@ def run_all(
             for case in several
         ]
     # A fork would inherit whatever threads and locks the caller has.
-    with ProcessPoolExecutor(min(processes, len(several)), get_context("spawn")) as pool:
+    with ProcessPoolExecutor(
+        min(processes, len(several)),
+        get_context("spawn"),
+        # Ctrl-C reaches all of them, and what there is to say of it this process says.
+        initializer=signal.signal,
+        initargs=(signal.SIGINT, signal.SIG_DFL),
+    ) as pool:
         under_way = [pool.submit(_run, case, asks, policy) for case in several]
         try:
             for _ in as_completed(under_way):

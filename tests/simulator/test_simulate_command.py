@@ -84,8 +84,9 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
     result = simulate(*FEW, "--out", str(taken))
 
-    assert result.exit_code == 1
-    assert f"{taken} cannot be written" in result.stderr
+    # Not 1: it was seen before anything was simulated.
+    assert result.exit_code == 2
+    assert f"--out {taken} cannot be made: File exists" in result.stderr
 
 
 def test_speeds_come_from_a_file(tmp_path: Path) -> None:
