@@ -205,10 +205,10 @@ def engine(
     try:
         run(settings)
     except (CannotOpen, CannotAnnounce) as error:
-        typer.echo(f"the engine cannot be listed: {error}", err=True)
+        typer.echo(f"pdgate engine: the engine cannot be listed: {error}", err=True)
         raise typer.Exit(2) from None
     except (OSError, ValueError, LookupError, OverflowError, MemoryError) as error:
-        typer.echo(f"the engine could not start: {error}", err=True)
+        typer.echo(f"pdgate engine: the engine could not start: {error}", err=True)
         raise typer.Exit(1) from error
 
 

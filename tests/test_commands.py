@@ -2,6 +2,7 @@
 
 import inspect
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -232,4 +233,15 @@ def test_a_full_disk_behind_the_output_is_a_sentence(name: str) -> None:
 
     assert said.returncode == 1
     assert said.stderr.splitlines()[-1].startswith("pdgate: the output cannot be written: No space")
+    assert "Traceback" not in said.stderr
+
+
+def test_an_engine_whose_port_is_taken_says_who_speaks_and_which_address_it_is() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        said = said_by("engine", "--port", str(port))
+
+    assert said.returncode == 1
+    assert said.stderr.startswith("pdgate engine: the engine could not start: ")
+    assert f"('127.0.0.1', {port})" in said.stderr
     assert "Traceback" not in said.stderr
