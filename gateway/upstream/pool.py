@@ -46,6 +46,7 @@ class Pool:
         self._emptied = emptied
         self._closing = False
         self._connecting = 0
+        self._watched = False
 
     def take(self) -> Connection | None:
         """A free connection that is young enough; None if there is none."""
@@ -86,8 +87,8 @@ class Pool:
         """Its answer is complete, and it can take another request."""
         connection.idle_since = self._loop.time()
         self._idle.append(connection)
-        if len(self._idle) == 1:
-            self._deadlines.watch(self, self._keep_idle_seconds)
+        if not self._watched:
+            self._watch(self._keep_idle_seconds)
 
     def lost(self, connection: Connection) -> None:
         self.live.discard(connection)
@@ -98,6 +99,7 @@ class Pool:
         self._closing = True
         self._idle.clear()
         self._deadlines.forget(self)
+        self._watched = False
         for connection in list(self.live):
             connection.end()
 
@@ -112,5 +114,11 @@ class Pool:
             connection = self._idle.popleft()
             if connection.usable:
                 connection.abort()
+        self._watched = False
         if self._idle:
-            self._deadlines.watch(self, self._idle[0].idle_since - oldest)
+            self._watch(self._idle[0].idle_since - oldest)
+
+    def _watch(self, seconds: float) -> None:
+        """Once for all that come and go meanwhile."""
+        self._watched = True
+        self._deadlines.watch(self, seconds)

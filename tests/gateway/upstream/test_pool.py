@@ -120,6 +120,30 @@ async def test_an_idle_connection_is_closed_before_the_engine_does() -> None:
         assert upstream.connections == 0
 
 
+async def test_one_that_was_in_use_when_the_others_were_looked_at_is_closed_as_well() -> None:
+    gone = asyncio.Event()
+
+    async def script(peer: Peer) -> None:
+        await peer.send(reply(b"{}"))
+        await peer.gone()
+        gone.set()
+
+    settings = UpstreamSettings(keep_idle_seconds=0.2)
+    async with raw_server(script) as server, HttpUpstream(settings) as upstream:
+        await upstream.ask(leg(server.url), CALL)
+        (pool,) = upstream._pools.values()
+        connection = pool.take()
+        assert connection is not None
+        # What the clock does when the time has come: it watches no more.
+        upstream._deadlines.forget(pool)
+        pool.expired()
+        assert not upstream._deadlines._watched
+        pool.give(connection)
+        async with asyncio.timeout(2):
+            await gone.wait()
+        assert upstream.connections == 0
+
+
 async def test_a_connection_that_the_engine_closed_is_not_taken() -> None:
     async def script(peer: Peer) -> None:
         await peer.send(reply(b"{}"))
