@@ -94,16 +94,17 @@ class Reservation:
     def end(self) -> None:
         if not self._ended:
             self._ended = True
-            self._candidate.calls -= 1
-            self._candidate.tokens -= self._tokens
-            self._candidate.answering -= self._answering
+            candidate = self._candidate
+            candidate.calls -= 1
+            candidate.tokens -= self._tokens
+            candidate.answering -= self._answering
             if self._watch is not None:
                 self._watch.end()
             if self._trial:
-                self._candidate.trials -= 1
+                candidate.trials -= 1
             self._read()
-            if self._candidate.shared is not None:
-                self._candidate.shared.changed(self._candidate)
+            if candidate.shared is not None:
+                candidate.shared.changed(candidate)
             if self._freed is not None:
                 self._freed()
 
@@ -118,10 +119,12 @@ class Reservation:
         return self._watch
 
     def _read(self) -> None:
-        self._candidate.unread_tokens -= self._unread
-        self._candidate.own_unread_squares -= self._unread * self._unread
-        self._candidate.read_tokens += self._unread
-        self._unread = 0
+        unread, candidate = self._unread, self._candidate
+        if unread:
+            candidate.unread_tokens -= unread
+            candidate.own_unread_squares -= unread * unread
+            candidate.read_tokens += unread
+            self._unread = 0
 
     def __enter__(self) -> Self:
         return self

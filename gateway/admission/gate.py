@@ -12,7 +12,6 @@ import asyncio
 import math
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
 from time import monotonic, monotonic_ns
 from types import TracebackType
 from typing import Final, Self
@@ -137,9 +136,10 @@ class Gate:
         return model
 
     def _lineup(self, name: str | None) -> Lineup | None:
-        with suppress(GatewayError):
+        try:
             return self._instances.lineup(name)
-        return None
+        except GatewayError:
+            return None
 
     def _begin_next(self, model: "_Model") -> None:
         place = model.line.next()

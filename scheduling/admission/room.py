@@ -71,6 +71,9 @@ class Room:
         for engine in engines:
             without_place -= max(0, limit - calls_of_this_gateway(engine))
             if without_place < 0:
+                if others.since is None:
+                    # As `may_have_one_more` would say, whatever we have.
+                    return True
                 own = beginning + sum(engine.own_calls for engine in engines)
                 return may_have_one_more(limit * len(engines), own, others, since)
         return False
