@@ -42,8 +42,10 @@ class RoleBooks(Collector):
             labels=("instance", "to"),
         )
         both = [one.instance.id for one in self._candidates if one.instance.role is Role.BOTH]
-        never = {(name, side.value): 0 for name in both for side in SIDES}
-        for key, times in {**never, **self._adapting.counted}.items():
+        turned = {(name, side.value): 0 for name in both for side in SIDES}
+        for (name, to), times in self._adapting.counted.items():
+            turned[name, to] = times
+        for key, times in turned.items():
             changes.add_metric(key, times)
         yield changes
 

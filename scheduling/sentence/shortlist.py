@@ -77,7 +77,8 @@ class Shortlist:
                     self._by_host.setdefault(its.host, []).append(one)
                 if its.rack:
                     self._by_rack.setdefault((its.zone, its.rack), []).append(one)
-        near = self._by_host.get(place.host) or self._by_rack.get((place.zone, place.rack), ())
+        rack = place.zone, place.rack
+        near: Sequence[Candidate] = self._by_host.get(place.host) or self._by_rack.get(rack) or ()
         return near if len(near) <= NEAR else self._random.sample(near, NEAR)
 
     def _known(self, candidates: Sequence[Candidate]) -> dict[str, Candidate]:

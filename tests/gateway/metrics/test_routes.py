@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import pytest
+from opentelemetry.sdk.metrics.export import HistogramDataPoint
 
 from pdgate.forwarders.record import PLAIN, Record
 from pdgate.gateway.metrics.books import Books
@@ -100,10 +101,11 @@ def test_the_histograms_of_opentelemetry_are_by_operation(
     (resource,) = metrics_of(served(*calls), "pdgate")().resource_metrics
     (metric,) = resource.scope_metrics[0].metrics
 
-    assert {
-        (point.attributes or {})[conventions.OPERATION]: point.sum
-        for point in metric.data.data_points
-    } == named
+    found = {}
+    for point in metric.data.data_points:
+        assert isinstance(point, HistogramDataPoint)
+        found[(point.attributes or {})[conventions.OPERATION]] = point.sum
+    assert found == named
 
 
 def test_a_trace_has_nothing_of_the_query() -> None:
