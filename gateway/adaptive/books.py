@@ -43,8 +43,7 @@ class RoleBooks(Collector):
         )
         both = [one.instance.id for one in self._candidates if one.instance.role is Role.BOTH]
         turned = {(name, side.value): 0 for name in both for side in SIDES}
-        for (name, to), times in self._adapting.counted.items():
-            turned[name, to] = times
+        turned.update({(name, to): times for (name, to), times in self._adapting.counted.items()})
         for key, times in turned.items():
             changes.add_metric(key, times)
         yield changes
