@@ -1,6 +1,6 @@
-"""What it takes to choose engines for a call of 128 KB, by policy and by how many engines there are.
+"""What it takes to choose engines for a call, by policy and by how many engines there are.
 
-    python -m benchmarks.scheduling [--json FILE] [--policy NAME ...] [--calls N]
+    python -m benchmarks.scheduling [--kilobytes N] [--json FILE] [--policy NAME ...] [--calls N]
 
 Fleets of 8 and of 1,000 engines, half prefill and half decode, busy by chance, whose speeds are
 known. Prompts go on from conversations that some engine has, behind system prompts that all have.
@@ -29,9 +29,9 @@ from pdgate.scheduling.status import Beyond
 from pdgate.scheduling.surroundings import Surroundings
 
 FLEETS: Final = (8, 1000)
-PROMPT_BYTES: Final = 128 << 10
-SYSTEM_BYTES: Final = 8 << 10
-KNOWN_BYTES: Final = 64 << 10
+KILOBYTES: Final = 128
+SYSTEM_SHARE: Final = 1 / 16
+KNOWN_SHARE: Final = 1 / 2
 CONVERSATIONS: Final = 200
 CALLS: Final = 1000
 MODEL: Final = "m"
@@ -47,11 +47,15 @@ def call_of(*texts: str) -> Call:
 
 
 class Conversations:
-    def __init__(self, random: Random) -> None:
+    def __init__(self, random: Random, kilobytes: int) -> None:
+        """`kilobytes`: of a prompt."""
         self._random = random
-        self.systems = [self._said(SYSTEM_BYTES) for _ in range(4)]
+        whole = kilobytes << 10
+        system, known = int(whole * SYSTEM_SHARE), int(whole * KNOWN_SHARE)
+        self._rest = whole - system - known
+        self.systems = [self._said(system) for _ in range(4)]
         self.known = [
-            (random.choice(self.systems), self._said(KNOWN_BYTES)) for _ in range(CONVERSATIONS)
+            (random.choice(self.systems), self._said(known)) for _ in range(CONVERSATIONS)
         ]
 
     def _said(self, count: int) -> str:
@@ -59,7 +63,7 @@ class Conversations:
 
     def turn(self) -> Call:
         system, known = self._random.choice(self.known)
-        return call_of(system, known, self._said(PROMPT_BYTES - KNOWN_BYTES - SYSTEM_BYTES))
+        return call_of(system, known, self._said(self._rest))
 
 
 def fleet(count: int, random: Random) -> Instances:
@@ -95,10 +99,10 @@ def taught(instances: Instances, said: Conversations, random: Random) -> PrefixI
     return index
 
 
-def timed(policy: str, count: int, calls: int) -> dict[str, list[int]]:
+def timed(policy: str, count: int, calls: int, kilobytes: int) -> dict[str, list[int]]:
     """Role -> nanoseconds for each call that was not interrupted."""
     random = Random(count)
-    instances, said = fleet(count, random), Conversations(random)
+    instances, said = fleet(count, random), Conversations(random, kilobytes)
     index = taught(instances, said, random)
     prefill, decode, plain = (
         load(policy, Surroundings(role, index, random=random))
@@ -127,10 +131,10 @@ def microseconds(taken: Sequence[int]) -> list[float]:
     return [ordered[int(share * (len(ordered) - 1))] / 1000 for share in SHARES]
 
 
-def figures(policies: Sequence[str], calls: int) -> Iterator[dict[str, object]]:
+def figures(policies: Sequence[str], calls: int, kilobytes: int) -> Iterator[dict[str, object]]:
     for count in FLEETS:
         for policy in policies:
-            for role, taken in timed(policy, count, calls).items():
+            for role, taken in timed(policy, count, calls, kilobytes).items():
                 p50, p90, p99 = microseconds(taken)
                 yield {
                     "engines": count, "policy": policy, "role": role,
@@ -141,6 +145,7 @@ def figures(policies: Sequence[str], calls: int) -> Iterator[dict[str, object]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.scheduling")
+    parser.add_argument("--kilobytes", type=int, default=KILOBYTES, help="of a prompt")
     parser.add_argument("--json", type=Path, help="where the figures go as well")
     parser.add_argument("--policy", action="append", help="only this one; repeatable")
     parser.add_argument("--calls", type=int, default=CALLS)
@@ -150,7 +155,7 @@ def main() -> None:
     print("| engines | policy | role | p50, µs | p90, µs | p99, µs | interrupted |")
     print("|---|---|---|---|---|---|---|")
     found = []
-    for one in figures(policies, given.calls):
+    for one in figures(policies, given.calls, given.kilobytes):
         found.append(one)
         times = " | ".join(f"{one[share]:,.0f}" for share in ("p50_us", "p90_us", "p99_us"))
         called = f"{one['engines']:,} | {one['policy']} | {one['role']}"
