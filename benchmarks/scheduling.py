@@ -99,7 +99,7 @@ def taught(instances: Instances, said: Conversations, random: Random) -> PrefixI
     return index
 
 
-def timed(policy: str, count: int, calls: int, kilobytes: int = KILOBYTES) -> dict[str, list[int]]:
+def timed(policy: str, count: int, calls: int, kilobytes: int) -> dict[str, list[int]]:
     """Role -> nanoseconds for each call that was not interrupted."""
     random = Random(count)
     instances, said = fleet(count, random), Conversations(random, kilobytes)

@@ -9,9 +9,8 @@ def test_each_role_of_a_call_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     from benchmarks import scheduling
 
     monkeypatch.setattr(scheduling, "CONVERSATIONS", 2)
-    monkeypatch.setattr(scheduling, "PROMPT_BYTES", 100_000)
 
-    taken = scheduling.timed("slo", 8, 20)
+    taken = scheduling.timed("slo", 8, 20, kilobytes=100)
 
     assert set(taken) == {"prefill", "decode"}
     assert all(nanoseconds > 0 for of_role in taken.values() for nanoseconds in of_role)
