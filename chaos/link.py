@@ -139,6 +139,9 @@ class Link:
         if self._dialling is not None:
             self._dialling.cancel()
             await asyncio.wait((self._dialling,))
+            # Cancelled before its first step, it has not even said that there is no other side.
+            self.far.gone = self.far.gone or not self.far.made
+            self._end()
         self.far.abort()
         await self.closed
 

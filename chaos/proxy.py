@@ -49,6 +49,7 @@ class FaultProxy:
         self._port = port
         self._plan = plan
         self._links: set[Link] = set()
+        self._is_away = False
 
     async def __aenter__(self) -> Self:
         """Raises OSError if the address cannot be had."""
@@ -119,6 +120,7 @@ class FaultProxy:
     # How.
 
     async def _listen(self) -> None:
+        self._is_away = False
         self._server = await self._loop.create_server(
             self._accept, self._host, self._port, reuse_address=True
         )
@@ -126,11 +128,16 @@ class FaultProxy:
 
     def _accept(self) -> asyncio.Protocol:
         link = Link(self, self._loop)
+        if self._is_away:
+            # Accepted just before nobody listened any more: asyncio makes no connection of it, so
+            # nobody would ever say that it has ended.
+            return link.near
         self._links.add(link)
         self.journal.connections += 1
         return link.near
 
     async def _leave(self) -> None:
+        self._is_away = True
         self._server.close()
         for link in list(self._links):
             await link.end()

@@ -3,7 +3,8 @@
 import asyncio
 from typing import Any, cast
 
-from pdgate.chaos.link import Link, Owner
+from pdgate.chaos.link import Link, Owner, Side
+from pdgate.chaos.passage import Passage
 
 
 class Pipe(asyncio.Transport):
@@ -61,3 +62,29 @@ async def test_a_connection_that_is_made_after_the_end_ends_at_once() -> None:
     link.near.connection_made(near)
 
     assert near.aborted
+
+
+async def test_an_end_before_the_engine_is_even_dialled_is_an_end() -> None:
+    """A task that is cancelled before its first step runs no line of its own."""
+
+    class Wire(Pipe):
+        def abort(self) -> None:
+            link.near.connection_lost(None)
+
+    class Engine:
+        async def dial(self, far: Side) -> None:
+            raise AssertionError("nobody is to be dialled any more")
+
+        def passage(self, link: Link, first: bytes) -> Passage:
+            return Passage(link)
+
+        def ended(self, link: Link) -> None: ...
+
+    link = Link(Engine(), asyncio.get_running_loop())
+    link.near.connection_made(Wire())
+    link.near.data_received(b"GET /health HTTP/1.1\r\n\r\n")
+
+    async with asyncio.timeout(5):
+        await link.end()
+
+    assert link.closed.done()
