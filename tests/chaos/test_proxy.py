@@ -340,3 +340,12 @@ async def test_either_sides_end_ends_the_other() -> None:
 def test_an_engine_is_an_address_and_nothing_else(engine: str) -> None:
     with pytest.raises(ValueError, match="http://host:port"):
         FaultProxy(engine)
+
+
+async def test_who_is_accepted_as_the_proxy_goes_away_keeps_it_from_nothing() -> None:
+    """asyncio asks for its protocol, and then makes no connection of it."""
+    async with bench() as it:
+        async with it.proxy.away():
+            it.proxy._accept()
+        async with it.proxy.away():
+            pass
