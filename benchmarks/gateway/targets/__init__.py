@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
-from benchmarks.gateway.targets import compiled, litellm, nginx, pdgate, smg, toy, vllm_router
+from benchmarks.gateway.targets import compiled, floor, litellm, nginx, pdgate, smg, toy, vllm_router
 from benchmarks.gateway.targets.base import Target
 
 TARGETS: Final[Mapping[str, Target]] = {
@@ -16,6 +16,7 @@ TARGETS: Final[Mapping[str, Target]] = {
         vllm_router.TARGET,
         smg.TARGET,
         nginx.TARGET,
+        floor.TARGET,
         toy.TARGET,
         litellm.TARGET,
     )
