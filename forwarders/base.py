@@ -265,7 +265,8 @@ class Engines(Protocol):
 class Sink(Protocol):
     """Takes the body of an answer, by callback: no task or future per piece."""
 
-    def data(self, chunk: bytes) -> None: ...
+    def data(self, chunk: bytes, framed: bytes = b"") -> None:
+        """`framed` is the same as a chunk of HTTP/1.1, if it came so: it can leave as it is."""
 
     def ended(self, error: GatewayError | None, last: bytes = b"") -> None:
         """Called once, last: the body is whole, or EngineFailed, EngineTooSlow.

@@ -53,7 +53,7 @@ class Merged:
     def resume(self) -> None:
         self._answer.resume()
 
-    def data(self, chunk: bytes) -> None:
+    def data(self, chunk: bytes, framed: bytes = b"") -> None:
         merged = self._fed(chunk)
         if merged:
             self._client().data(merged)

@@ -37,10 +37,10 @@ class Watched:
         self._watch.interrupted()
         self._answer.resume()
 
-    def data(self, chunk: bytes) -> None:
+    def data(self, chunk: bytes, framed: bytes = b"") -> None:
         # Several steps, if the gateway was too busy to read after each.
         self._watch.pieces(chunk.count(EVENT_END) or 1, self._clock())
-        self._client().data(chunk)
+        self._client().data(chunk, framed)
 
     def ended(self, error: GatewayError | None, last: bytes = b"") -> None:
         # What is said with the end may be usage and "[DONE]", which are no steps.

@@ -63,7 +63,7 @@ class Relay:
     def resume(self) -> None:
         self._answer.resume()
 
-    def data(self, chunk: bytes) -> None:
+    def data(self, chunk: bytes, framed: bytes = b"") -> None:
         if self._broken:
             return
         out = self._relayed(chunk)

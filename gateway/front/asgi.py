@@ -159,7 +159,7 @@ class AsgiClient:
 
     # The sink.
 
-    def data(self, chunk: bytes) -> None:
+    def data(self, chunk: bytes, framed: bytes = b"") -> None:
         if self._streams and (self._held or not chunk.endswith(b"\n\n")):
             chunk, self._held = sse.whole(self._held, chunk)
             if not chunk:

@@ -190,16 +190,18 @@ class HotCycle:
 
     # The sink.
 
-    def data(self, chunk: bytes) -> None:
+    def data(self, chunk: bytes, framed: bytes = b"") -> None:
         if self._streams and (self._held or not chunk.endswith(b"\n\n")):
             chunk, self._held = sse.whole(self._held, chunk)
             if not chunk:
                 return
+            framed = b""
         self.seen = True
         self._before = self._last
         self._last = chunk
         if self._chunked:
-            chunk = _framed(chunk)
+            # Most come as they go out.
+            chunk = framed or _framed(chunk)
         if self._head or self.disconnected:
             self._write(chunk)
         else:

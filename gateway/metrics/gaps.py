@@ -69,14 +69,14 @@ class _Measured:
         self._clock = clock
         self._behind = behind
 
-    def data(self, chunk: bytes) -> None:
+    def data(self, chunk: bytes, framed: bytes = b"") -> None:
         # Half an event is none, and what is so short is "[DONE]".
         if len(chunk) > len(sse.DONE) and chunk.endswith(EVENT_END):
             times = self._times
             times.append(self._clock())
             if len(times) > MOST_TIMES:
                 self._gaps.add_up()
-        self._behind.data(chunk)
+        self._behind.data(chunk, framed)
 
     def ended(self, error: GatewayError | None, last: bytes = b"") -> None:
         # What comes with the end is usage and "[DONE]", which are no steps.

@@ -4,6 +4,9 @@ The parser's callbacks only note what they saw. `data_received` passes it on whe
 parser is done with a read, so that what came in one read leaves in one piece, and a
 connection is used again only if nothing came after the message.
 
+Nearly every event of a stream is a read of its own and just one chunk, which its length and its
+ends tell (`lone_chunks.py`). Such a read passes by the parser, which stays between two chunks.
+
 Answers 1xx are skipped (RFC 9110, section 15.2), except 101, which we never ask for.
 """
 
@@ -18,6 +21,7 @@ from httptools import (
 )
 
 from pdgate.gateway.upstream.exchange import Exchange
+from pdgate.gateway.upstream.lone_chunks import LONGEST, START_OF
 from pdgate.protocols.call import Headers
 
 MAX_HEAD_BYTES = 64 << 10
@@ -47,6 +51,8 @@ class Connection(asyncio.Protocol):
     """
 
     __slots__ = (
+        "_between_chunks",
+        "_chunk_over",
         "_complete",
         "_exchange",
         "_head_bytes",
@@ -66,6 +72,8 @@ class Connection(asyncio.Protocol):
         "idle_since",
     )
 
+    _between_chunks: bool
+    _chunk_over: bool
     _complete: bool
     _head_bytes: int
     _headers: list[tuple[bytes, bytes]]
@@ -132,6 +140,11 @@ class Connection(asyncio.Protocol):
             # Nobody asked: whatever it is, it cannot be told from the next answer.
             self._transport.abort()
             return
+        if self._between_chunks and len(data) <= LONGEST:
+            start = START_OF[len(data)]
+            if start and data.startswith(start) and data.endswith(b"\r\n"):
+                exchange.on_body(data[len(start) : -2], data)
+                return
         garbage = False
         try:
             self._parser.feed_data(data)
@@ -150,6 +163,8 @@ class Connection(asyncio.Protocol):
                     return
                 self._told = True
                 exchange.on_head(self._status, self._headers)
+        # A line of the next chunk, or the beginning of one, may have come with the end of this.
+        self._between_chunks = self._chunk_over and data.endswith(b"\r\n")
         if self._pieces:
             pieces, self._pieces = self._pieces, []
             piece = pieces[0] if len(pieces) == 1 else b"".join(pieces)
@@ -205,6 +220,12 @@ class Connection(asyncio.Protocol):
         if not self._complete:
             self._pieces.append(piece)
 
+    def on_chunk_header(self) -> None:
+        self._chunk_over = False
+
+    def on_chunk_complete(self) -> None:
+        self._chunk_over = True
+
     def on_message_complete(self) -> None:
         if not self._in_head:
             self._complete = True
@@ -223,6 +244,8 @@ class Connection(asyncio.Protocol):
         self._complete = False
         self._keep_alive = False
         self._surplus = False
+        self._between_chunks = False
+        self._chunk_over = False
 
     def _too_long(self) -> bool:
         """The read with the end of the head may hold much of the body, so count exactly."""

@@ -89,15 +89,17 @@ class Exchange:
         if self._goal == HEAD:
             self._wake()
 
-    def on_body(self, piece: bytes) -> None:
+    def on_body(self, piece: bytes, framed: bytes = b"") -> None:
+        """`framed` is the piece as a chunk of HTTP, if it came as one."""
         if self._stage != BODY:
             self._stage = BODY
             self._watch()
         self.seen = True
-        if self._sink is None:
+        sink = self._sink
+        if sink is None:
             self._keep(piece)
         else:
-            self._sink.data(piece)
+            sink.data(piece, framed)
 
     def on_last(self, piece: bytes) -> None:
         """on_end follows at once: no deadline is needed, and a sink gets it with the end."""
@@ -188,7 +190,7 @@ class Exchange:
             self._tell_end(sink)
             return
         if self._parts:
-            sink.data(self._take())
+            sink.data(self._take(), b"")
         # The sink may have left.
         if self._sink is not None and self._full:
             self._full = False

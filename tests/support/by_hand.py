@@ -32,7 +32,7 @@ class ByHand:
     def resume(self) -> None:
         self.told.append("resume")
 
-    def data(self, chunk: bytes) -> None:
+    def data(self, chunk: bytes, framed: bytes = b"") -> None:
         assert self.sink is not None
         self.sink.data(chunk)
 

@@ -269,7 +269,7 @@ class Told:
         if error is not None:
             raise error
 
-    def data(self, chunk: bytes) -> None:
+    def data(self, chunk: bytes, framed: bytes = b"") -> None:
         if not self.chunks:
             self.record.committed = self.record.clock()
             self.hears.set()

@@ -17,7 +17,7 @@ class Collected:
         self.first = asyncio.Event()
         self._ended: asyncio.Future[GatewayError | None] = asyncio.Future()
 
-    def data(self, chunk: bytes) -> None:
+    def data(self, chunk: bytes, framed: bytes = b"") -> None:
         assert not self._ended.done()
         self.chunks.append(chunk)
         self.first.set()

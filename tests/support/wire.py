@@ -64,7 +64,7 @@ class Result:
     on_data: Callable[[bytes], object] = len
     ends: list[GatewayError | None] = field(default_factory=list)
 
-    def data(self, chunk: bytes) -> None:
+    def data(self, chunk: bytes, framed: bytes = b"") -> None:
         assert not self.ends
         self.body += chunk
         self.on_data(chunk)
