@@ -61,12 +61,14 @@ class Result:
     """A sink; `on_data` is what a test wants to happen with each chunk."""
 
     body: bytes = b""
+    framed: list[bytes] = field(default_factory=list)
     on_data: Callable[[bytes], object] = len
     ends: list[GatewayError | None] = field(default_factory=list)
 
     def data(self, chunk: bytes, framed: bytes = b"") -> None:
         assert not self.ends
         self.body += chunk
+        self.framed.append(framed)
         self.on_data(chunk)
 
     def ended(self, error: GatewayError | None, last: bytes = b"") -> None:
