@@ -1,11 +1,21 @@
 """The head of the answer that a client gets, made of the one that the engine sent."""
 
+from typing import Final
+
 from pdgate.forwarders.base import Answer
+from pdgate.gateway.front.head_lines import header_lines
 from pdgate.protocols.call import Headers
 
 STREAM_TYPE = b"text/event-stream; charset=utf-8"
 
-_PASSED = (b"content-type", b"content-length", b"content-encoding")
+_OF_STREAMS: Final = [
+    (b"content-type", STREAM_TYPE),
+    (b"cache-control", b"no-cache"),
+    # Tells nginx and its like to pass events on at once.
+    (b"x-accel-buffering", b"no"),
+]
+_LINES_OF_STREAMS: Final = header_lines(_OF_STREAMS)
+_PASSED: Final = (b"content-type", b"content-length", b"content-encoding")
 
 
 def streams(answer: Answer) -> bool:
@@ -25,14 +35,24 @@ def answer_head(
 ) -> Headers:
     """What concerns the body, and what is `wanted`; nothing else of the engine's head gets out."""
     if is_stream:
-        head = [
-            (b"content-type", STREAM_TYPE),
-            (b"cache-control", b"no-cache"),
-            # Tells nginx and its like to pass events on at once.
-            (b"x-accel-buffering", b"no"),
-        ]
+        head = list(_OF_STREAMS)
     else:
         head = [found for found in answer.headers if found[0] in _PASSED]
     if wanted:
         head += [found for found in answer.headers if found[0] in wanted]
     return [*head, (b"x-request-id", call_id.encode()), *more]
+
+
+def answer_lines(answer: Answer, is_stream: bool, call_id: str) -> tuple[bytes, bool]:
+    """The same as lines, where nothing more is `wanted`; and whether they tell the body's length."""
+    if is_stream:
+        return b"%bx-request-id: %b\r\n" % (_LINES_OF_STREAMS, call_id.encode()), False
+    lines: list[bytes] = []
+    sized = False
+    for name, found in answer.headers:
+        if name in _PASSED:
+            lines += (name, b": ", found, b"\r\n")
+            if name == b"content-length":
+                sized = True
+    lines += (b"x-request-id: ", call_id.encode(), b"\r\n")
+    return b"".join(lines), sized

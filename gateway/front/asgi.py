@@ -16,6 +16,7 @@ from pdgate.gateway import errors
 from pdgate.gateway.apis import passing
 from pdgate.gateway.debug import DebugHeaders
 from pdgate.gateway.front.answer_head import answer_head, streams
+from pdgate.gateway.front.head_lines import SharedLines
 from pdgate.gateway.front.pings import PING, Pings
 from pdgate.gateway.intake import TAKEN
 from pdgate.gateway.lifecycle.reload import Reload
@@ -40,6 +41,7 @@ class Front:
         pings: Keeps streams alive that have nothing to say; None lets them be silent.
         reload: Changes all of this while it runs; for who owns the process.
         passthrough: Routes of /v1 that are not known pass to an engine.
+        shared_lines: Of the heads that the fast front end writes.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class Front:
         self.admin_port: int | None = None
         self.cors: Cors | None = None
         self.passthrough = False
+        self.shared_lines = SharedLines()
         self._others = others
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -11,9 +11,9 @@ from typing import Any, Protocol
 from pdgate.forwarders.base import Answer
 from pdgate.forwarders.record import Record
 from pdgate.gateway import errors
-from pdgate.gateway.front.answer_head import answer_head, streams
+from pdgate.gateway.front.answer_head import answer_head, answer_lines, streams
 from pdgate.gateway.front.asgi import LINGER_SECONDS, Front
-from pdgate.gateway.front.head_lines import CLOSE, head_lines
+from pdgate.gateway.front.head_lines import CLOSE, head_lines, header_lines, status_line
 from pdgate.gateway.front.pings import PING
 from pdgate.gateway.security.door import Holder
 from pdgate.protocols import sse
@@ -240,13 +240,14 @@ class HotCycle:
         self._streams = streams(answer)
         if record.committed is None:
             front = self._protocol.front
-            more = front.debug(record)
-            headers = answer_head(answer, self._streams, record.call.id, more, front.wanted)
-            self._chunked = True
-            for name, _ in headers:
-                if name == b"content-length":
-                    self._chunked = False
-            self._head = self._head_of(answer.status, headers, _CHUNKED if self._chunked else b"")
+            more, call_id = front.debug(record), record.call.id
+            if more or front.wanted:
+                headers = answer_head(answer, self._streams, call_id, more, front.wanted)
+                lines, sized = header_lines(headers), b"content-length" in dict(headers)
+            else:
+                lines, sized = answer_lines(answer, self._streams, call_id)
+            self._chunked = not sized
+            self._head = self._head_of(answer.status, lines, b"" if sized else _CHUNKED)
         elif self._protocol.flow.write_paused:
             # It goes on with an answer that had begun, and was told nothing of the client.
             answer.pause()
@@ -270,7 +271,7 @@ class HotCycle:
         status, headers, body = errors.as_response(error, call_id, shape)
         # An answer may have been about to begin.
         self._head = b""
-        self._write(self._head_of(status, headers, b"") + body)
+        self._write(self._head_of(status, header_lines(headers), b"") + body)
         self._complete()
 
     async def break_off(self, error: GatewayError) -> None:
@@ -325,12 +326,13 @@ class HotCycle:
         self.response_complete = True
         self._lingering = protocol.loop.call_later(LINGER_SECONDS, self._transport.close)
 
-    def _head_of(self, status: int, headers: Headers, more: bytes) -> bytes:
-        default = self._protocol.server_state.default_headers
-        if (cors := self._protocol.front.cors) is not None:
-            headers = [*headers, *cors.headers_for(self._headers)]
+    def _head_of(self, status: int, lines: bytes, more: bytes) -> bytes:
+        front = self._protocol.front
+        shared = front.shared_lines.of(self._protocol.server_state.default_headers)
+        if front.cors is not None:
+            lines += header_lines(front.cors.headers_for(self._headers))
         closing = b"" if self.keep_alive else CLOSE
-        return head_lines(status, [*default, *headers], more + closing)
+        return b"".join((status_line(status), shared, lines, more, closing, b"\r\n"))
 
     def _framed(self, chunk: bytes) -> bytes:
         return _framed(chunk) if self._chunked else chunk

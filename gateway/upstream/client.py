@@ -62,8 +62,19 @@ class HttpUpstream:
         times = self._times(call)
         decodes = leg.to.role is DECODE
         seconds = times.first_byte_seconds if decodes else times.prefill_seconds
-        exchange = await self.start(leg, call, seconds, times.idle_seconds)
-        body = await exchange.whole(self._settings.max_reply_bytes)
+        idle_seconds = times.idle_seconds
+        asked = _body(leg)
+        exchange = self._on_free(leg, call, asked, seconds, idle_seconds)
+        if exchange is None:
+            exchange = await self._on_new(leg, call, asked, seconds, idle_seconds)
+        limit = self._settings.max_reply_bytes
+        try:
+            body = await exchange.whole(limit)
+        except StaleConnection:
+            exchange = await self._again(leg, call, asked, seconds, idle_seconds)
+            body = await exchange.whole(limit)
+        if not 200 <= exchange.status < 300:
+            raise failure(exchange.status, exchange.headers, body, leg.to)
         try:
             return parse_object(body)
         except BadRequest:
@@ -97,20 +108,38 @@ class HttpUpstream:
 
         `seconds`: until the first byte of the body; `idle_seconds`: between two of its pieces.
         """
-        body = encode(leg.body) if leg.passed is None else leg.passed.body
-        pool = self._pool(leg.to)
-        connection = pool.take() or await self._connect(pool, leg.to)
-        exchange = self._send(connection, pool, leg, call, body, seconds, idle_seconds)
+        body = _body(leg)
+        exchange = self._on_free(leg, call, body, seconds, idle_seconds)
+        if exchange is None:
+            exchange = await self._on_new(leg, call, body, seconds, idle_seconds)
         try:
             await exchange.head()
         except StaleConnection:
-            exchange = await self._send_again(leg, call, body, seconds, idle_seconds)
+            exchange = await self._again(leg, call, body, seconds, idle_seconds)
+            await exchange.head()
         if not 200 <= exchange.status < 300:
             error_body = await exchange.whole(self._settings.max_reply_bytes)
             raise failure(exchange.status, exchange.headers, error_body, leg.to)
         return exchange
 
-    async def _send_again(
+    def _on_free(
+        self,
+        leg: Leg,
+        call: Call,
+        body: bytes,
+        seconds: float | None,
+        idle_seconds: float | None,
+    ) -> Exchange | None:
+        """Sends on a connection that is free; None if there is none, and nothing is sent."""
+        pool = self._pools.get(leg.to.url)
+        if pool is None:
+            return None
+        connection = pool.take()
+        if connection is None:
+            return None
+        return self._send(connection, pool.target, leg, call, body, seconds, idle_seconds)
+
+    async def _on_new(
         self,
         leg: Leg,
         call: Call,
@@ -118,21 +147,30 @@ class HttpUpstream:
         seconds: float | None,
         idle_seconds: float | None,
     ) -> Exchange:
-        """Once, on a fresh connection: other free ones may be as stale."""
+        """Sends on a connection that is opened for it. Raises EngineRefused."""
         pool = self._pool(leg.to)
+        connection = await self._connect(pool, leg.to)
+        return self._send(connection, pool.target, leg, call, body, seconds, idle_seconds)
+
+    async def _again(
+        self,
+        leg: Leg,
+        call: Call,
+        body: bytes,
+        seconds: float | None,
+        idle_seconds: float | None,
+    ) -> Exchange:
+        """Once, on a new connection: other free ones may be as stale."""
         try:
-            connection = await self._connect(pool, leg.to)
+            return await self._on_new(leg, call, body, seconds, idle_seconds)
         except EngineRefused as error:
             # "Refused" would promise that nothing was ever sent.
             raise EngineFailed(f"{naming(leg.to)} broke off", at=leg.to.id) from error
-        exchange = self._send(connection, pool, leg, call, body, seconds, idle_seconds)
-        await exchange.head()
-        return exchange
 
     def _send(
         self,
         connection: Connection,
-        pool: Pool,
+        target: Target,
         leg: Leg,
         call: Call,
         body: bytes,
@@ -140,7 +178,7 @@ class HttpUpstream:
         idle_seconds: float | None,
     ) -> Exchange:
         try:
-            head = pool.target.head(leg, call, len(body), self._settings.forwarded)
+            head = target.head(leg, call, len(body), self._settings.forwarded)
         except ValueError:
             # A bug of a forwarder, or an instance that announced nonsense.
             connection.abort()
@@ -218,3 +256,7 @@ class Opening:
         traceback: TracebackType | None,
     ) -> None:
         self._exchange.abandon()
+
+
+def _body(leg: Leg) -> bytes:
+    return encode(leg.body) if leg.passed is None else leg.passed.body

@@ -93,6 +93,8 @@ class Connection(asyncio.Protocol):
         self._exchange: Exchange | None = None
         self._used_before = False
         self._paused = False
+        self._status = 0
+        self._keep_alive = False
         self._reset()
 
     @property
@@ -154,7 +156,7 @@ class Connection(asyncio.Protocol):
             garbage = True
         if not self._told:
             self._head_bytes += len(data)
-            if self._too_long():
+            if self._head_bytes > MAX_HEAD_BYTES and self._too_long():
                 exchange.broken("sent too large a head")
                 return
             if not self._in_head:
@@ -235,22 +237,18 @@ class Connection(asyncio.Protocol):
 
     def _reset(self) -> None:
         """Before the next answer."""
-        self._status = 0
         self._headers = []
         self._head_bytes = 0
         self._pieces = []
         self._in_head = True
         self._told = False
         self._complete = False
-        self._keep_alive = False
         self._surplus = False
         self._between_chunks = False
         self._chunk_over = False
 
     def _too_long(self) -> bool:
         """The read with the end of the head may hold much of the body, so count exactly."""
-        if self._head_bytes <= MAX_HEAD_BYTES:
-            return False
         return self._in_head or size(self._headers) > MAX_HEAD_BYTES
 
     def _ends_with_connection(self) -> bool:
@@ -271,7 +269,8 @@ class Connection(asyncio.Protocol):
         # An engine that answered before it read everything may never read the rest.
         unsent = self._transport.get_write_buffer_size()
         if reusable and not self._surplus and not unsent and not self._transport.is_closing():
-            self.resume()
+            if self._paused:
+                self.resume()
             self._used_before = True
             self._reset()
             self._home.give(self)

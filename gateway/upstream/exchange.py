@@ -120,7 +120,8 @@ class Exchange:
         self.headers = headers
         self._parts.append(body)
         self._held_bytes = len(body)
-        self.on_end()
+        self._line = None
+        self._close()
 
     def fail(self, error: Exception) -> None:
         """The answer ends here; the connection with it."""
@@ -226,7 +227,9 @@ class Exchange:
     def _close(self) -> None:
         self._deadlines.forget(self)
         self._stage = OVER
-        self._wake()
+        waiter = self._waiter
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
         if self._sink is not None:
             self._tell_end(self._sink)
 
@@ -248,7 +251,8 @@ class Exchange:
         return self._parts[0] if self._parts else b""
 
     def _take(self) -> bytes:
-        taken = self._join()
+        parts = self._parts
+        taken = parts[0] if len(parts) == 1 else b"".join(parts)
         self._parts = []
         self._held_bytes = 0
         return taken
