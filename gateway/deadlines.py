@@ -11,9 +11,9 @@ early. Looking at a thousand takes less than 0.1 ms; no timer runs while nothing
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
-TICK_SECONDS = 0.1
+TICK_SECONDS: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)

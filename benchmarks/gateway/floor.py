@@ -18,11 +18,8 @@ from benchmarks.guard.relay import Engine, Relay
 class Leg(Engine):
     """A connection that is closed with its client's."""
 
-    _transport: asyncio.Transport | None = None
-
     def hang_up(self) -> None:
-        if self._transport:
-            self._transport.close()
+        self._transport.close()
 
 
 class Accepted(Relay):
@@ -31,6 +28,7 @@ class Accepted(Relay):
     def __init__(self, prefill: str, decode: str) -> None:
         self._legs = {prefill: Leg(), decode: Leg()}
         super().__init__(*self._legs.values())
+        self._dialled: list[Leg] = []
         self._early: bytes | None = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -46,15 +44,16 @@ class Accepted(Relay):
     async def _dial(self) -> None:
         loop = asyncio.get_running_loop()
         for url, leg in self._legs.items():
-            where = urlsplit(url)
-            await loop.create_connection(partial(_itself, leg), where.hostname, where.port)
+            host, _, port = urlsplit(url).netloc.partition(":")
+            await loop.create_connection(partial(_itself, leg), host, int(port))
+            self._dialled.append(leg)
         early, self._early = self._early, None
         if early:
             self.data_received(early)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._dialling.cancel()
-        for leg in self._legs.values():
+        for leg in self._dialled:
             leg.hang_up()
 
 

@@ -6,7 +6,7 @@ from pdgate.forwarders.base import Answer
 from pdgate.gateway.front.head_lines import header_lines
 from pdgate.protocols.call import Headers
 
-STREAM_TYPE = b"text/event-stream; charset=utf-8"
+STREAM_TYPE: Final = b"text/event-stream; charset=utf-8"
 
 _OF_STREAMS: Final = [
     (b"content-type", STREAM_TYPE),

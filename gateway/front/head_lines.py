@@ -1,12 +1,13 @@
 """Writes the head of a response, byte by byte."""
 
 from http import HTTPStatus
+from typing import Final
 
 from pdgate.protocols.call import Headers
 
-CLOSE = b"connection: close\r\n"
+CLOSE: Final = b"connection: close\r\n"
 
-_STATUS_LINES = {
+_STATUS_LINES: Final = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
 }
 

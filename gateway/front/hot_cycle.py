@@ -6,7 +6,7 @@ nothing is: the head waits here for the first event.
 """
 
 import asyncio
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from pdgate.forwarders.base import Answer
 from pdgate.forwarders.record import Record
@@ -21,12 +21,12 @@ from pdgate.protocols.apis import shape_of
 from pdgate.protocols.call import Headers
 from pdgate.protocols.errors import Draining, GatewayError, TooLarge
 
-_CHUNKED = b"transfer-encoding: chunked\r\n"
-_LAST_CHUNK = b"0\r\n\r\n"
-_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_CHUNKED: Final = b"transfer-encoding: chunked\r\n"
+_LAST_CHUNK: Final = b"0\r\n\r\n"
+_CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
-_SIZES = tuple(b"%x\r\n" % size for size in range(1024))
+_SIZES: Final = tuple(b"%x\r\n" % size for size in range(1024))
 """Of chunks, as they are written before them; most events are no longer than this."""
 
 

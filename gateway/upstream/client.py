@@ -48,6 +48,11 @@ class HttpUpstream:
         self._deadlines.close()
 
     @property
+    def max_reply_bytes(self) -> int:
+        """Of an answer that is read as a whole."""
+        return self._settings.max_reply_bytes
+
+    @property
     def connections(self) -> int:
         """Open ones, free or not."""
         return sum(len(pool.live) for pool in self._pools.values())
@@ -62,16 +67,13 @@ class HttpUpstream:
         times = self._times(call)
         decodes = leg.to.role is DECODE
         seconds = times.first_byte_seconds if decodes else times.prefill_seconds
-        idle_seconds = times.idle_seconds
-        asked = _body(leg)
-        exchange = self._on_free(leg, call, asked, seconds, idle_seconds)
-        if exchange is None:
-            exchange = await self._on_new(leg, call, asked, seconds, idle_seconds)
-        limit = self._settings.max_reply_bytes
+        asking = Asking(leg, call, seconds, times.idle_seconds)
+        exchange = self.on_free(asking) or await self.on_new(asking)
+        limit = self.max_reply_bytes
         try:
             body = await exchange.whole(limit)
         except StaleConnection:
-            exchange = await self._again(leg, call, asked, seconds, idle_seconds)
+            exchange = await self.again(asking)
             body = await exchange.whole(limit)
         if not 200 <= exchange.status < 300:
             raise failure(exchange.status, exchange.headers, body, leg.to)
@@ -95,95 +97,47 @@ class HttpUpstream:
             seconds = times.first_byte_seconds
         if within is not None and (seconds is None or within < seconds):
             seconds = within
-        return Opening(self, leg, call, seconds, times.idle_seconds)
+        return Opening(self, Asking(leg, call, seconds, times.idle_seconds))
 
     def _times(self, call: Call) -> Timeouts:
         settings = self._settings
         return settings.timeouts_of.get(call.model, settings.timeouts)
 
-    async def start(
-        self, leg: Leg, call: Call, seconds: float | None, idle_seconds: float | None
-    ) -> Exchange:
-        """Sends, and returns when the head of a 2xx answer is there.
-
-        `seconds`: until the first byte of the body; `idle_seconds`: between two of its pieces.
-        """
-        body = _body(leg)
-        exchange = self._on_free(leg, call, body, seconds, idle_seconds)
-        if exchange is None:
-            exchange = await self._on_new(leg, call, body, seconds, idle_seconds)
-        try:
-            await exchange.head()
-        except StaleConnection:
-            exchange = await self._again(leg, call, body, seconds, idle_seconds)
-            await exchange.head()
-        if not 200 <= exchange.status < 300:
-            error_body = await exchange.whole(self._settings.max_reply_bytes)
-            raise failure(exchange.status, exchange.headers, error_body, leg.to)
-        return exchange
-
-    def _on_free(
-        self,
-        leg: Leg,
-        call: Call,
-        body: bytes,
-        seconds: float | None,
-        idle_seconds: float | None,
-    ) -> Exchange | None:
+    def on_free(self, asking: "Asking") -> Exchange | None:
         """Sends on a connection that is free; None if there is none, and nothing is sent."""
-        pool = self._pools.get(leg.to.url)
+        pool = self._pools.get(asking.leg.to.url)
         if pool is None:
             return None
         connection = pool.take()
-        if connection is None:
-            return None
-        return self._send(connection, pool.target, leg, call, body, seconds, idle_seconds)
+        return None if connection is None else self._send(asking, connection, pool.target)
 
-    async def _on_new(
-        self,
-        leg: Leg,
-        call: Call,
-        body: bytes,
-        seconds: float | None,
-        idle_seconds: float | None,
-    ) -> Exchange:
+    async def on_new(self, asking: "Asking") -> Exchange:
         """Sends on a connection that is opened for it. Raises EngineRefused."""
-        pool = self._pool(leg.to)
-        connection = await self._connect(pool, leg.to)
-        return self._send(connection, pool.target, leg, call, body, seconds, idle_seconds)
+        engine = asking.leg.to
+        pool = self._pool(engine)
+        connection = await self._connect(pool, engine)
+        return self._send(asking, connection, pool.target)
 
-    async def _again(
-        self,
-        leg: Leg,
-        call: Call,
-        body: bytes,
-        seconds: float | None,
-        idle_seconds: float | None,
-    ) -> Exchange:
-        """Once, on a new connection: other free ones may be as stale."""
+    async def again(self, asking: "Asking") -> Exchange:
+        """Once, on a new connection: other free ones may be as stale. Raises EngineFailed."""
         try:
-            return await self._on_new(leg, call, body, seconds, idle_seconds)
+            return await self.on_new(asking)
         except EngineRefused as error:
+            engine = asking.leg.to
             # "Refused" would promise that nothing was ever sent.
-            raise EngineFailed(f"{naming(leg.to)} broke off", at=leg.to.id) from error
+            raise EngineFailed(f"{naming(engine)} broke off", at=engine.id) from error
 
-    def _send(
-        self,
-        connection: Connection,
-        target: Target,
-        leg: Leg,
-        call: Call,
-        body: bytes,
-        seconds: float | None,
-        idle_seconds: float | None,
-    ) -> Exchange:
+    def _send(self, asking: "Asking", connection: Connection, target: Target) -> Exchange:
+        leg, body = asking.leg, asking.body
         try:
-            head = target.head(leg, call, len(body), self._settings.forwarded)
+            head = target.head(leg, asking.call, len(body), self._settings.forwarded)
         except ValueError:
             # A bug of a forwarder, or an instance that announced nonsense.
             connection.abort()
             raise
-        exchange = Exchange(leg, connection, self._deadlines, seconds, idle_seconds, self._loop)
+        exchange = Exchange(
+            leg, connection, self._deadlines, asking.seconds, asking.idle_seconds, self._loop
+        )
         connection.send(exchange, head, body)
         return exchange
 
@@ -224,30 +178,48 @@ class HttpUpstream:
         self._pools.pop(url, None)
 
 
+class Asking:
+    """One leg on its way.
+
+    Attributes:
+        seconds: Until the first byte of the body.
+        idle_seconds: Between two of its pieces.
+    """
+
+    __slots__ = ("body", "call", "idle_seconds", "leg", "seconds")
+
+    def __init__(
+        self, leg: Leg, call: Call, seconds: float | None, idle_seconds: float | None
+    ) -> None:
+        self.leg = leg
+        self.call = call
+        self.body = encode(leg.body) if leg.passed is None else leg.passed.body
+        self.seconds = seconds
+        self.idle_seconds = idle_seconds
+
+
 class Opening:
     """`async with` for one answer. A class, because a generator costs more per call."""
 
-    __slots__ = ("_call", "_client", "_exchange", "_idle_seconds", "_leg", "_seconds")
+    __slots__ = ("_asking", "_client", "_exchange")
 
-    def __init__(
-        self,
-        client: HttpUpstream,
-        leg: Leg,
-        call: Call,
-        seconds: float | None,
-        idle_seconds: float | None,
-    ) -> None:
+    def __init__(self, client: HttpUpstream, asking: Asking) -> None:
         self._client = client
-        self._leg = leg
-        self._call = call
-        self._seconds = seconds
-        self._idle_seconds = idle_seconds
+        self._asking = asking
 
     async def __aenter__(self) -> Answer:
-        self._exchange = await self._client.start(
-            self._leg, self._call, self._seconds, self._idle_seconds
-        )
-        return self._exchange
+        client, asking = self._client, self._asking
+        exchange = client.on_free(asking) or await client.on_new(asking)
+        try:
+            await exchange.head()
+        except StaleConnection:
+            exchange = await client.again(asking)
+            await exchange.head()
+        if not 200 <= exchange.status < 300:
+            error_body = await exchange.whole(client.max_reply_bytes)
+            raise failure(exchange.status, exchange.headers, error_body, asking.leg.to)
+        self._exchange = exchange
+        return exchange
 
     async def __aexit__(
         self,
@@ -256,7 +228,3 @@ class Opening:
         traceback: TracebackType | None,
     ) -> None:
         self._exchange.abandon()
-
-
-def _body(leg: Leg) -> bytes:
-    return encode(leg.body) if leg.passed is None else leg.passed.body

@@ -11,7 +11,7 @@ Answers 1xx are skipped (RFC 9110, section 15.2), except 101, which we never ask
 """
 
 import asyncio
-from typing import Protocol, cast
+from typing import Final, Protocol, cast
 
 from httptools import (
     HttpParserCallbackError,
@@ -24,8 +24,8 @@ from pdgate.gateway.upstream.exchange import Exchange
 from pdgate.gateway.upstream.lone_chunks import LONGEST, START_OF
 from pdgate.protocols.call import Headers
 
-MAX_HEAD_BYTES = 64 << 10
-JOIN_BYTES = 64 << 10
+MAX_HEAD_BYTES: Final = 64 << 10
+JOIN_BYTES: Final = 64 << 10
 
 
 class StaleConnection(Exception):

@@ -13,7 +13,7 @@ while we do not read.
 
 import asyncio
 import sys
-from typing import Protocol
+from typing import Final, Protocol
 
 from pdgate.forwarders.base import Leg, Sink
 from pdgate.gateway.deadlines import Deadlines
@@ -21,10 +21,13 @@ from pdgate.gateway.upstream.failures import naming
 from pdgate.protocols.call import Headers
 from pdgate.protocols.errors import EngineFailed, EngineTooSlow, GatewayError
 
-BUFFER_BYTES = 256 << 10
-MAX_ERROR_BYTES = 1 << 20
+BUFFER_BYTES: Final = 256 << 10
+MAX_ERROR_BYTES: Final = 1 << 20
 
-ASKED, HEAD, BODY, OVER = range(4)
+ASKED: Final = 0
+HEAD: Final = 1
+BODY: Final = 2
+OVER: Final = 3
 
 
 class Line(Protocol):

@@ -12,19 +12,20 @@ built once.
 """
 
 import re
+from typing import Final
 from urllib.parse import urlsplit
 
 from pdgate.forwarders.base import Leg
 from pdgate.protocols.call import Call, Passed
 
-RANK = b"x-data-parallel-rank"
+RANK: Final = b"x-data-parallel-rank"
 # These say where a message ends or goes: a leg that could set them could split it.
-FRAMING = frozenset(
+FRAMING: Final = frozenset(
     {b"connection", b"content-length", b"content-type", b"host", b"transfer-encoding", b"upgrade"}
 )
-MAX_KNOWN_PATHS = 64
+MAX_KNOWN_PATHS: Final = 64
 
-_POST = Passed("POST", content_type=b"application/json")
+_POST: Final = Passed("POST", content_type=b"application/json")
 
 _breaks_line = re.compile(rb"[\r\n\0]").search
 _is_path = re.compile(r"/[!-~]*").fullmatch

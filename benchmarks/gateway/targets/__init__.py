@@ -3,7 +3,16 @@
 from collections.abc import Mapping
 from typing import Final
 
-from benchmarks.gateway.targets import compiled, floor, litellm, nginx, pdgate, smg, toy, vllm_router
+from benchmarks.gateway.targets import (
+    compiled,
+    floor,
+    litellm,
+    nginx,
+    pdgate,
+    smg,
+    toy,
+    vllm_router,
+)
 from benchmarks.gateway.targets.base import Target
 
 TARGETS: Final[Mapping[str, Target]] = {
