@@ -40,13 +40,26 @@ class BoundedHttp(HttpToolsProtocol):
         refusal: What `send_400_response` says, where it is not just that this is no HTTP.
     """
 
-    refusal: GatewayError | None = None
-    _loose_bytes = 0
-    """Read since the last piece of a body: of a head, of trailers or of chunk extensions."""
-    _read_bytes = 0
-    _head_since: float | None = None
-    _head_timer: asyncio.TimerHandle | None = None
-    _farewell: asyncio.TimerHandle | None = None
+    # With ours in slots, uvicorn's are few enough (30) to share one table of names, which costs a
+    # connection a kilobyte less.
+    __slots__ = (
+        "_farewell",
+        "_head_since",
+        "_head_timer",
+        "_loose_bytes",
+        "_read_bytes",
+        "refusal",
+    )
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.refusal: GatewayError | None = None
+        # Read since the last piece of a body: of a head, of trailers or of chunk extensions.
+        self._loose_bytes = 0
+        self._read_bytes = 0
+        self._head_since: float | None = None
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._farewell: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)

@@ -20,6 +20,7 @@ from pdgate.gateway.front.asgi import Front
 from pdgate.gateway.front.bounded_http import BoundedHttp
 from pdgate.gateway.front.head_lines import CLOSE, head_lines
 from pdgate.gateway.front.hot_cycle import HotCycle
+from pdgate.gateway.front.light import LightFlow, LightPipeline
 from pdgate.gateway.intake import TAKEN
 from pdgate.protocols.errors import BadRequest
 
@@ -55,6 +56,8 @@ def why_not() -> str | None:
 class HotProtocol(BoundedHttp):
     """One client connection."""
 
+    __slots__ = ("_hot", "_hot_urls", "_idle_since", "_idle_timer", "front")
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         front = self.config.loaded_app
@@ -67,9 +70,11 @@ class HotProtocol(BoundedHttp):
         self._idle_since: float | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
         self._hot_urls = _HOT_URLS
+        self.pipeline = LightPipeline()  # type: ignore[assignment]
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
+        self.flow = LightFlow(transport)
         assert self.server is not None
         if self.server[1] == self.front.admin_port:
             self._hot_urls = frozenset()
