@@ -1,7 +1,7 @@
 """Looks at the engines: are they well, which models do they serve, who are they now?
 
-httpx2 is right here: a probe is rare, and wants a complete client. What it finds goes
-to scheduling's Instances; what operators should know goes to the log, once per change.
+Each look is a visit (gateway/upstream/visit.py), on a connection of its own. What it finds goes to
+scheduling's Instances; what operators should know goes to the log, once per change.
 
 Each engine is watched by a task of its own, so that none waits for another's timeout: every
 `interval_seconds` while it is well, every `retry_seconds` while it is not. Who is taken out by
@@ -17,15 +17,15 @@ speaks, if nobody said, follows from what answers at the bootstrap address:
 """
 
 import asyncio
+import json
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-import httpx2
-
 from pdgate.gateway.security.engine_access import OPEN, EngineAccess
+from pdgate.gateway.upstream.visit import AskFailed, Gone, Visit
 from pdgate.protocols.dialects import mooncake
 from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.health.breaker import State
@@ -41,10 +41,6 @@ MAX_REASON = 100
 
 class NotWell(Exception):
     """The engine cannot take calls; the message says why, for operators."""
-
-
-class Gone(NotWell):
-    """Nothing accepts connections there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,20 +94,14 @@ class Prober:
         instances.on_out = self._hurry
 
     async def run(self) -> None:
-        # A fresh connection each time: whether it is accepted is part of the question, and
-        # a kept one that the engine has closed meanwhile would look like a sick engine.
-        limits = httpx2.Limits(max_keepalive_connections=0)
-        async with (
-            self._access.client(timeout=None, limits=limits) as client,
-            asyncio.TaskGroup() as group,
-        ):
+        async with asyncio.TaskGroup() as group:
             self._not_looked_at = set(self._announced)
             self._looked_at("")
             while True:
                 self._somebody_is_new.clear()
                 for instance_id, announced in self._announced.items():
                     if instance_id not in self._watching:
-                        watching = group.create_task(self._watch(client, announced))
+                        watching = group.create_task(self._watch(announced))
                         self._watching[instance_id] = watching
                 await self._somebody_is_new.wait()
 
@@ -151,10 +141,10 @@ class Prober:
         if not self._not_looked_at:
             self.first_round.set()
 
-    async def _watch(self, client: httpx2.AsyncClient, announced: Instance) -> None:
+    async def _watch(self, announced: Instance) -> None:
         taken_out = self._taken_out[announced.id] = asyncio.Event()
         while True:
-            await self._look(client, announced)
+            await self._look(announced)
             self._looked_at(announced.id)
             taken_out.clear()
             if self._is_well(announced.id):
@@ -169,8 +159,8 @@ class Prober:
         candidate = self._instances.get(instance_id)
         return candidate is not None and candidate.up and candidate.breaker.state is not State.OPEN
 
-    async def _look(self, client: httpx2.AsyncClient, announced: Instance) -> None:
-        found = await self._seen(client, announced)
+    async def _look(self, announced: Instance) -> None:
+        found = await self._seen(announced)
         instance_id = announced.id
         # Forgotten or replaced while we looked: then this says nothing of who is there now.
         if self._announced.get(instance_id) is not announced:
@@ -189,15 +179,15 @@ class Prober:
         self._instances.put(found.instance)
         self._instances.mark_up(instance_id, found.models)
 
-    async def _seen(self, client: httpx2.AsyncClient, announced: Instance) -> Seen | Silent | str:
+    async def _seen(self, announced: Instance) -> Seen | Silent | str:
         """What was found, or why the engine is not well."""
         try:
             # For the whole look: byte by byte, an engine could hold up everybody's probes.
             async with asyncio.timeout(self.timeout_seconds):
-                return await look(client, announced)
+                return await look(self._access, announced)
         except TimeoutError:
             return Silent()
-        except NotWell as why:
+        except (NotWell, AskFailed) as why:
             if isinstance(why, Gone):
                 self.on_gone(announced.id)
             return str(why)
@@ -211,37 +201,34 @@ class Prober:
             log.warning("%s is not up: %s", instance_id, why)
 
 
-async def look(client: httpx2.AsyncClient, announced: Instance) -> Seen:
-    """Raises NotWell."""
-    try:
-        health = await client.get(f"{announced.url}/health")
-        if health.status_code != 200:
-            raise NotWell(f"GET /health answered {health.status_code}{_reason(health.text)}")
-        cards = await _models(client, announced)
-        instance = announced
-        if announced.protocol == MOONCAKE and announced.role.serves(Role.PREFILL):
-            instance = await _bootstrapped(client, announced)
-    except httpx2.HTTPError as error:
-        kind = Gone if isinstance(error, httpx2.ConnectError) else NotWell
-        raise kind(f"{type(error).__name__}: {error}") from None
+async def look(access: EngineAccess, announced: Instance) -> Seen:
+    """Raises NotWell, AskFailed; Gone if the engine accepts no connection."""
+    with access.visit(announced.url) as engine:
+        health = await engine.get("/health")
+        if health.status != 200:
+            raise NotWell(f"GET /health answered {health.status}{_reason(health.body)}")
+        cards = await _models(engine, announced)
+    instance = announced
+    if announced.protocol == MOONCAKE and announced.role.serves(Role.PREFILL):
+        instance = await _bootstrapped(access, announced)
     return Seen(instance, cards)
 
 
 def _nobody_listens(instance_id: str) -> None: ...
 
 
-def _reason(said: str) -> str:
+def _reason(said: bytes) -> str:
     """What an engine says of itself ("draining"), fit for a line in the log."""
-    words = " ".join(said.split())
+    words = " ".join(said.decode(errors="replace").split())
     return f" {words[:MAX_REASON]!r}" if words else ""
 
 
-async def _models(client: httpx2.AsyncClient, announced: Instance) -> Sequence[dict[str, Any]]:
-    answer = await client.get(f"{announced.url}/v1/models")
-    if answer.status_code != 200:
-        raise NotWell(f"GET /v1/models answered {answer.status_code}")
+async def _models(engine: Visit, announced: Instance) -> Sequence[dict[str, Any]]:
+    answer = await engine.get("/v1/models")
+    if answer.status != 200:
+        raise NotWell(f"GET /v1/models answered {answer.status}")
     try:
-        cards = [card for card in answer.json()["data"] if isinstance(card["id"], str)]
+        cards = [card for card in json.loads(answer.body)["data"] if isinstance(card["id"], str)]
     except (ValueError, KeyError, TypeError):
         raise NotWell("GET /v1/models answered something else than a list of models") from None
     if not announced.model:
@@ -253,25 +240,26 @@ async def _models(client: httpx2.AsyncClient, announced: Instance) -> Sequence[d
     return served
 
 
-async def _bootstrapped(client: httpx2.AsyncClient, announced: Instance) -> Instance:
-    """With its generation and engine ids. Raises NotWell."""
+async def _bootstrapped(access: EngineAccess, announced: Instance) -> Instance:
+    """With its generation and engine ids. Raises NotWell, AskFailed."""
     generation = announced.generation
     if generation and generation not in NAMES_ENGINES:
         return announced
     try:
-        answer = await client.get(f"{mooncake.bootstrap_url(announced)}/query")
-    except httpx2.ConnectError:
+        with access.visit(mooncake.bootstrap_url(announced)) as bootstrap:
+            answer = await bootstrap.get("/query")
+    except Gone:
         if generation or announced.kv:
             raise NotWell("its Mooncake bootstrap server does not answer") from None
         return replace(announced, generation="a")
-    if answer.status_code == 200:
+    if answer.status == 200:
         try:
-            engine_ids = mooncake.engine_ids(answer.json())
+            engine_ids = mooncake.engine_ids(json.loads(answer.body))
         except ValueError as error:
             raise NotWell(f"its Mooncake bootstrap server answered nonsense: {error}") from None
         if not engine_ids:
             raise NotWell("its Mooncake bootstrap server knows no engine yet")
         return replace(announced, generation=generation or "d", engine_ids=engine_ids)
     if generation:
-        raise NotWell(f"its Mooncake bootstrap server answered {answer.status_code}")
+        raise NotWell(f"its Mooncake bootstrap server answered {answer.status}")
     return replace(announced, generation="b")

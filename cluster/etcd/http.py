@@ -1,7 +1,7 @@
 """Requests to etcd's HTTP gateway: a member that does not answer gives way to the next.
 
-Every failure is an EtcdError with a sentence for operators. httpx2 is right here, as for
-health checks: there are few requests, and a watch is one long answer.
+Every failure is an EtcdError with a sentence for operators. httpx2 is right here: there are few
+requests, and a watch is one long answer.
 """
 
 from collections.abc import AsyncIterator, Sequence

@@ -98,6 +98,9 @@ def parse(page: bytes, rank: int | None = None) -> Page:
 
 _FIELDS = {**COUNTERS, **GAUGES, CACHE_CONFIG: KV_TOKENS}
 _WANTED = frozenset((*_FIELDS, *BY_LABEL))
+_SHORTEST = min(map(len, _WANTED))
+_BEGINNINGS = frozenset(name[:_SHORTEST] for name in _WANTED)
+"""Of names, which tell nearly all lines that are not wanted without looking for a name's end."""
 
 
 def _meant(name: bytes, labels: bytes) -> str | None:
@@ -111,6 +114,8 @@ def _meant(name: bytes, labels: bytes) -> str | None:
 def _wanted(page: bytes) -> Iterator[tuple[bytes, bytes]]:
     """(name, line)"""
     for line in page.split(b"\n"):
+        if line[:_SHORTEST] not in _BEGINNINGS:
+            continue
         end = line.find(b"{")
         name = line[: end if end >= 0 else line.find(b" ")]
         if name in _WANTED:

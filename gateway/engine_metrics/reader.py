@@ -13,11 +13,10 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-import httpx2
-
 from pdgate.gateway.engine_metrics.counters import Counters
 from pdgate.gateway.engine_metrics.page import Page, parse
 from pdgate.gateway.security.engine_access import OPEN, EngineAccess
+from pdgate.gateway.upstream.visit import AskFailed
 from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.account import Account, most_kv_tokens, told
 from pdgate.scheduling.candidate import Candidate
@@ -28,8 +27,6 @@ log = logging.getLogger(__name__)
 
 STALE_INTERVALS = 3
 MAX_PAGE_BYTES = 8 << 20
-HEADERS = {"accept": "text/plain", "accept-encoding": "identity"}
-"""Compressing a page would cost the engine more than the network costs us."""
 
 Sees = Callable[[Candidate, Page], None]
 
@@ -78,18 +75,14 @@ class Reader:
         self._most_kv_tokens: Mapping[Role, int] = {}
 
     async def run(self) -> None:
-        # As with probes: a kept connection that the engine has closed meanwhile (vLLM does so
-        # after 5 s) would look like an engine that does not tell.
-        limits = httpx2.Limits(max_keepalive_connections=0)
-        async with self._access.client(timeout=None, limits=limits) as client:
-            # The first calls should find that something is known.
-            await self.round(client)
-            while True:
-                async with asyncio.TaskGroup() as round_:
-                    round_.create_task(asyncio.sleep(self._interval_seconds))
-                    round_.create_task(self.round(client, self._interval_seconds))
+        # The first calls should find that something is known.
+        await self.round()
+        while True:
+            async with asyncio.TaskGroup() as round_:
+                round_.create_task(asyncio.sleep(self._interval_seconds))
+                round_.create_task(self.round(self._interval_seconds))
 
-    async def round(self, client: httpx2.AsyncClient, seconds: float = 0.0) -> None:
+    async def round(self, seconds: float = 0.0) -> None:
         """Asks each engine once, spread over these seconds."""
         candidates = list(self._instances)
         known = {c.instance.id for c in candidates}
@@ -101,7 +94,7 @@ class Reader:
             for candidate in candidates:
                 if candidate.status is not None and not self.is_fresh(candidate.instance.id):
                     told(candidate, None, Account())
-                asking.create_task(self._ask(client, candidate))
+                asking.create_task(self._ask(candidate))
                 await asyncio.sleep(seconds / len(candidates))
 
     def age_seconds(self, instance_id: str) -> float | None:
@@ -113,9 +106,9 @@ class Reader:
         age = self.age_seconds(instance_id)
         return age is not None and age <= STALE_INTERVALS * self._interval_seconds
 
-    async def _ask(self, client: httpx2.AsyncClient, candidate: Candidate) -> None:
+    async def _ask(self, candidate: Candidate) -> None:
         instance, account = candidate.instance, Account.of(candidate)
-        page = await self._told(client, instance)
+        page = await self._told(instance)
         if isinstance(page, str):
             self._complain(instance.id, page)
             if not self.is_fresh(instance.id):
@@ -132,33 +125,26 @@ class Reader:
         told(candidate, status_of(page, before), account, most)
         self._sees(candidate, page)
 
-    async def _told(self, client: httpx2.AsyncClient, instance: Instance) -> Page | str:
+    async def _told(self, instance: Instance) -> Page | str:
         """Its page, or why there is none."""
         try:
             async with asyncio.timeout(self._timeout_seconds):
-                return await self._page(client, instance)
+                return await self._page(instance)
         except TimeoutError:
             return f"no /metrics within {self._timeout_seconds:g} s"
-        except NoPage as why:
+        except (NoPage, AskFailed) as why:
             return str(why)
-        except httpx2.HTTPError as error:
-            return f"{type(error).__name__}: {error}"
         # Whatever one engine's answer trips in us, the others are still to be asked.
         except Exception as error:  # noqa: BLE001
             return f"its /metrics cannot be read: {error!r}"
 
-    async def _page(self, client: httpx2.AsyncClient, instance: Instance) -> Page:
-        """Raises NoPage, HTTPError."""
-        body = bytearray()
-        url = f"{instance.url}/metrics"
-        async with client.stream("GET", url, headers=HEADERS) as answer:
-            if answer.status_code != 200:
-                raise NoPage(f"GET /metrics answered {answer.status_code}")
-            async for piece in answer.aiter_bytes():
-                body += piece
-                if len(body) > MAX_PAGE_BYTES:
-                    raise NoPage(f"its /metrics is longer than {MAX_PAGE_BYTES} bytes")
-        return parse(bytes(body), instance.dp_rank)
+    async def _page(self, instance: Instance) -> Page:
+        """Raises NoPage, AskFailed."""
+        with self._access.visit(instance.url) as engine:
+            said = await engine.get("/metrics", accept="text/plain", most_bytes=MAX_PAGE_BYTES)
+        if said.status != 200:
+            raise NoPage(f"GET /metrics answered {said.status}")
+        return parse(said.body, instance.dp_rank)
 
     def _complain(self, instance_id: str, why: str) -> None:
         """Once per change; that an engine is down is the prober's to warn of."""

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-import httpx2
 import zmq
 
 from pdgate.gateway.kv_events.events import Malformed, read
@@ -29,6 +28,7 @@ from pdgate.gateway.kv_events.sources import (
 )
 from pdgate.gateway.kv_events.translation import Seen, Translation
 from pdgate.gateway.security.engine_access import EngineAccess
+from pdgate.gateway.upstream.visit import AskFailed
 from pdgate.protocols.instance import Instance
 from pdgate.scheduling.instances import Instances
 
@@ -106,14 +106,12 @@ class Feeds:
 
     async def run(self) -> None:
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        limits = httpx2.Limits(max_keepalive_connections=0)
         try:
-            async with self._access.client(timeout=ASK_TIMEOUT_SECONDS, limits=limits) as client:
-                while True:
-                    async with asyncio.TaskGroup() as asking:
-                        asking.create_task(asyncio.sleep(LOOK_SECONDS))
-                        for engine in self.look(context):
-                            asking.create_task(self._ask(client, engine))
+            while True:
+                async with asyncio.TaskGroup() as asking:
+                    asking.create_task(asyncio.sleep(LOOK_SECONDS))
+                    for engine in self.look(context):
+                        asking.create_task(self._ask(engine))
         finally:
             for engine in self.engines.values():
                 _close(engine)
@@ -161,17 +159,19 @@ class Feeds:
         now, asked_at = self._clock(), engine.asked_at
         return asked_at is None or now - asked_at >= ASK_AGAIN_SECONDS
 
-    async def _ask(self, client: httpx2.AsyncClient, engine: Listened) -> None:
+    async def _ask(self, engine: Listened) -> None:
         engine.asked_at = self._clock()
         instance = engine.instance
         try:
-            answer = await client.get(instance.url + PATH)
-            if answer.status_code != 200:
-                raise BadSource(f"GET {PATH} answered {answer.status_code}")
-            sources = from_answer(answer.content[:MAX_ANSWER_BYTES], instance)
-        except httpx2.HTTPError as error:
-            self._complain(engine, f"GET {PATH}: {type(error).__name__}: {error}")
-        except BadSource as error:
+            async with asyncio.timeout(ASK_TIMEOUT_SECONDS):
+                with self._access.visit(instance.url) as there:
+                    answer = await there.get(PATH, most_bytes=MAX_ANSWER_BYTES)
+            if answer.status != 200:
+                raise BadSource(f"GET {PATH} answered {answer.status}")
+            sources = from_answer(answer.body, instance)
+        except TimeoutError:
+            self._complain(engine, f"no {PATH} within {ASK_TIMEOUT_SECONDS:g} s")
+        except (AskFailed, BadSource) as error:
             self._complain(engine, str(error))
         else:
             self._complain(engine, "")

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
-import httpx2
 import msgspec
 
 from pdgate.gateway.kv_events.prompts import of_text, question
 from pdgate.gateway.kv_events.translation import Translation
 from pdgate.gateway.security.engine_access import EngineAccess
+from pdgate.gateway.upstream.visit import AskFailed
 from pdgate.protocols.call import Call
 from pdgate.scheduling.instances import Instances
 
@@ -29,7 +29,8 @@ PATH: Final = "/tokenize"
 AT_ONCE: Final = 4
 MOST_WAITING: Final = 256
 TIMEOUT_SECONDS: Final = 5.0
-JSON: Final = {"content-type": "application/json"}
+MAX_ANSWER_BYTES: Final = 64 << 20
+"""Millions of tokens."""
 
 
 class _Answer(msgspec.Struct):
@@ -74,35 +75,41 @@ class Tokenizing:
         self._more.set()
 
     async def run(self) -> None:
-        async with (
-            self._access.client(timeout=TIMEOUT_SECONDS) as client,
-            asyncio.TaskGroup() as all_,
-        ):
+        async with asyncio.TaskGroup() as all_:
             for _ in range(AT_ONCE):
-                all_.create_task(self._work(client))
+                all_.create_task(self._work())
 
-    async def _work(self, client: httpx2.AsyncClient) -> None:
+    async def _work(self) -> None:
         while True:
             while not self._waiting:
                 self._more.clear()
                 await self._more.wait()
             call, blocks = self._waiting.popleft()
             if not self._translation.links.knows(blocks):
-                await self._ask(client, call, blocks)
+                await self._ask(call, blocks)
 
-    async def _ask(self, client: httpx2.AsyncClient, call: Call, blocks: Sequence[int]) -> None:
+    async def _ask(self, call: Call, blocks: Sequence[int]) -> None:
         url = self._anyone(call)
         if url is None:
             self.asked.failed += 1
             return
         try:
-            answer = await client.post(url + PATH, content=question(call), headers=JSON)
-            if answer.status_code != 200:
-                self._failed(f"{url}{PATH} answered {answer.status_code}")
+            async with asyncio.timeout(TIMEOUT_SECONDS):
+                with self._access.visit(url) as engine:
+                    body = question(call)
+                    answer = await engine.post(PATH, body, most_bytes=MAX_ANSWER_BYTES)
+            if answer.status != 200:
+                self._failed(f"{url}{PATH} answered {answer.status}")
                 return
-            tokens = _answer.decode(answer.content).tokens
-        except (httpx2.HTTPError, msgspec.DecodeError) as error:
-            self._failed(f"{url}{PATH}: {type(error).__name__}: {error}")
+            tokens = _answer.decode(answer.body).tokens
+        except TimeoutError:
+            self._failed(f"{url}{PATH} did not answer within {TIMEOUT_SECONDS:g} s")
+            return
+        except AskFailed as error:
+            self._failed(f"{url}: {error}")
+            return
+        except msgspec.DecodeError as error:
+            self._failed(f"{url}{PATH}: {error}")
             return
         self.asked.answered += 1
         self._complained = ""

@@ -5,6 +5,7 @@
     connection.py  one connection: bytes in, head, body pieces and end out
     exchange.py    one request and its answer (the Answer contract), with its deadlines
     request.py     what the head of a request says, and which headers may pass
+    visit.py       small questions off the path of calls, as of probes, on a connection of their own
     failures.py    what an answer other than 2xx means
 
 A piece of a body goes from `data_received` to the sink in one chain of calls: no task,

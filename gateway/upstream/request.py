@@ -12,6 +12,7 @@ built once.
 """
 
 import re
+from collections.abc import Sequence
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -24,6 +25,9 @@ FRAMING: Final = frozenset(
     {b"connection", b"content-length", b"content-type", b"host", b"transfer-encoding", b"upgrade"}
 )
 MAX_KNOWN_PATHS: Final = 64
+
+_OF_QUESTIONS: Final = ("accept-encoding: identity", "user-agent: pdgate")
+"""Compressing an answer would cost the engine more than the network costs us."""
 
 _POST: Final = Passed("POST", content_type=b"application/json")
 
@@ -95,6 +99,19 @@ class Target:
         if head.count(b"\n") != ends or head.count(b"\r") != ends or b"\0" in head:
             raise ValueError("a header of the leg holds a line break")
         return head + b"\r\n\r\n"
+
+    def question(self, method: str, path: str, lines: Sequence[str]) -> bytes:
+        """The head of a request that is no call, with these lines of ours."""
+        whole = self._base + path
+        if not _is_path(whole):
+            raise ValueError(f"{whole!r} is not a path")
+        start = b"%b %b HTTP/1.1\r\nhost: %b\r\n" % (
+            method.encode(),
+            whole.encode(),
+            self._authority,
+        )
+        more = "\r\n".join((*_OF_QUESTIONS, *lines)).encode("ascii")
+        return start + self._own + more + b"\r\n\r\n"
 
     def _start(self, path: str) -> bytes:
         """The constant part, up to the value of x-request-id."""

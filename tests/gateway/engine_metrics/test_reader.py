@@ -4,16 +4,17 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 
-import httpx2
 import pytest
 
 from pdgate.gateway.engine_metrics import reader
 from pdgate.gateway.engine_metrics.page import Page
 from pdgate.gateway.engine_metrics.reader import Reader
+from pdgate.gateway.upstream.visit import Gone, Said
 from pdgate.scheduling.account import calls_there
 from pdgate.scheduling.candidate import Candidate
 from pdgate.scheduling.status import Status
 from tests.support.scripted import D0, P0, fleet
+from tests.support.visited import Answer, Question, Visited
 
 INTERVAL_SECONDS = 5.0
 
@@ -28,7 +29,8 @@ class Scene:
     def __init__(self) -> None:
         self.now = 0.0
         self.instances = fleet(P0, D0)
-        self.pages: dict[str, Callable[[], httpx2.Response]] = {}
+        self.pages: dict[str, Callable[[], Said]] = {}
+        self.answer: Answer = self._answer
         self.seen: list[tuple[str, Page]] = []
         self.has_seen = asyncio.Event()
         self.reader = Reader(
@@ -37,15 +39,15 @@ class Scene:
             2.0,
             self._see,
             lambda: self.now,
+            Visited(lambda question: self.answer(question)),
         )
 
-    def says(self, host: str, text: str, status: int = 200) -> None:
-        self.pages[host] = lambda: httpx2.Response(status, text=text)
+    def says(self, host: str, text: str) -> None:
+        self.pages[host] = lambda: page_of(text)
 
     async def round(self, seconds_later: float = 0.0) -> None:
         self.now += seconds_later
-        async with httpx2.AsyncClient(transport=httpx2.MockTransport(self._answer)) as client:
-            await self.reader.round(client)
+        await self.reader.round()
 
     def status(self, instance_id: str) -> Status | None:
         return self.candidate(instance_id).status
@@ -59,12 +61,16 @@ class Scene:
         self.seen.append((candidate.instance.id, page))
         self.has_seen.set()
 
-    async def _answer(self, request: httpx2.Request) -> httpx2.Response:
-        assert request.url.path == "/metrics"
-        page = self.pages.get(request.url.host)
+    async def _answer(self, question: Question) -> Said:
+        assert question.path == "/metrics"
+        page = self.pages.get(question.host)
         if page is None:
-            raise httpx2.ConnectError("refused")
+            raise Gone("refused")
         return page()
+
+
+def page_of(text: str) -> Said:
+    return Said(200, text.encode())
 
 
 P_HOST, D_HOST = P0.host, D0.host
@@ -114,16 +120,16 @@ async def test_what_is_stale_is_gone_though_the_engine_only_hangs() -> None:
     candidate = scene.candidate("d0")
     asked = asyncio.Event()
 
-    async def hang(_: httpx2.Request) -> httpx2.Response:
+    async def hang(_: Question) -> Said:
         asked.set()
         return await asyncio.Future()
 
     scene.now += INTERVAL_SECONDS * reader.STALE_INTERVALS + 0.1
-    async with httpx2.AsyncClient(transport=httpx2.MockTransport(hang)) as client:
-        round_ = asyncio.create_task(scene.reader.round(client))
-        await asked.wait()
-        assert (candidate.status, calls_there(candidate)) == (None, 0)
-        round_.cancel()
+    scene.answer = hang
+    round_ = asyncio.create_task(scene.reader.round())
+    await asked.wait()
+    assert (candidate.status, calls_there(candidate)) == (None, 0)
+    round_.cancel()
 
 
 async def test_calls_of_others_are_those_beyond_ours_when_it_was_asked_or_answered() -> None:
@@ -131,10 +137,10 @@ async def test_calls_of_others_are_those_beyond_ours_when_it_was_asked_or_answer
     candidate = scene.candidate("d0")
     candidate.calls = 5
 
-    def answer() -> httpx2.Response:
+    def answer() -> Said:
         # One ends and none begins while it is asked.
         candidate.calls = 4
-        return httpx2.Response(200, text="vllm:num_requests_running 30")
+        return page_of("vllm:num_requests_running 30")
 
     scene.pages[D_HOST] = answer
     await scene.round()
@@ -165,12 +171,12 @@ async def test_a_page_without_load_is_no_status() -> None:
 @pytest.mark.parametrize(
     ("page", "complaint"),
     [
-        (lambda: httpx2.Response(404), "d0: GET /metrics answered 404"),
-        (lambda: httpx2.Response(200, text="a" * 2000), "d0: its /metrics is longer than 1000"),
+        (lambda: Said(404, b""), "d0: GET /metrics answered 404"),
+        (lambda: page_of("a" * 2000), "d0: GET /metrics: its answer is longer than 1000"),
     ],
 )
 async def test_who_does_not_tell_is_named_once(
-    page: Callable[[], httpx2.Response],
+    page: Callable[[], Said],
     complaint: str,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
@@ -197,17 +203,17 @@ async def test_one_that_hangs_holds_nobody_up() -> None:
     scene.says(D_HOST, "vllm:num_requests_running 3")
     hanging = asyncio.Event()
 
-    async def answer(request: httpx2.Request) -> httpx2.Response:
-        if request.url.host == P_HOST:
+    async def answer(question: Question) -> Said:
+        if question.host == P_HOST:
             hanging.set()
             await asyncio.Event().wait()
         return scene.pages[D_HOST]()
 
-    async with httpx2.AsyncClient(transport=httpx2.MockTransport(answer)) as client:
-        round_ = asyncio.create_task(scene.reader.round(client))
-        await hanging.wait()
-        await scene.has_seen.wait()
-        round_.cancel()
+    scene.answer = answer
+    round_ = asyncio.create_task(scene.reader.round())
+    await hanging.wait()
+    await scene.has_seen.wait()
+    round_.cancel()
 
     assert scene.status("d0") == Status(running=3)
 
@@ -215,9 +221,9 @@ async def test_one_that_hangs_holds_nobody_up() -> None:
 async def test_what_an_engine_told_that_was_replaced_meanwhile_is_not_its_successors() -> None:
     scene = Scene()
 
-    def replaced() -> httpx2.Response:
+    def replaced() -> Said:
         scene.instances.put(replace(D0, url="http://10.0.9.9:8200"))
-        return httpx2.Response(200, text="vllm:num_requests_running 3")
+        return page_of("vllm:num_requests_running 3")
 
     scene.pages[D_HOST] = replaced
     await scene.round()

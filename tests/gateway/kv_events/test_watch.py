@@ -6,27 +6,27 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-import httpx2
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from pdgate.gateway.kv_events import feeds, tokenizing
 from pdgate.gateway.kv_events.feeds import Where
 from pdgate.gateway.kv_events.watch import Watch
-from pdgate.gateway.security.engine_access import EngineAccess
+from pdgate.gateway.upstream.visit import Said
 from pdgate.protocols.call import CHAT, COMPLETIONS, Call, Raw, encode
 from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.instances import Instances
 from pdgate.scheduling.prefix import PrefixIndex
 from tests.gateway.kv_events.engine import KvCache
 from tests.gateway.kv_events.hearing import Lossy, lossy
+from tests.support.visited import Question, Visited
 
 PATIENCE_SECONDS = 30.0
 TOKENS = list(range(10_000, 10_960))
 ASK = Where("ask")
 
 
-class Engines(EngineAccess):
+class Engines(Visited):
     """Answers as the engines' HTTP face.
 
     Attributes:
@@ -36,7 +36,7 @@ class Engines(EngineAccess):
     """
 
     def __init__(self, **publishers: list[Lossy]) -> None:
-        super().__init__()
+        super().__init__(self.told)
         # The base is frozen; this is a fake with a memory.
         self.__dict__.update(publishers=publishers, tokens=TOKENS, asked=[])
 
@@ -44,19 +44,16 @@ class Engines(EngineAccess):
     tokens: list[int] | None
     asked: list[Any]
 
-    def client(self, **options: Any) -> httpx2.AsyncClient:
-        return httpx2.AsyncClient(transport=httpx2.MockTransport(self.answer))
-
-    def answer(self, request: httpx2.Request) -> httpx2.Response:
-        if request.url.path == "/tokenize":
-            self.asked.append(json.loads(request.content))
+    async def told(self, question: Question) -> Said:
+        if question.path == "/tokenize":
+            self.asked.append(json.loads(question.body))
             if self.tokens is None:
-                return httpx2.Response(404)
-            return httpx2.Response(200, json={"count": 1, "tokens": self.tokens})
-        ranks = self.publishers.get(request.url.host)
+                return Said(404, b"")
+            return Said(200, encode({"count": 1, "tokens": self.tokens}))
+        ranks = self.publishers.get(question.host)
         if ranks is None:
-            return httpx2.Response(404)
-        return httpx2.Response(200, json={str(n): _config(one) for n, one in enumerate(ranks)})
+            return Said(404, b"")
+        return Said(200, encode({str(n): _config(one) for n, one in enumerate(ranks)}))
 
 
 def _config(publisher: Lossy) -> dict[str, str]:

@@ -55,8 +55,8 @@ async def asked(access: EngineAccess, server: ssl.SSLContext) -> int:
     async with raw_server(engine.serve, tls=server) as running, HttpUpstream(settings) as upstream:
         instance = Instance("s0", running.url, Role.PLAIN, "plain")
         await upstream.ask(Leg(instance, CHAT, {}), chat())
-        async with access.client(timeout=PATIENCE_SECONDS) as client:
-            assert (await look(client, instance)).models == ["m"]
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            assert (await look(access, instance)).models == ["m"]
     return len(engine.calls)
 
 
