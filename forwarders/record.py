@@ -5,7 +5,7 @@ trace and "where did this call run" all come from here. Times are monotonic seco
 """
 
 from asyncio import CancelledError
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from time import monotonic
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
@@ -27,6 +27,11 @@ STAGES: Final = (
     "queue", "choose_prefill", "prefill", "choose_decode", "kv_wait", "decode_first_byte", "decode",
 )  # fmt: skip
 """Of a call, in the order of time."""
+
+Times = tuple[
+    float | None, float | None, float | None, float | None, float | None, float | None, float | None
+]
+"""Seconds of each of STAGES."""
 
 
 class Trace(Protocol):
@@ -194,13 +199,18 @@ class Record:
         return self.clock() - ended[-1] if ended and ended[-1] is not None else 0.0
 
     def count(self) -> None:
-        """Reads what the call took out of the answers."""
+        """Reads what the call took out of the answers, and lets go of the legs'."""
         usage = usage_in(self.end_of_answer) if self.end_of_answer else None
         for leg in self.legs:
-            if leg.usage is None or leg.attempt != self.attempts:
+            said = leg.usage
+            if said is None:
+                continue
+            # As a piece of an answer it keeps all of it.
+            leg.usage = None
+            if leg.attempt != self.attempts:
                 continue
             # What decode calls cached is, of a split call, what prefill handed over.
-            counts = bytes(leg.usage)
+            counts = bytes(said)
             # As in openai.aborted, `in` would be three times as dear.
             if usage is not None and usage.cached is None and counts.find(b"cached") < 0:
                 continue
@@ -235,44 +245,8 @@ class Record:
             "tokens": None if self.usage is None else self.usage.as_json(),
         }
 
-    def times(self) -> tuple[float | None, ...]:
-        """Seconds of each of STAGES in the last attempt; None where it came to no good end.
-
-        kv_wait, of split calls: from prefill's end to decode's first byte, the choice of decode
-        included where that comes between the two.
-        """
-        began, attempt = self.started, self.attempts
-        queued = self.queued_seconds
-        if queued is not None:
-            began += queued
-        prefill: LegRecord | None = None
-        answer: LegRecord | None = None
-        for leg in self.legs:
-            if leg.attempt != attempt:
-                began = max(began, leg.ended or 0.0)
-            elif leg.role is not PREFILL:
-                answer = leg
-            elif prefill is None:
-                prefill = leg
-        chosen = read = chosen_decode = waited = first = answered = None
-        if prefill is not None:
-            chosen = prefill.started - began
-            if prefill.outcome == "ok" and prefill.ended is not None:
-                read = prefill.ended
-        if answer is not None:
-            if prefill is None:
-                chosen_decode = answer.started - began
-            elif read is not None and answer.started >= read:
-                chosen_decode = answer.started - read
-            begun = answer.first_byte
-            if begun is not None:
-                first = begun - answer.started
-                if read is not None:
-                    waited = max(0.0, begun - read)
-                if answer.outcome == "ok" and answer.ended is not None:
-                    answered = answer.ended - begun
-        took = None if read is None or prefill is None else read - prefill.started
-        return queued, chosen, took, chosen_decode, waited, first, answered
+    def times(self) -> Times:
+        return times_of(self.started, self.queued_seconds, self.attempts, self.legs)
 
     def stages(self) -> dict[str, float]:
         """The times that there are, by their names."""
@@ -301,6 +275,46 @@ class Record:
             "ended_ms": None if leg.ended is None else _ms(leg.ended - self.started),
             "outcome": leg.outcome,
         }
+
+
+def times_of(
+    started: float, queued: float | None, attempt: int, legs: Iterable[LegRecord]
+) -> Times:
+    """Seconds of each of STAGES in the last attempt; None where it came to no good end.
+
+    kv_wait, of split calls: from prefill's end to decode's first byte, the choice of decode
+    included where that comes between the two.
+    """
+    began = started if queued is None else started + queued
+    prefill: LegRecord | None = None
+    answer: LegRecord | None = None
+    for leg in legs:
+        if leg.attempt != attempt:
+            began = max(began, leg.ended or 0.0)
+        elif leg.role is not PREFILL:
+            answer = leg
+        elif prefill is None:
+            prefill = leg
+    chosen = took = read = chosen_decode = waited = first = answered = None
+    if prefill is not None:
+        sent = prefill.started
+        chosen = sent - began
+        if prefill.outcome == "ok" and prefill.ended is not None:
+            read = prefill.ended
+            took = read - sent
+    if answer is not None:
+        asked, begun = answer.started, answer.first_byte
+        if prefill is None:
+            chosen_decode = asked - began
+        elif read is not None and asked >= read:
+            chosen_decode = asked - read
+        if begun is not None:
+            first = begun - asked
+            if read is not None:
+                waited = begun - read if begun > read else 0.0
+            if answer.outcome == "ok" and answer.ended is not None:
+                answered = answer.ended - begun
+    return queued, chosen, took, chosen_decode, waited, first, answered
 
 
 def _decision_json(decision: Decision) -> dict[str, Any]:
