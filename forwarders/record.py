@@ -5,7 +5,7 @@ trace and "where did this call run" all come from here. Times are monotonic seco
 """
 
 from asyncio import CancelledError
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from time import monotonic
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
@@ -27,6 +27,11 @@ STAGES: Final = (
     "queue", "choose_prefill", "prefill", "choose_decode", "kv_wait", "decode_first_byte", "decode",
 )  # fmt: skip
 """Of a call, in the order of time."""
+
+Times = tuple[
+    float | None, float | None, float | None, float | None, float | None, float | None, float | None
+]
+"""Seconds of each of STAGES."""
 
 
 class Trace(Protocol):
@@ -69,12 +74,11 @@ class LegRecord:
         report: Told of every end but a cancellation.
     """
 
-    # Most legs leave these as they are.
-    first_byte: float | None = None
-    ended: float | None = None
-    usage: Any = None
-    span: str = ""
-    outcome: str = "running"
+    # Slots, and no defaults of the class, which take ten times as long to read.
+    __slots__ = (
+        "attempt", "clock", "ended", "first_byte", "instance", "outcome", "report", "role", "span",
+        "started", "usage",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -89,6 +93,11 @@ class LegRecord:
         self.attempt = attempt
         self.clock = clock
         self.report = report
+        self.first_byte: float | None = None
+        self.ended: float | None = None
+        self.usage: Any = None
+        self.span = ""
+        self.outcome = "running"
         self.started = clock()
 
     def __enter__(self) -> Self:
@@ -136,34 +145,37 @@ class Record:
         outcome: "ok", "client_gone", or the code of the error that the client got.
     """
 
-    # Most calls leave most of these as they are.
-    ended: float | None = None
-    protocol: str = ""
-    mode: str = ""
-    path: str = ""
-    handed_over: bool = False
-    expired: int = 0
-    queued_seconds: float | None = None
-    key: str = ""
-    committed: float | None = None
-    end_of_answer: bytes = b""
-    usage: Usage | None = None
-    resumed: int = 0
-    not_resumed: str = ""
-    status: int = 0
-    outcome: str = "running"
-    attempts: int = 0
-    choices: tuple[tuple[int, Choice], ...] = ()
+    __slots__ = (
+        "attempts", "call", "choices", "clock", "committed", "decisions", "end_of_answer", "ended",
+        "expired", "gaps", "handed_over", "key", "legs", "mode", "not_resumed", "outcome", "path",
+        "protocol", "queued_seconds", "resumed", "started", "status", "trace", "usage",
+    )  # fmt: skip
 
     def __init__(self, call: Call, clock: Callable[[], float] = monotonic) -> None:
         self.call = call
         self.clock = clock
         self.started = clock()
+        self.ended: float | None = None
+        self.protocol = ""
+        self.mode = ""
+        self.path = ""
+        self.choices: tuple[tuple[int, Choice], ...] = ()
         self.decisions: dict[int, Decision] = {}
         self.legs: list[LegRecord] = []
-        # Not defaults of the class, which are lost where a protocol is compiled (tools/compiled.py).
+        self.handed_over = False
+        self.expired = 0
+        self.queued_seconds: float | None = None
+        self.key = ""
+        self.committed: float | None = None
+        self.end_of_answer = b""
+        self.usage: Usage | None = None
         self.trace: Trace | None = None
         self.gaps: Gaps | None = None
+        self.resumed = 0
+        self.not_resumed = ""
+        self.status = 0
+        self.outcome = "running"
+        self.attempts = 0
 
     def leg(self, role: Role, instance: Instance, report: Report) -> LegRecord:
         leg = LegRecord(role, instance, self.attempts, self.clock, report)
@@ -187,13 +199,18 @@ class Record:
         return self.clock() - ended[-1] if ended and ended[-1] is not None else 0.0
 
     def count(self) -> None:
-        """Reads what the call took out of the answers."""
+        """Reads what the call took out of the answers, and lets go of the legs'."""
         usage = usage_in(self.end_of_answer) if self.end_of_answer else None
         for leg in self.legs:
-            if leg.usage is None or leg.attempt != self.attempts:
+            said = leg.usage
+            if said is None:
+                continue
+            # As a piece of an answer it keeps all of it.
+            leg.usage = None
+            if leg.attempt != self.attempts:
                 continue
             # What decode calls cached is, of a split call, what prefill handed over.
-            counts = bytes(leg.usage)
+            counts = bytes(said)
             # As in openai.aborted, `in` would be three times as dear.
             if usage is not None and usage.cached is None and counts.find(b"cached") < 0:
                 continue
@@ -228,44 +245,8 @@ class Record:
             "tokens": None if self.usage is None else self.usage.as_json(),
         }
 
-    def times(self) -> tuple[float | None, ...]:
-        """Seconds of each of STAGES in the last attempt; None where it came to no good end.
-
-        kv_wait, of split calls: from prefill's end to decode's first byte, the choice of decode
-        included where that comes between the two.
-        """
-        began, attempt = self.started, self.attempts
-        queued = self.queued_seconds
-        if queued is not None:
-            began += queued
-        prefill: LegRecord | None = None
-        answer: LegRecord | None = None
-        for leg in self.legs:
-            if leg.attempt != attempt:
-                began = max(began, leg.ended or 0.0)
-            elif leg.role is not PREFILL:
-                answer = leg
-            elif prefill is None:
-                prefill = leg
-        chosen = read = chosen_decode = waited = first = answered = None
-        if prefill is not None:
-            chosen = prefill.started - began
-            if prefill.outcome == "ok" and prefill.ended is not None:
-                read = prefill.ended
-        if answer is not None:
-            if prefill is None:
-                chosen_decode = answer.started - began
-            elif read is not None and answer.started >= read:
-                chosen_decode = answer.started - read
-            begun = answer.first_byte
-            if begun is not None:
-                first = begun - answer.started
-                if read is not None:
-                    waited = max(0.0, begun - read)
-                if answer.outcome == "ok" and answer.ended is not None:
-                    answered = answer.ended - begun
-        took = None if read is None or prefill is None else read - prefill.started
-        return queued, chosen, took, chosen_decode, waited, first, answered
+    def times(self) -> Times:
+        return times_of(self.started, self.queued_seconds, self.attempts, self.legs)
 
     def stages(self) -> dict[str, float]:
         """The times that there are, by their names."""
@@ -294,6 +275,46 @@ class Record:
             "ended_ms": None if leg.ended is None else _ms(leg.ended - self.started),
             "outcome": leg.outcome,
         }
+
+
+def times_of(
+    started: float, queued: float | None, attempt: int, legs: Iterable[LegRecord]
+) -> Times:
+    """Seconds of each of STAGES in the last attempt; None where it came to no good end.
+
+    kv_wait, of split calls: from prefill's end to decode's first byte, the choice of decode
+    included where that comes between the two.
+    """
+    began = started if queued is None else started + queued
+    prefill: LegRecord | None = None
+    answer: LegRecord | None = None
+    for leg in legs:
+        if leg.attempt != attempt:
+            began = max(began, leg.ended or 0.0)
+        elif leg.role is not PREFILL:
+            answer = leg
+        elif prefill is None:
+            prefill = leg
+    chosen = took = read = chosen_decode = waited = first = answered = None
+    if prefill is not None:
+        sent = prefill.started
+        chosen = sent - began
+        if prefill.outcome == "ok" and prefill.ended is not None:
+            read = prefill.ended
+            took = read - sent
+    if answer is not None:
+        asked, begun = answer.started, answer.first_byte
+        if prefill is None:
+            chosen_decode = asked - began
+        elif read is not None and asked >= read:
+            chosen_decode = asked - read
+        if begun is not None:
+            first = begun - asked
+            if read is not None:
+                waited = begun - read if begun > read else 0.0
+            if answer.outcome == "ok" and answer.ended is not None:
+                answered = answer.ended - begun
+    return queued, chosen, took, chosen_decode, waited, first, answered
 
 
 def _decision_json(decision: Decision) -> dict[str, Any]:

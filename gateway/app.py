@@ -17,12 +17,13 @@ from starlette.exceptions import HTTPException
 from pdgate import __version__
 from pdgate.gateway import errors, openapi
 from pdgate.gateway.debug import RecentCalls
+from pdgate.gateway.heads import Heads
 from pdgate.gateway.lifecycle.drain import Drain
 from pdgate.gateway.probe import Prober
 from pdgate.gateway.readiness import Note, of_model, readiness
 from pdgate.gateway.security.door import Door
 from pdgate.protocols.apis import APIS, RESPONSES, shape_of
-from pdgate.protocols.call import CHAT, COMPLETIONS, Headers
+from pdgate.protocols.call import CHAT, COMPLETIONS
 from pdgate.protocols.errors import GatewayError, NotFound, UnknownModel
 from pdgate.scheduling.instances import Instances
 
@@ -35,7 +36,7 @@ def create_app(
     registry: CollectorRegistry,
     running: Running,
     recent: RecentCalls | None,
-    call_id: Callable[[Headers], str],
+    call_id: Callable[[Heads], str],
     notes: Mapping[str, Note],
     door: Door | None = None,
     drain: Drain | None = None,
@@ -97,7 +98,7 @@ def create_app(
 
     def shown(request: Request) -> dict[str, dict[str, Any]]:
         """Model -> its card, for who asks."""
-        holder = None if door is None else door.holder(request.scope["headers"])
+        holder = None if door is None else door.holder(Heads(request.scope["headers"]))
         found = prober.known_cards()
         for alias, name in aliases().items():
             # Whoever asks for the alias is answered by that model, whoever else has the name.
@@ -151,9 +152,9 @@ def _declare_calls(app: FastAPI) -> None:
         declare(path, summary=summary, responses=openapi.responses(RESPONSES))(kept_by_an_engine)
 
 
-def _answer_errors_as_openai_does(app: FastAPI, call_id: Callable[[Headers], str]) -> None:
+def _answer_errors_as_openai_does(app: FastAPI, call_id: Callable[[Heads], str]) -> None:
     def respond(request: Request, error: GatewayError) -> Response:
-        name = call_id(request.scope["headers"])
+        name = call_id(Heads(request.scope["headers"]))
         status, headers, body = errors.as_response(error, name, shape_of(request.scope["path"]))
         response = Response(body, status)
         response.raw_headers = list(headers)

@@ -8,6 +8,7 @@ whom an engine dials: kv_transfer_params and its like kill engines when they are
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from pdgate.gateway.heads import Heads
 from pdgate.gateway.upstream.settings import FORWARDED
 from pdgate.protocols import request_id
 from pdgate.protocols.apis import APIS, Api, Kind
@@ -76,6 +77,7 @@ _ORDINARY = frozenset(
 )
 """Most calls have no other fields, which one comparison of sets tells."""
 
+_JSON = b"application/json"
 _READ = frozenset({b"content-type", b"content-encoding", b"x-request-id"})
 
 
@@ -94,12 +96,14 @@ class Intake:
     own_fields: frozenset[str] = frozenset()
     aliases: Mapping[str, str] = field(default_factory=dict)
     _of_interest: frozenset[bytes] = field(init=False)
+    _rarely: frozenset[bytes] = field(init=False)
     _ordinary: frozenset[str] = field(init=False)
     _ours: frozenset[str] = field(init=False)
 
     def __post_init__(self) -> None:
         # Most headers are none of these, which one look tells.
         object.__setattr__(self, "_of_interest", self.forwarded | _READ)
+        object.__setattr__(self, "_rarely", self._of_interest - {b"content-type"})
         object.__setattr__(self, "_ordinary", _ORDINARY - self.own_fields)
         object.__setattr__(self, "_ours", OURS | self.own_fields)
 
@@ -108,18 +112,20 @@ class Intake:
         if length > self.max_body_bytes:
             raise TooLarge(f"the request body is larger than {self.max_body_bytes} bytes")
 
-    def call_id(self, headers: Headers) -> str:
+    def call_id(self, heads: Heads) -> str:
         """The client's x-request-id if it may be used, else a new one."""
-        for name, found in headers:
+        if b"x-request-id" not in heads.named:
+            return request_id.new()
+        for name, found in heads.all:
             if name == b"x-request-id":
                 said = found.decode("latin-1")
                 if request_id.usable(said) and not self._carries_address(said):
                     return said
         return request_id.new()
 
-    def call(self, path: str, headers: Headers, body: bytes, call_id: str) -> Call:
+    def call(self, path: str, heads: Heads, body: bytes, call_id: str) -> Call:
         """Raises BadRequest, UnsupportedMediaType."""
-        passed = self._checked(headers)
+        passed = self._passed(heads)
         fields = parse_object(body)
         if not (self.trust_client_kv_params or fields.keys() <= self._ordinary):
             _refuse_ours(fields, self._ours)
@@ -132,15 +138,17 @@ class Intake:
         api = APIS.get(path)
         if api is not None:
             return self._of_api(api, call_id, fields, passed, model, len(body))
+        streams = "stream" in fields and value(fields, "stream") is True
+        # By position, as every call is made here.
         return Call(
-            id=call_id,
-            attempt_id=request_id.attempt(call_id),
-            path=path,
-            body=fields,
-            headers=passed,
-            model=model,
-            streams=value(fields, "stream") is True,
-            prompt_tokens=len(body) // BYTES_PER_TOKEN,
+            call_id,
+            request_id.attempt(call_id),
+            path,
+            fields,
+            passed,
+            model,
+            streams,
+            len(body) // BYTES_PER_TOKEN,
         )
 
     def _of_api(
@@ -171,6 +179,17 @@ class Intake:
             blocks=None if api.kind is Kind.GENERATES else (),
             api=api,
         )
+
+    def _passed(self, heads: Heads) -> Headers:
+        """As `_checked`, which most need not go through: JSON, and nothing else that is read."""
+        named = heads.named
+        if (
+            heads.twice
+            or named.get(b"content-type", _JSON) != _JSON
+            or not named.keys().isdisjoint(self._rarely)
+        ):
+            return self._checked(heads.all)
+        return ()
 
     def _checked(self, headers: Headers) -> Headers:
         """Those that engines get. Raises BadRequest, UnsupportedMediaType for what they say."""
@@ -227,10 +246,10 @@ class Intake:
 
 
 def _check_content_type(found: bytes) -> None:
-    if found == b"application/json":
+    if found == _JSON:
         return
     media = found.split(b";", 1)[0].strip().lower()
-    if media != b"application/json" and not media.endswith(b"+json"):
+    if media != _JSON and not media.endswith(b"+json"):
         raise UnsupportedMediaType("the content type must be application/json")
 
 

@@ -15,18 +15,19 @@ from pdgate.forwarders.base import Answer
 from pdgate.forwarders.execution import Execution
 from pdgate.forwarders.record import Record
 from pdgate.gateway import errors
-from pdgate.gateway.admission.gate import Gate
+from pdgate.gateway.admission.gate import NO_TURN, Gate
 from pdgate.gateway.admission.urgency import urgency
 from pdgate.gateway.apis.passing import Asked, passing
 from pdgate.gateway.apis.stored import placed
+from pdgate.gateway.heads import Heads
 from pdgate.gateway.intake import Intake
 from pdgate.gateway.lifecycle.drain import Drain
 from pdgate.gateway.metrics.books import Books
 from pdgate.gateway.security.addresses import without_addresses
 from pdgate.gateway.security.door import Door, Holder
-from pdgate.gateway.total_time import TotalTime
+from pdgate.gateway.total_time import NO_LIMIT, TotalTime
 from pdgate.protocols.apis import STORED, Kind
-from pdgate.protocols.call import Call, Headers
+from pdgate.protocols.call import Call
 from pdgate.protocols.errors import BadRequest, EngineRejected, GatewayError
 from pdgate.scheduling.admission import ORDINARY, Place
 from pdgate.scheduling.candidate import Candidate
@@ -77,19 +78,19 @@ class Service:
         self._fleet = fleet
         self._books = books
 
-    def screen(self, headers: Headers) -> Holder | None:
+    def screen(self, heads: Heads) -> Holder | None:
         """Whose call it is, before its body is read.
 
         Raises Draining, Unauthorized, RateLimited, BadRequest.
         """
         if self.drain.began is not None:
             raise self.drain.refusal()
-        return None if self.door is None else self.door.screen(headers)
+        return None if self.door is None else self.door.screen(heads)
 
     async def handle(
         self,
         path: str,
-        headers: Headers,
+        heads: Heads,
         body: bytes,
         client: Client,
         holder: Holder | None = None,
@@ -98,15 +99,15 @@ class Service:
         """`holder` is what `screen` said; `asked` is what passes to an engine as it came.
 
         Never raises for what goes wrong with the call; only CancelledError gets out."""
-        call_id = self.intake.call_id(headers)
+        call_id = self.intake.call_id(heads)
         try:
             if asked is None:
-                call = self.intake.call(path, headers, body, call_id)
+                call = self.intake.call(path, heads, body, call_id)
             else:
-                call = passing(self.intake, asked, headers, body, call_id, self._fleet)
+                call = passing(self.intake, asked, heads, body, call_id, self._fleet)
             if call.api is not None:
                 call = placed(call, self._fleet)
-            place = None if self.gate is None else _place(call, headers, holder)
+            place = None if self.gate is None else _place(call, heads, holder)
             if holder is not None:
                 holder.enter(call.model)
         # As below: a body that trips us must not look different from other bugs.
@@ -118,11 +119,17 @@ class Service:
             record.key = holder.name
         self._books.opened(record)
         try:
-            if self.total is None:
-                await self._serve(record, place, client)
-            else:
-                with self.total.limit(call.model):
-                    await self._serve(record, place, client)
+            with (
+                NO_LIMIT if self.total is None else self.total.limit(call.model),
+                NO_TURN
+                if place is None or self.gate is None
+                else self.gate.turn(call.model, place) as turn,
+            ):
+                if turn is not None:
+                    if turn.waits:
+                        await turn.come()
+                    record.queued_seconds = turn.seconds
+                await self._execution.serve(call, record, client.deliver)
             record.end("ok", 200)
         except asyncio.CancelledError:
             record.end("client_gone", CLIENT_GONE)
@@ -135,18 +142,9 @@ class Service:
             if holder is not None:
                 holder.leave()
 
-    async def _serve(self, record: Record, place: Place | None, client: Client) -> None:
-        call = record.call
-        if self.gate is None or place is None:
-            await self._execution.serve(call, record, client.deliver)
-            return
-        async with self.gate.turn(call.model, place) as turn:
-            record.queued_seconds = turn.seconds
-            await self._execution.serve(call, record, client.deliver)
-
-    async def refuse(self, error: GatewayError, headers: Headers, client: Client) -> None:
+    async def refuse(self, error: GatewayError, heads: Heads, client: Client) -> None:
         """What is wrong shows before there is a body to make a call of."""
-        await self._refuse(error, self.intake.call_id(headers), client)
+        await self._refuse(error, self.intake.call_id(heads), client)
 
     def count_refused(self, error: GatewayError) -> None:
         """For a front end that answers what is not yet a call itself."""
@@ -166,13 +164,13 @@ class Service:
             await client.break_off(error)
 
 
-def _place(call: Call, headers: Headers, holder: Holder | None) -> Place | None:
+def _place(call: Call, heads: Heads, holder: Holder | None) -> Place | None:
     """None for what takes nothing that calls wait for. Raises BadRequest."""
     if call.api is not None and (call.api.kind is Kind.COUNTS or call.api is STORED):
         return None
-    own = ORDINARY if holder is None else holder.key.priority
-    tenant = "" if holder is None else holder.name
-    return Place(urgency(headers, own), tenant, call.prompt_tokens)
+    if holder is None:
+        return Place(urgency(heads, ORDINARY), "", call.prompt_tokens)
+    return Place(urgency(heads, holder.priority), holder.name, call.prompt_tokens)
 
 
 def _outcome(error: GatewayError) -> str:

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
+from typing import Final
 
 from pdgate.gateway.deadlines import Deadlines
 from pdgate.protocols.errors import CallTooLong
@@ -33,11 +34,14 @@ class TotalTime:
         """A block of the current task. Raises CallTooLong."""
         seconds = self._of_models.get(model, self._seconds)
         if seconds is None:
-            return nullcontext()
+            return NO_LIMIT
         if self._deadlines is None:
             # Not earlier: there is no loop yet where the gateway is put together.
             self._deadlines = Deadlines(asyncio.get_running_loop())
         return _Limit(seconds, self._deadlines)
+
+
+NO_LIMIT: Final = nullcontext()
 
 
 class _Limit:

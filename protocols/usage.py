@@ -61,18 +61,19 @@ _read_document = msgspec.json.Decoder(_Document).decode
 
 def usage_in(end: bytes) -> Usage | None:
     """The last one in the end of an answer; None if there is none, or one without numbers."""
-    start = end.rfind(_NAME)
-    if start < 0:
-        return None
     document = end
     if not end.startswith(b"{"):
+        start = end.rfind(_NAME)
+        if start < 0:
+            return None
         # The line of the event that it is in.
         document = end[end.rfind(b"data:", 0, start) + 5 : end.find(b"\n", start)]
     try:
         said = _read_document(document).usage
     except msgspec.DecodeError:
-        # Of another shape, or half a document, as the beginning of a long one is not kept.
-        return counts_in(end[start : start + LONGEST])
+        # None, one of another shape, or half a document, as the beginning of a long one is not kept.
+        start = end.rfind(_NAME)
+        return None if start < 0 else counts_in(end[start : start + LONGEST])
     details = said.prompt_tokens_details
     cached = None if details is None else details.cached_tokens
     return Usage(said.prompt_tokens, said.completion_tokens, cached)

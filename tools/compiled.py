@@ -31,7 +31,7 @@ HOT: Final = {
     "gateway": "deadlines intake service total_time",
     "gateway/admission": "gate urgency",
     "gateway/front": "answer_head head_lines hot_cycle",
-    "gateway/metrics": "books tally",
+    "gateway/metrics": "books ended tally",
     "gateway/security": "door headers keys limits",
     "gateway/upstream": "client connection exchange pool request",
     "protocols": "instance members openai request_id sse",

@@ -18,6 +18,7 @@ from pdgate.gateway.config.checks import mode_for
 from pdgate.gateway.config.sections import Timeouts as TimeoutsSection
 from pdgate.gateway.deadlines import Timeouts
 from pdgate.gateway.front.hot_protocol import HotProtocol
+from pdgate.gateway.heads import Heads
 from pdgate.gateway.intake import Intake
 from pdgate.gateway.metrics.books import Books
 from pdgate.protocols.call import Call, Headers
@@ -79,7 +80,7 @@ class NeverDoubted(Instances):
 class Unread(Intake):
     """What a client's headers say is neither checked nor passed on."""
 
-    def _checked(self, headers: Headers) -> Headers:
+    def _passed(self, heads: Heads) -> Headers:
         return ()
 
 

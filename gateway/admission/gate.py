@@ -1,6 +1,8 @@
 """Where calls wait until there is room for them, each for its turn, and not for ever.
 
-    async with gate.turn(call.model, Place(urgency, tenant, tokens)):
+    with gate.turn(call.model, Place(urgency, tenant, tokens)) as turn:
+        if turn.waits:
+            await turn.come()
         ...     # engines may be reserved, at once: until then the room is kept
 
 Without limits there is no gate. With room and nobody waiting a call passes without a task, a
@@ -12,6 +14,7 @@ import asyncio
 import math
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import nullcontext
 from time import monotonic, monotonic_ns
 from types import TracebackType
 from typing import Final, Self
@@ -52,8 +55,25 @@ class Gate:
         self._waiting = 0
         self._timer: asyncio.TimerHandle | None = None
 
-    def turn(self, model: str | None, place: Place) -> "Turn":
-        return Turn(self, model, place)
+    def turn(self, name: str | None, place: Place) -> "Turn":
+        """For a model's next call, which is to be entered at once. Raises Overloaded."""
+        lineup = self._lineup(name)
+        key = name or ""
+        model = self._models.get(key)
+        if model is None:
+            # A name that nobody serves is not remembered: anybody could make up many.
+            model = _Model() if lineup is None else self._add(key)
+        waiter = None
+        if lineup is not None:
+            if self._limits.ttft_seconds is not None:
+                self._check_outlook(key, lineup, place, self._limits.ttft_seconds)
+            if model.waiters or not self._room_for(lineup, model):
+                waiter = self._join(key, model, place)
+        if waiter is None:
+            model.begun += 1
+            if model.shared is not None:
+                model.tell()
+        return Turn(self, model, place, waiter)
 
     def put(self, limits: Limits) -> None:
         """Other limits, for who waits, too."""
@@ -65,7 +85,7 @@ class Gate:
         if not self._waiting:
             return
         for name, model in self._models.items():
-            while model.line and self._has_room(name, model):
+            while model.waiters and self._has_room(name, model):
                 self._begin_next(model)
 
     def waiting(self) -> Iterator[tuple[str, int]]:
@@ -74,20 +94,8 @@ class Gate:
 
     # A turn's.
 
-    def _come(self, name: str | None, place: Place) -> "tuple[_Model, asyncio.Future[None] | None]":
-        """The model, and what to wait for, if anything. Raises Overloaded."""
-        lineup = self._lineup(name)
-        key = name or ""
-        model = self._models.get(key)
-        if model is None:
-            # A name that nobody serves is not remembered: anybody could make up many.
-            model = _Model() if lineup is None else self._add(key)
-        if lineup is not None and self._limits.ttft_seconds is not None:
-            self._check_outlook(key, lineup, place, self._limits.ttft_seconds)
-        if lineup is None or (not model.line and self._room_for(lineup, model)):
-            model.begun += 1
-            model.tell()
-            return model, None
+    def _join(self, key: str, model: "_Model", place: Place) -> "asyncio.Future[None]":
+        """What to wait for. Raises Overloaded."""
         self._make_place(key, model, place)
         if not model.line:
             model.since = monotonic_ns()
@@ -97,7 +105,7 @@ class Gate:
         model.waiters[place] = waiter, monotonic()
         self._waiting += 1
         self._wind()
-        return model, waiter
+        return waiter
 
     def _begun(self, model: "_Model") -> None:
         """One that was let in is about to reserve its engines."""
@@ -113,8 +121,10 @@ class Gate:
 
     def _ended(self, model: "_Model") -> None:
         model.begun -= 1
-        model.tell()
-        self.look()
+        if model.shared is not None:
+            model.tell()
+        if self._waiting:
+            self.look()
 
     # How.
 
@@ -238,40 +248,51 @@ class _Model:
 
 
 class Turn:
-    """One call's; as a block, it begins when the call may."""
+    """One call's, as a block; nothing may be awaited before it is entered.
 
-    __slots__ = ("_gate", "_model", "_name", "_place", "seconds")
+    Attributes:
+        waits: Others are before it: in the block, `come` is to be awaited first.
+        seconds: How long it has waited.
+    """
 
-    def __init__(self, gate: Gate, name: str | None, place: Place) -> None:
+    __slots__ = ("_gate", "_model", "_place", "_waiter", "seconds", "waits")
+
+    def __init__(
+        self, gate: Gate, model: _Model, place: Place, waiter: "asyncio.Future[None] | None"
+    ) -> None:
+        self._gate, self._model, self._place, self._waiter = gate, model, place, waiter
+        self.waits = waiter is not None
         self.seconds = 0.0
-        self._gate, self._name, self._place = gate, name, place
-        self._model: _Model | None = None
 
-    async def __aenter__(self) -> Self:
-        """Raises Overloaded."""
-        model, waiter = self._gate._come(self._name, self._place)
-        self._model = model
-        if waiter is None:
-            return self
+    async def come(self) -> None:
+        """Returns when the call may begin. Raises Overloaded."""
+        assert self._waiter is not None
         since = monotonic()
-        try:
-            await waiter
-        except BaseException:
-            self._gate._left_line(model, self._place)
-            if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
-                # It was let in, and left in the same moment.
-                self._gate._begun(model)
-                self._gate._ended(model)
-            raise
-        self._gate._begun(model)
+        await self._waiter
+        self.waits = False
+        self._gate._begun(self._model)
         self.seconds = monotonic() - since
+
+    def __enter__(self) -> Self:
         return self
 
-    async def __aexit__(
+    def __exit__(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        assert self._model is not None
-        self._gate._ended(self._model)
+        if not self.waits:
+            self._gate._ended(self._model)
+            return
+        waiter = self._waiter
+        assert waiter is not None
+        self._gate._left_line(self._model, self._place)
+        if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
+            # It was let in, and left in the same moment.
+            self._gate._begun(self._model)
+            self._gate._ended(self._model)
+
+
+NO_TURN: Final = nullcontext()
+"""Of a call that waits for nobody."""

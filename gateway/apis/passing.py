@@ -18,13 +18,13 @@ from starlette.types import Scope
 
 from pdgate.gateway.apis import forms
 from pdgate.gateway.apis.stored import kept_at
+from pdgate.gateway.heads import Heads
 from pdgate.gateway.intake import TAKEN, Intake
 from pdgate.protocols import request_id
 from pdgate.protocols.apis import PASSED, RESPONSES, STORED, Api
 from pdgate.protocols.call import (
     BYTES_PER_TOKEN,
     Call,
-    Headers,
     Passed,
     Raw,
     encode,
@@ -87,13 +87,13 @@ def asked(scope: Scope, *, everything: bool) -> Asked | None:
 def passing(
     intake: Intake,
     asked: Asked,
-    headers: Headers,
+    heads: Heads,
     body: bytes,
     call_id: str,
     fleet: Iterable[Candidate],
 ) -> Call:
     """Raises BadRequest, UnsupportedMediaType, NotFound."""
-    forwarded, content_type = intake.passed_headers(headers)
+    forwarded, content_type = intake.passed_headers(heads.all)
     model, query, at = None, asked.query, ""
     if asked.stored:
         at, model = kept_at(asked.stored, fleet)

@@ -18,13 +18,13 @@ from pdgate.gateway.debug import DebugHeaders
 from pdgate.gateway.front.answer_head import answer_head, streams
 from pdgate.gateway.front.head_lines import SharedLines
 from pdgate.gateway.front.pings import PING, Pings
+from pdgate.gateway.heads import Heads
 from pdgate.gateway.intake import TAKEN
 from pdgate.gateway.lifecycle.reload import Reload
 from pdgate.gateway.security.cors import Cors
 from pdgate.gateway.service import Service
 from pdgate.protocols import sse
 from pdgate.protocols.apis import Shape, shape_of
-from pdgate.protocols.call import Headers
 from pdgate.protocols.errors import GatewayError
 
 MAX_WAITING_BYTES = 64 << 10
@@ -78,13 +78,13 @@ class Front:
             send = self.cors.sending(scope["headers"], send)
         shape = shape_of(scope["path"]) if asked is None else asked.api.shape
         client = AsgiClient(send, self.debug, self.wanted, self.pings, shape)
-        headers = scope["headers"]
+        heads = Heads(scope["headers"])
         try:
             client.unread = receive
-            holder = self.service.screen(headers)
-            body = await _read_body(headers, receive, self.service, client)
+            holder = self.service.screen(heads)
+            body = await _read_body(heads, receive, self.service, client)
         except GatewayError as error:
-            await self.service.refuse(error, headers, client)
+            await self.service.refuse(error, heads, client)
             return
         if body is None:
             return
@@ -92,7 +92,7 @@ class Front:
         assert serving is not None
         watching = asyncio.create_task(_cancel_when_client_leaves(serving, receive, client))
         try:
-            await self.service.handle(scope["path"], headers, body, client, holder, asked)
+            await self.service.handle(scope["path"], heads, body, client, holder, asked)
         except asyncio.CancelledError:
             # Ours if the client left; the server's own, at shutdown, goes on.
             if not (watching.done() and serving.uncancel() == 0):
@@ -276,12 +276,11 @@ class AsgiClient:
 
 
 async def _read_body(
-    headers: Headers, receive: Receive, service: Service, client: AsgiClient
+    heads: Heads, receive: Receive, service: Service, client: AsgiClient
 ) -> bytes | None:
     """None if the client left. Raises TooLarge, before reading where the length is said."""
-    for name, found in headers:
-        if name == b"content-length":
-            service.intake.check_length(int(found))
+    if (said := heads.named.get(b"content-length")) is not None:
+        service.intake.check_length(int(said))
     pieces: list[bytes] = []
     length, more = 0, True
     while more:

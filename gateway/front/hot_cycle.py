@@ -15,6 +15,7 @@ from pdgate.gateway.front.answer_head import answer_head, answer_lines, streams
 from pdgate.gateway.front.asgi import LINGER_SECONDS, Front
 from pdgate.gateway.front.head_lines import CLOSE, head_lines, header_lines, status_line
 from pdgate.gateway.front.pings import PING
+from pdgate.gateway.heads import Heads
 from pdgate.gateway.security.door import Holder
 from pdgate.protocols import sse
 from pdgate.protocols.apis import shape_of
@@ -92,6 +93,7 @@ class HotCycle:
         self._protocol = protocol
         self._transport = protocol.transport
         self._headers = protocol.headers
+        self._heads = Heads(protocol.headers)
         self._url = protocol.url
         self._pieces: list[bytes] = []
         # What is read before it is written is not left to the class, where it takes ten times as long.
@@ -112,16 +114,13 @@ class HotCycle:
     def begin(self) -> None:
         protocol = self._protocol
         service = protocol.front.service
-        length = -1
-        for name, found in self._headers:
-            if name == b"content-length":
-                length = int(found)
-                break
+        said = self._heads.named.get(b"content-length")
+        length = -1 if said is None else int(said)
         if length < 0:
             protocol.check_framing(self._headers)
         try:
             service.intake.check_length(length)
-            self._holder = service.screen(self._headers)
+            self._holder = service.screen(self._heads)
         except (TooLarge, Draining) as error:
             self._turn_away(error)
             return
@@ -153,13 +152,13 @@ class HotCycle:
         if self._refusal is not None:
             service = self._protocol.front.service
             service.count_refused(self._refusal)
-            self._say(self._refusal, service.intake.call_id(self._headers))
+            self._say(self._refusal, service.intake.call_id(self._heads))
             return
         pieces, self._pieces = self._pieces, []
         body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         protocol = self._protocol
         path = self._url.decode("ascii")
-        self._task = task = protocol.loop.create_task(self._serve(path, self._headers, body))
+        self._task = task = protocol.loop.create_task(self._serve(path, body))
         # The server waits for these when it is asked to stop.
         protocol.tasks.add(task)
 
@@ -289,10 +288,10 @@ class HotCycle:
         """Another attempt may have come to nothing before its first byte."""
         self._over, self._error, self._held = False, None, b""
 
-    async def _serve(self, path: str, headers: Headers, body: bytes) -> None:
+    async def _serve(self, path: str, body: bytes) -> None:
         try:
             service = self._protocol.front.service
-            await service.handle(path, headers, body, self, self._holder)
+            await service.handle(path, self._heads, body, self, self._holder)
         except asyncio.CancelledError:
             # The client left, or the server gave up waiting for us at shutdown.
             if not self.disconnected:
@@ -314,7 +313,7 @@ class HotCycle:
         protocol = self._protocol
         service = protocol.front.service
         service.count_refused(error)
-        call_id, shape = service.intake.call_id(self._headers), shape_of(self._url.decode("ascii"))
+        call_id, shape = service.intake.call_id(self._heads), shape_of(self._url.decode("ascii"))
         status, headers, body = errors.as_response(error, call_id, shape)
         self.keep_alive = False
         self._pieces = []

@@ -1,8 +1,8 @@
 """Asks callers for their API key, and holds each key to its models and limits.
 
-    door.screen(headers)   before the body is read: whose key is it, and is it used up?
+    door.screen(heads)     before the body is read: whose key is it, and is it used up?
     holder.enter(model)    the call counts, until `leave`
-    door.holder(headers)   whose key it is, for routes that count nothing
+    door.holder(heads)     whose key it is, for routes that count nothing
 
 A worker has its share of a key's limits: the limit divided by the workers, rounded up. So all
 together never allow much more than the limit, and may allow less to a client whose connections
@@ -18,14 +18,15 @@ from math import ceil
 from time import monotonic
 from typing import NoReturn
 
+from pdgate.gateway.heads import Heads
 from pdgate.gateway.security.keys import ApiKey, hash_of
 from pdgate.gateway.security.limits import Bucket
-from pdgate.protocols.call import Headers
 from pdgate.protocols.errors import BadRequest, Forbidden, RateLimited, Unauthorized
 
 KNOWN_HEADERS = 4096
 MAX_HEADER_BYTES = 1024
 BEARER = b"bearer "
+AUTHORIZATION = b"authorization"
 KEY_HEADER = b"x-api-key"
 """Where Anthropic's clients say it; for who sends both, the other one counts."""
 RETRY_SECONDS = 1
@@ -36,12 +37,16 @@ class Holder:
     """What one worker knows of one key.
 
     Attributes:
+        name, priority: The key's.
         running: Calls that have entered and not left.
         calls: Calls that have entered.
         refused: Reason -> calls that have not.
     """
 
-    __slots__ = ("_bucket", "_clock", "_max_calls", "calls", "key", "refused", "running")
+    __slots__ = (
+        "_bucket", "_clock", "_max_calls", "_models", "calls", "key", "name", "priority", "refused",
+        "running",
+    )  # fmt: skip
 
     def __init__(self, key: ApiKey, workers: int, clock: Callable[[], float]) -> None:
         self.running = 0
@@ -53,6 +58,8 @@ class Holder:
     def hold_to(self, key: ApiKey, workers: int) -> None:
         """To these models and limits from now on; the bucket is full again."""
         self.key = key
+        self.name, self.priority = key.name, key.priority
+        self._models = key.models
         self._max_calls = None if key.max_calls is None else ceil(key.max_calls / workers)
         per_minute = key.calls_per_minute
         self._bucket = None
@@ -60,12 +67,8 @@ class Holder:
             # A bucket for less than one would never hold a whole call.
             self._bucket = Bucket(max(1.0, per_minute / workers), self._clock())
 
-    @property
-    def name(self) -> str:
-        return self.key.name
-
     def may_ask(self, model: str | None) -> bool:
-        return not self.key.models or model in self.key.models
+        return not self._models or model in self._models
 
     def check(self) -> None:
         """Raises RateLimited if the key is used up for now."""
@@ -79,7 +82,7 @@ class Holder:
 
     def enter(self, model: str | None) -> None:
         """The call, which `check` let pass, counts until `leave`. Raises Forbidden, RateLimited."""
-        if not self.may_ask(model):
+        if self._models and model not in self._models:
             self.refused["model"] += 1
             raise Forbidden(_not_allowed(model), param="model")
         if self._max_calls is not None and self.running >= self._max_calls:
@@ -130,22 +133,22 @@ class Door:
         self._by_hash = {holder.key.sha256: holder for holder in found.values()}
         self._by_header = {}
 
-    def screen(self, headers: Headers) -> Holder:
+    def screen(self, heads: Heads) -> Holder:
         """Raises Unauthorized, RateLimited, BadRequest."""
-        holder = self.holder(headers)
+        said = None if heads.twice else heads.named.get(AUTHORIZATION)
+        holder = None if said is None else self._by_header.get(said)
+        if holder is None:
+            holder = self.holder(heads)
         holder.check()
         return holder
 
-    def holder(self, headers: Headers) -> Holder:
+    def holder(self, heads: Heads) -> Holder:
         """Raises Unauthorized, BadRequest."""
-        said: bytes | None = None
-        for name, found in headers:
-            if name == b"authorization":
-                if said is not None:
-                    raise BadRequest("the header authorization came twice", param="authorization")
-                said = found
+        said = _only(heads, AUTHORIZATION)
         if said is None:
-            said = _by_key_header(headers)
+            key = _only(heads, KEY_HEADER)
+            # As if it had come in the other one.
+            said = None if key is None else BEARER + key
         if said is None:
             raise Unauthorized("an API key is needed: send the header Authorization: Bearer <key>")
         return self._by_header.get(said) or self._look_up(said)
@@ -163,12 +166,12 @@ class Door:
         return holder
 
 
-def _by_key_header(headers: Headers) -> bytes | None:
-    """As if it had come in the other one. Raises BadRequest."""
-    found = [key for name, key in headers if name == KEY_HEADER]
-    if len(found) > 1:
-        raise BadRequest("the header x-api-key came twice", param="x-api-key")
-    return BEARER + found[0] if found else None
+def _only(heads: Heads, name: bytes) -> bytes | None:
+    """What it says, if it came. Raises BadRequest if it came twice: others may read another one."""
+    if heads.times(name) > 1:
+        said = name.decode()
+        raise BadRequest(f"the header {said} came twice", param=said)
+    return heads.named.get(name)
 
 
 def _not_allowed(model: str | None) -> str:

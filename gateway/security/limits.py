@@ -8,20 +8,21 @@ class Bucket:
         per_minute: From 1.
     """
 
-    __slots__ = ("_level", "_seen", "per_minute")
+    __slots__ = ("_level", "_per_second", "_seen", "per_minute")
 
     def __init__(self, per_minute: float, now: float) -> None:
         """`now` and all later times are monotonic seconds."""
         self.per_minute = per_minute
+        self._per_second = per_minute / 60
         self._level = per_minute
         self._seen = now
 
     def wait_seconds(self, now: float) -> float:
         """Until a call may be taken out; 0 if one may be now."""
-        per_second = self.per_minute / 60
-        self._level = min(self.per_minute, self._level + (now - self._seen) * per_second)
+        level = self._level + (now - self._seen) * self._per_second
+        self._level = level = min(self.per_minute, level)
         self._seen = now
-        return 0.0 if self._level >= 1 else (1 - self._level) / per_second
+        return 0.0 if level >= 1 else (1 - level) / self._per_second
 
     def take(self) -> None:
         """One call; after `wait_seconds` said 0."""

@@ -40,10 +40,11 @@ class Room:
             others: Other processes, with which the limits are kept together.
             since: When one of our line last began, monotonic ns; None for who has just come.
         """
-        if not lineup.disaggregated and lineup.up[PLAIN]:
-            return self._can_answer(lineup.up[PLAIN], begun, others, since)
-        return self._can_answer(lineup.up[DECODE], begun, others, since) and self._can_read(
-            lineup.up[PREFILL], beginning, others, since
+        up = lineup.up
+        if not lineup.disaggregated and up[PLAIN]:
+            return self._can_answer(up[PLAIN], begun, others, since)
+        return self._can_answer(up[DECODE], begun, others, since) and self._can_read(
+            up[PREFILL], beginning, others, since
         )
 
     def _can_answer(

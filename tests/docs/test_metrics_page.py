@@ -173,12 +173,8 @@ def _admission() -> AdmissionBooks:
     instances = Instances([Instance("e0", "http://10.0.0.3:8000", Role.PLAIN, "plain")])
     instances.mark_up("e0", ["tiny"])
     gate = Gate(Limits(), instances)
-
-    async def one_call() -> None:
-        async with gate.turn("tiny", Place()):
-            gate.refused["tiny", "full"] += 1
-
-    asyncio.run(one_call())
+    with gate.turn("tiny", Place()):
+        gate.refused["tiny", "full"] += 1
     return AdmissionBooks(gate)
 
 

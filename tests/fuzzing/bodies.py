@@ -6,6 +6,7 @@ from pdgate.forwarders.base import several_prompts
 from pdgate.forwarders.other_apis import prompt_alone, why_whole
 from pdgate.forwarders.vllm_nixl import VllmNixl
 from pdgate.gateway.apis.stored import placed
+from pdgate.gateway.heads import Heads
 from pdgate.gateway.intake import Intake
 from pdgate.protocols.apis import MESSAGES, RESPONSES
 from pdgate.protocols.call import CHAT, COMPLETIONS, Call, encode, parse_object
@@ -22,13 +23,13 @@ SEEDS = (
     b'{"a":' * 2000,
 )
 _INTAKE = Intake(1 << 20)
-_HEADERS = ((b"content-type", b"application/json"), (b"authorization", b"Bearer x"))
+_HEADS = Heads([(b"content-type", b"application/json"), (b"authorization", b"Bearer x")])
 
 
 def check(data: bytes) -> None:
     for path in (CHAT, COMPLETIONS, RESPONSES, MESSAGES):
         try:
-            call = _INTAKE.call(path, _HEADERS, data, "call-1")
+            call = _INTAKE.call(path, _HEADS, data, "call-1")
             _read_as_forwarders_do(call)
         except BadRequest:
             continue

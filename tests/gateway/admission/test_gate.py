@@ -35,7 +35,9 @@ class Caller:
         self.task = asyncio.create_task(self._call(gate, place, model))
 
     async def _call(self, gate: Gate, place: Place, model: str | None) -> None:
-        async with gate.turn(model, place):
+        with gate.turn(model, place) as turn:
+            if turn.waits:
+                await turn.come()
             self.inside.set()
             await self._may_leave.wait()
 

@@ -42,7 +42,9 @@ class Worker:
 
     async def _begin(self) -> AsyncExitStack:
         async with asyncio.timeout(PATIENCE_SECONDS), AsyncExitStack() as stack:
-            await stack.enter_async_context(self.gate.turn(MODEL, Place()))
+            turn = stack.enter_context(self.gate.turn(MODEL, Place()))
+            if turn.waits:
+                await turn.come()
             return stack.pop_all()
 
     def reserve(self) -> Reservation:

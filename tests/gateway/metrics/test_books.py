@@ -5,10 +5,11 @@ from contextlib import suppress
 
 import pytest
 
-from pdgate.forwarders.record import DISAGGREGATED, PLAIN, Record
-from pdgate.gateway.metrics.books import MOST_MODELS, Books
+from pdgate.forwarders.record import DECODE_ONLY, DISAGGREGATED, PLAIN, Record
+from pdgate.gateway.metrics.books import MOST_MODELS, MOST_ROWS, Books
 from pdgate.gateway.metrics.gaps import EVERY
 from pdgate.protocols import sse
+from pdgate.protocols.call import Raw
 from pdgate.protocols.errors import EngineFailed
 from pdgate.protocols.instance import Role
 from pdgate.scheduling.candidate import Candidate
@@ -207,3 +208,72 @@ def test_an_instance_that_has_left_is_not_told_for_ever(clock: Clock) -> None:
 
     names = {key[0] for key in only(told(books), "pdgate_instance_stage_seconds_count")}
     assert names == {"p0"}
+
+
+def test_calls_that_wait_to_be_counted_are_bounded(books: Books, clock: Clock) -> None:
+    """However long nobody asks for metrics."""
+    for number in range(MOST_ROWS + 1):
+        record = split_call(books, clock)
+        record.end("ok", 200)
+        books.closed(record)
+        assert len(books._rows) < MOST_ROWS
+
+        if number == MOST_ROWS - 1:
+            (tally,) = books.tallies.values()
+            assert tally.outcomes == {(DISAGGREGATED, "ok"): MOST_ROWS}
+
+    assert told(books)["pdgate_calls_total", "m", "ok", DISAGGREGATED, "vllm-nixl"] == MOST_ROWS + 1
+    assert not books._rows
+
+
+def test_nothing_large_waits_to_be_counted(books: Books, clock: Clock) -> None:
+    """Neither what the client sent, nor what engines answered."""
+    record = split_call(books, clock)
+    # Such a piece holds on to the message that it was read in.
+    record.legs[0].usage = Raw(b'{"prompt_tokens": 40}')
+    record.end("ok", 200)
+    books.closed(record)
+
+    (row,) = books._rows
+    assert not {id(record), id(record.call), id(record.call.body)} & set(map(id, row))
+    assert [leg.usage for leg in row[9]] == [None, None]
+    assert only(told(books), "pdgate_tokens_total") == {("prompt", "m"): 40}
+
+
+def test_decode_engines_that_stood_in_are_counted_by_how_it_went(
+    books: Books, clock: Clock
+) -> None:
+    for committed in (None, clock.now, clock.now):
+        record = Record(chat(), clock)
+        books.opened(record)
+        record.attempts, record.path, record.protocol = 1, DECODE_ONLY, "vllm-nixl"
+        record.committed = committed
+        record.end("engine_failed", 502)
+        books.closed(record)
+
+    found = told(books)
+    assert found["pdgate_kv_handover_total", "vllm-nixl", "recomputed"] == 2
+    assert found["pdgate_kv_handover_total", "vllm-nixl", "failed"] == 1
+    assert found["pdgate_broken_answers_total", "vllm-nixl", "lost"] == 2
+
+
+@pytest.mark.parametrize(
+    ("outcome", "handed_over", "result"),
+    [
+        ("ok", True, "done"),
+        ("engine_failed", False, "failed"),
+        ("client_gone", False, "unknown"),
+        ("engine_rejected", False, "unknown"),
+    ],
+)
+def test_how_a_hand_over_went(
+    books: Books, clock: Clock, outcome: str, handed_over: bool, result: str
+) -> None:
+    record = split_call(books, clock)
+    record.handed_over = handed_over
+    record.expired = 2
+    record.end(outcome, 500)
+    books.closed(record)
+
+    found = only(told(books), "pdgate_kv_handover_total")
+    assert {key[1]: count for key, count in found.items() if count} == {result: 1, "expired": 2}

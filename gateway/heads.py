@@ -1,0 +1,29 @@
+"""The headers of one request, read once for all who want to know what some of them say.
+
+Mostly nothing is said twice, and then one look into `named` tells each of them all there is. Where
+something is, who must see every one of them goes through `all`.
+"""
+
+from pdgate.protocols.call import Headers
+
+
+class Heads:
+    """
+    Attributes:
+        all: As they came, names in lower case.
+        named: Name -> what it says; the first one, where there are several.
+        twice: Whether any name came more than once.
+    """
+
+    __slots__ = ("all", "named", "twice")
+
+    def __init__(self, headers: Headers) -> None:
+        self.all = headers
+        self.named: dict[bytes, bytes] = dict(reversed(headers))
+        self.twice = len(self.named) != len(headers)
+
+    def times(self, name: bytes) -> int:
+        """How often that name came."""
+        if not self.twice:
+            return int(name in self.named)
+        return sum(each == name for each, _ in self.all)

@@ -1,0 +1,79 @@
+"""What the books keep of a call that has ended: a few numbers and its legs, until they are added up.
+
+Making the row is all that is done for each call. What it says is read of many rows together
+(tally.py): they are sorted by what is counted together once, and no row is looked at twice.
+"""
+
+from collections.abc import Collection, Iterable
+
+from pdgate.forwarders.record import LegRecord, Record
+from pdgate.protocols.usage import Usage
+from pdgate.scheduling.disaggregation import Decision
+
+Kind = tuple[str, str | None, str, str, str]
+"""Protocol, the model as the call names it, route, path and outcome: calls that are alike."""
+
+Row = tuple[
+    Kind,
+    float,
+    float | None,
+    float | None,
+    float | None,
+    bool,
+    float | None,
+    Usage | None,
+    int,
+    list[LegRecord],
+    Collection[Decision],
+    bool,
+    int,
+    int,
+]
+"""Kind, started, first byte at the client, ended, queued seconds, whether it streamed, seconds of a
+token, usage, attempts, legs, decisions, whether it was handed over, expired, resumed."""
+
+
+def row_of(record: Record) -> Row:
+    """Nothing of it is large: neither the call, nor the answer's end, nor what legs were told."""
+    call, committed, ended = record.call, record.committed, record.ended
+    token_seconds = None
+    if call.streams and committed is not None and ended is not None and record.outcome == "ok":
+        token_seconds = _token_seconds(record, ended - committed)
+    return (
+        (record.protocol, call.model, call.route, record.path, record.outcome),
+        record.started,
+        committed,
+        ended,
+        record.queued_seconds,
+        call.streams,
+        token_seconds,
+        record.usage,
+        record.attempts,
+        record.legs,
+        record.decisions.values(),
+        record.handed_over,
+        record.expired,
+        record.resumed,
+    )
+
+
+def by_kind(rows: Iterable[Row]) -> dict[Kind, list[Row]]:
+    alike: dict[Kind, list[Row]] = {}
+    for row in rows:
+        among = alike.get(row[0])
+        if among is None:
+            alike[row[0]] = [row]
+        else:
+            among.append(row)
+    return alike
+
+
+def _token_seconds(record: Record, seconds: float) -> float | None:
+    """For one token, on the average, of a stream that took that long after its first byte.
+
+    None if neither its engine says how many tokens there were nor its events were timed.
+    """
+    usage, gaps = record.usage, record.gaps
+    if usage is not None and usage.generated is not None:
+        return seconds / (usage.generated - 1) if usage.generated > 1 else None
+    return gaps.seconds / gaps.count if gaps is not None and gaps.count else None
