@@ -24,7 +24,6 @@ from typing import Final
 
 from pdgate.protocols.call import Call
 from pdgate.protocols.instance import Instance, Role
-from pdgate.scheduling.account import unread_tokens_there
 from pdgate.scheduling.candidate import Candidate
 from pdgate.scheduling.choice import Weighed
 from pdgate.scheduling.partners import Partners
@@ -32,7 +31,7 @@ from pdgate.scheduling.policy import Policy
 from pdgate.scheduling.sentence import Best, Sentence
 from pdgate.scheduling.sentence.late import LateTogether
 from pdgate.scheduling.sentence.pick import drawn
-from pdgate.scheduling.sentence.shortlist import Shortlist
+from pdgate.scheduling.sentence.shortlist import ALL, Shortlist
 from pdgate.scheduling.sentence.times import (
     IN_TIME,
     reading_seconds,
@@ -86,26 +85,21 @@ class InTime(Policy):
         self._late = LateTogether(around)
         self._steps = steps_quick(around) if around.role is Role.PLAIN else None
 
-    def choose(self, call: Call, candidates: Sequence[Candidate]) -> Candidate:
-        return self._chosen(call, candidates, None)
-
-    def choose_ahead(
-        self, call: Call, candidates: Sequence[Candidate], partners: Partners
-    ) -> Candidate:
-        return self._chosen(call, candidates, partners)
-
-    def _chosen(
-        self, call: Call, candidates: Sequence[Candidate], partners: Partners | None
+    def choose(
+        self, call: Call, candidates: Sequence[Candidate], partners: Partners | None = None
     ) -> Candidate:
         tokens = call.prompt_tokens
         matched = NOTHING if self._prefixes is None else self._prefixes.matched(call)
         self._late.came(tokens - max(matched.values()) if matched else tokens)
-        looked_at = self._shortlist.of(call, candidates)
-        least, kept = inf, []
-        for candidate in looked_at:
-            uncached = tokens - matched.get(candidate.instance.id, 0)
+        if len(candidates) > ALL:
+            candidates = self._shortlist.of(call, candidates)
+        in_time, least, kept = self._in_time, inf, []
+        uncached = tokens
+        for candidate in candidates:
+            if matched:
+                uncached = tokens - matched.get(candidate.instance.id, 0)
             seconds = reading_seconds(candidate, uncached)
-            if seconds <= self._in_time:
+            if seconds <= in_time:
                 cost = self._cost(call, candidate, seconds, uncached)
                 if partners is not None:
                     cost -= tokens * MOVING * partners.worth(candidate.instance) / partners.near
@@ -113,21 +107,26 @@ class InTime(Policy):
                 least = min(least, cost)
         if not kept:
             self.passed_over["first_token_in_time"] += 1
-            return self._late.choose(call, looked_at)
+            return self._late.choose(call, candidates)
         most = least + self._close
-        best, equals = (inf, inf), []
+        fewest, lightest, equals = inf, inf, []
         for cost, uncached, candidate in kept:
-            if cost <= most:
-                has = uncached, in_flight(candidate)
-                if has < best:
-                    best, equals = has, [candidate]
-                elif has == best:
+            if cost <= most and uncached <= fewest:
+                load = in_flight(candidate)
+                if uncached < fewest or load < lightest:
+                    fewest, lightest, equals = uncached, load, [candidate]
+                elif load == lightest:
                     equals.append(candidate)
         return equals[0] if len(equals) == 1 else drawn(self._random, equals)
 
+    def choose_ahead(
+        self, call: Call, candidates: Sequence[Candidate], partners: Partners
+    ) -> Candidate:
+        return self.choose(call, candidates, partners)
+
     def _cost(self, call: Call, candidate: Candidate, seconds: float, uncached: int) -> float:
         """`seconds`: until its first token."""
-        tokens = unread_tokens_there(candidate) + uncached
+        tokens = candidate.unread_tokens + candidate.beyond.unread_tokens + uncached
         if tokens:
             seconds += COMPUTING * seconds * uncached / tokens
         if self._steps is not None:

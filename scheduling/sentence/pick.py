@@ -31,8 +31,11 @@ class Best(Pick):
     def among(self, kept: Sequence[Candidate], score: Score) -> Candidate:
         scores = list(map(score, kept))
         most = max(scores)
-        if scores.count(most) == 1:
+        equals = scores.count(most)
+        if equals == 1:
             return kept[scores.index(most)]
+        if equals == len(kept):
+            return drawn(self.random, kept)
         return drawn(self.random, [c for c, of in zip(kept, scores, strict=True) if of == most])
 
 

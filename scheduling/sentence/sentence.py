@@ -22,7 +22,7 @@ from pdgate.scheduling.choice import Weighed
 from pdgate.scheduling.partners import Partners
 from pdgate.scheduling.policy import Policy
 from pdgate.scheduling.sentence.pick import Pick, Score
-from pdgate.scheduling.sentence.shortlist import Shortlist
+from pdgate.scheduling.sentence.shortlist import ALL, Shortlist
 from pdgate.scheduling.surroundings import Prefixes
 
 Keep = Callable[[Call, Candidate], bool]
@@ -55,10 +55,16 @@ class Sentence(Policy):
         self.needs_prefixes = prefixes is not None
         self._keep = tuple(keep)
         self._prefer = tuple(prefer)
+        # Most sentences have one word; their score is that.
+        alone = len(prefer) == 1 and prefer[0][0] == 1
+        self._only: Prefer | None = prefer[0][1] if alone else None
         self._pick = choose
         self._otherwise = otherwise
         self._near = near
         self._shortlist = Shortlist(prefixes, choose.random)
+        # Whether they run at different places, of those who were looked at last for that.
+        self._apart_of: Sequence[Candidate] = ()
+        self._apart = False
 
     def choose(self, call: Call, candidates: Sequence[Candidate]) -> Candidate:
         return self._chosen(call, candidates, self._score(call))
@@ -66,11 +72,15 @@ class Sentence(Policy):
     def choose_beside(
         self, call: Call, candidates: Sequence[Candidate], peer: Instance
     ) -> Candidate:
-        # Nobody is near a peer of which nobody has said where it is.
+        # Nobody is near a peer of which nobody has said where it is; and where all of them are at
+        # one place, they are all as near.
         near = self._near and peer.place is not NOWHERE
-        if not near:
-            return self._chosen(call, candidates, self._score(call))
-        return self._chosen(call, candidates, self._score_beside(call, peer), peer)
+        if near:
+            if candidates is not self._apart_of:
+                self._apart_of, self._apart = candidates, _apart(candidates)
+            if self._apart:
+                return self._chosen(call, candidates, self._score_beside(call, peer), peer)
+        return self._chosen(call, candidates, self._score(call))
 
     def choose_ahead(
         self, call: Call, candidates: Sequence[Candidate], partners: Partners
@@ -121,7 +131,10 @@ class Sentence(Policy):
         score: Score,
         peer: Instance | None = None,
     ) -> Candidate:
-        kept = looked_at = self._shortlist.of(call, candidates, peer)
+        looked_at = candidates
+        if len(candidates) > ALL:
+            looked_at = self._shortlist.of(call, candidates, peer)
+        kept = looked_at
         for keep in self._keep:
             some = [candidate for candidate in kept if keep(call, candidate)]
             if some:
@@ -133,9 +146,9 @@ class Sentence(Policy):
         return self._pick.among(kept, score)
 
     def _score(self, call: Call) -> Score:
+        if self._only is not None:
+            return partial(self._only, call)
         prefer = self._prefer
-        if len(prefer) == 1 and prefer[0][0] == 1:
-            return partial(prefer[0][1], call)
 
         def score(candidate: Candidate) -> float:
             together = 0.0
@@ -154,3 +167,8 @@ class Sentence(Policy):
             return alone(candidate) + near * nearness
 
         return score
+
+
+def _apart(candidates: Sequence[Candidate]) -> bool:
+    first = candidates[0].instance.place
+    return any(one.instance.place != first for one in candidates)

@@ -32,7 +32,9 @@ STEP_TOKENS: Final = 200_000
 def reading_seconds(candidate: Candidate, uncached_tokens: int) -> float:
     """Until it has read what it has to read already, and this prompt."""
     tokens = candidate.unread_tokens + candidate.beyond.unread_tokens + uncached_tokens
-    squares = candidate.unread_squares + uncached_tokens * uncached_tokens
+    squares: float = uncached_tokens * uncached_tokens
+    if candidate.unread_tokens:
+        squares += candidate.unread_squares
     expected = candidate.predicts.prefill_seconds(tokens, squares)
     return tokens / TOKENS_PER_SECOND if expected is None else expected
 
