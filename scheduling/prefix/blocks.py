@@ -77,10 +77,11 @@ def hashed(call: Call) -> Sequence[int]:
         prompt = body.get("input")
     if prompt is None:
         return NO_BLOCKS
-    text, tools = _bytes_of(prompt), body.get("tools")
-    if len(text) < BLOCK_BYTES and tools is None:
+    tools = body.get("tools")
+    if tools is None and type(prompt) is Raw and len(prompt) < BLOCK_BYTES:
         # Most calls of many services; there is no whole block in it.
         return NO_BLOCKS
+    text = _bytes_of(prompt)
     before = 0
     for name, mark in _BEFORE:
         field = body.get(name)
