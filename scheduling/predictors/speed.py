@@ -24,6 +24,8 @@ KEPT: Final = 1 - FORGOTTEN
 LEAST_TOKENS: Final = 32
 """Shorter ones weigh no more than these, or an empty prompt would outweigh all others."""
 
+MOST_WEIGHT: Final = 1 / LEAST_TOKENS
+
 ANCHOR: Final = 0.02
 """Where times grow in proportion: the share of all weight that a point at nothing has."""
 
@@ -74,7 +76,7 @@ class Speed:
         kept = KEPT
         if tokens * of_tokens < of_squares:
             kept = 1 - FORGOTTEN * tokens * of_tokens / of_squares
-        weight = 1 / max(tokens, LEAST_TOKENS)
+        weight = 1 / tokens if tokens > LEAST_TOKENS else MOST_WEIGHT
         weighed = weight * tokens
         self.seen += 1
         self._weight = self._weight * kept + weight
