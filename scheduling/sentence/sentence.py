@@ -12,7 +12,6 @@ choice would be worth there is added (scheduling/partners.py).
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import partial
 
 from pdgate.protocols.call import Call
 from pdgate.protocols.instance import Instance
@@ -55,9 +54,7 @@ class Sentence(Policy):
         self.needs_prefixes = prefixes is not None
         self._keep = tuple(keep)
         self._prefer = tuple(prefer)
-        # Most sentences have one word; their score is that.
-        alone = len(prefer) == 1 and prefer[0][0] == 1
-        self._only: Prefer | None = prefer[0][1] if alone else None
+        self._score: Score = _score(self._prefer)
         self._pick = choose
         self._otherwise = otherwise
         self._near = near
@@ -67,7 +64,7 @@ class Sentence(Policy):
         self._apart = False
 
     def choose(self, call: Call, candidates: Sequence[Candidate]) -> Candidate:
-        return self._chosen(call, candidates, self._score(call))
+        return self._chosen(call, candidates, self._score)
 
     def choose_beside(
         self, call: Call, candidates: Sequence[Candidate], peer: Instance
@@ -79,16 +76,16 @@ class Sentence(Policy):
             if candidates is not self._apart_of:
                 self._apart_of, self._apart = candidates, _apart(candidates)
             if self._apart:
-                return self._chosen(call, candidates, self._score_beside(call, peer), peer)
-        return self._chosen(call, candidates, self._score(call))
+                return self._chosen(call, candidates, self._score_beside(peer), peer)
+        return self._chosen(call, candidates, self._score)
 
     def choose_ahead(
         self, call: Call, candidates: Sequence[Candidate], partners: Partners
     ) -> Candidate:
-        alone, worth = self._score(call), partners.worth
+        alone, worth = self._score, partners.worth
 
-        def score(candidate: Candidate) -> float:
-            return alone(candidate) + worth(candidate.instance)
+        def score(call: Call, candidate: Candidate) -> float:
+            return alone(call, candidate) + worth(candidate.instance)
 
         return self._chosen(call, candidates, score)
 
@@ -98,17 +95,17 @@ class Sentence(Policy):
         kept = self._shortlist.of(call, candidates)
         for keep in self._keep:
             kept = [candidate for candidate in kept if keep(call, candidate)] or kept
-        score = self._score(call)
-        return Partners(((candidate, score(candidate)) for candidate in kept), self._near)
+        score = self._score
+        return Partners(((candidate, score(call, candidate)) for candidate in kept), self._near)
 
     def explain(
         self, call: Call, candidates: Sequence[Candidate], peer: Instance | None = None
     ) -> Sequence[Weighed]:
         """Each word's value times its weight. Of very many, some were looked at (shortlist.py)."""
-        beside = self._score_beside(call, peer) if peer and self._near else self._score(call)
+        beside = self._score_beside(peer) if peer and self._near else self._score
         said = []
         for candidate in candidates:
-            score = beside(candidate)
+            score = beside(call, candidate)
             failed = [keep.__name__ for keep in self._keep if not keep(call, candidate)]
             words = [
                 f"{getattr(one, '__name__', one)} {one(call, candidate):.3f}"
@@ -143,30 +140,31 @@ class Sentence(Policy):
             self.passed_over[keep.__name__] += 1
             if self._otherwise is not None:
                 return self._otherwise.choose(call, looked_at)
-        return self._pick.among(kept, score)
+        return self._pick.among(call, kept, score)
 
-    def _score(self, call: Call) -> Score:
-        if self._only is not None:
-            return partial(self._only, call)
-        prefer = self._prefer
-
-        def score(candidate: Candidate) -> float:
-            together = 0.0
-            for weight, one in prefer:
-                together += weight * one(call, candidate)
-            return together
-
-        return score
-
-    def _score_beside(self, call: Call, peer: Instance) -> Score:
-        alone, near = self._score(call), self._near
+    def _score_beside(self, peer: Instance) -> Score:
+        alone, near = self._score, self._near
         distance = peer.place.distance
 
-        def score(candidate: Candidate) -> float:
+        def score(call: Call, candidate: Candidate) -> float:
             nearness = 1 - distance(candidate.instance.place) / FAR
-            return alone(candidate) + near * nearness
+            return alone(call, candidate) + near * nearness
 
         return score
+
+
+def _score(prefer: Sequence[tuple[float, Prefer]]) -> Score:
+    """All of it added up; of a single word that word itself."""
+    if len(prefer) == 1 and prefer[0][0] == 1:
+        return prefer[0][1]
+
+    def score(call: Call, candidate: Candidate) -> float:
+        together = 0.0
+        for weight, one in prefer:
+            together += weight * one(call, candidate)
+        return together
+
+    return score
 
 
 def _apart(candidates: Sequence[Candidate]) -> bool:
