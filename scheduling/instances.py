@@ -19,7 +19,7 @@ from time import monotonic
 from pdgate.protocols.errors import BadRequest, NoInstance, UnknownModel
 from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.candidate import Candidate
-from pdgate.scheduling.health.breaker import TRIAL, Limits
+from pdgate.scheduling.health.breaker import Limits
 from pdgate.scheduling.health.cause import Cause
 from pdgate.scheduling.health.returning import admitted
 from pdgate.scheduling.lineup import Lineup, lineup_of
@@ -129,10 +129,7 @@ class Instances:
     def worked(self, instance_id: str) -> None:
         """A leg there ended well."""
         candidate = self.by_id.get(instance_id)
-        if candidate is None:
-            return
-        breaker = candidate.breaker
-        if (breaker.latest or breaker.state is TRIAL) and breaker.worked():
+        if candidate is not None and candidate.breaker.worked():
             candidate.returned = self._clock()
             self._changed()
 

@@ -27,6 +27,7 @@ from pdgate.scheduling.choice import MOST_SHOWN, ONLY_ONE, Choice, Weighed, left
 from pdgate.scheduling.disaggregation import Always, Decision, Rule, Taken
 from pdgate.scheduling.disaggregation.decision import ONE_TOKEN
 from pdgate.scheduling.disaggregation.rules import NOTHING_CACHED
+from pdgate.scheduling.health.breaker import TRIAL
 from pdgate.scheduling.health.cause import cause_of
 from pdgate.scheduling.instances import RETRY_AFTER_SECONDS, Instances
 from pdgate.scheduling.lineup import Lineup
@@ -245,10 +246,15 @@ class Scheduler:
 
     def report(self, instance: Instance, error: GatewayError | None) -> None:
         """An engine that refuses, or in which calls keep failing, gets no more for a while."""
-        if error is None:
-            self._instances.worked(instance.id)
-        else:
+        if error is not None:
             self._instances.failed(instance.id, cause_of(error))
+            return
+        candidate = self._by_id.get(instance.id)
+        if candidate is not None:
+            breaker = candidate.breaker
+            # Else nothing would change.
+            if breaker.latest or breaker.state is TRIAL:
+                self._instances.worked(instance.id)
 
 
 def _no_pair(lineup: Lineup) -> NoInstance:
