@@ -188,7 +188,7 @@ class Scheduler:
         lesson = None
         # What decode is handed is of use to nobody, unless decode is chosen by it, or may be prefill.
         if self._prefixes is not None and (reads or self._decode_asks or one.instance.role is BOTH):
-            lesson = Lesson.of(self._prefixes, call, one, reads=reads)
+            lesson = Lesson.of(self._prefixes, call, one, reads)
         if role is DECODE:
             watches = self.rule.watches
             return Reservation(

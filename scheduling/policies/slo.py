@@ -31,10 +31,11 @@ from pdgate.scheduling.policy import Policy
 from pdgate.scheduling.sentence import Best, Sentence
 from pdgate.scheduling.sentence.late import LateTogether
 from pdgate.scheduling.sentence.pick import drawn
+from pdgate.scheduling.sentence.sentence import Prefer
 from pdgate.scheduling.sentence.shortlist import ALL, Shortlist
 from pdgate.scheduling.sentence.times import (
     IN_TIME,
-    reading_seconds,
+    reading,
     steps_quick,
 )
 from pdgate.scheduling.sentence.words import idleness, in_flight
@@ -98,9 +99,11 @@ class InTime(Policy):
         for candidate in candidates:
             if matched:
                 uncached = tokens - matched.get(candidate.instance.id, 0)
-            seconds = reading_seconds(candidate, uncached)
+            seconds, own_seconds = reading(candidate, uncached)
             if seconds <= in_time:
-                cost = self._cost(call, candidate, seconds, uncached)
+                cost = seconds + COMPUTING * own_seconds
+                if self._steps is not None:
+                    cost += self._answering(call, candidate, self._steps)
                 if partners is not None:
                     cost -= tokens * MOVING * partners.worth(candidate.instance) / partners.near
                 kept.append((cost, uncached, candidate))
@@ -125,15 +128,10 @@ class InTime(Policy):
     ) -> Candidate:
         return self.choose(call, candidates, partners)
 
-    def _cost(self, call: Call, candidate: Candidate, seconds: float, uncached: int) -> float:
-        """`seconds`: until its first token."""
-        tokens = candidate.unread_tokens + candidate.beyond.unread_tokens + uncached
-        if tokens:
-            seconds += COMPUTING * seconds * uncached / tokens
-        if self._steps is not None:
-            # Here it also answers: a step of the target's length costs half the time for the first.
-            seconds += self._target * (1 - self._steps(call, candidate))
-        return seconds
+    def _answering(self, call: Call, candidate: Candidate, steps: Prefer) -> float:
+        """What it costs that it also answers: a step of the target's length costs half the time for
+        the first token."""
+        return self._target * (1 - steps(call, candidate))
 
     def explain(
         self, call: Call, candidates: Sequence[Candidate], peer: Instance | None = None
@@ -143,8 +141,10 @@ class InTime(Policy):
         said = []
         for candidate in candidates:
             cached = matched.get(candidate.instance.id, 0)
-            seconds = reading_seconds(candidate, tokens - cached)
-            cost = self._cost(call, candidate, seconds, tokens - cached)
+            seconds, own_seconds = reading(candidate, tokens - cached)
+            cost = seconds + COMPUTING * own_seconds
+            if self._steps is not None:
+                cost += self._answering(call, candidate, self._steps)
             why = f"first token in {seconds:.3f} s, {cached} of {tokens} tokens cached"
             if seconds > self._in_time:
                 # Such calls go where others are late already (sentence/late.py).

@@ -176,4 +176,7 @@ class PrefixIndex:
 
     def _tokens(self, blocks: int, call: Call) -> int:
         # The last block of tools is short, and prompt_tokens an estimate.
-        return min(blocks * self._block_tokens, call.prompt_tokens)
+        tokens = blocks * self._block_tokens
+        if tokens > call.prompt_tokens:
+            return call.prompt_tokens
+        return tokens

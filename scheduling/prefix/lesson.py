@@ -27,7 +27,7 @@ class Lesson:
         self.cached_tokens = index.routed(call, self._instance_id, reads=reads)
 
     @classmethod
-    def of(cls, index: PrefixIndex, call: Call, at: Candidate, *, reads: bool) -> "Lesson | None":
+    def of(cls, index: PrefixIndex, call: Call, at: Candidate, reads: bool) -> "Lesson | None":
         """None where there is nothing to be learnt, as the prompt is shorter than a block."""
         blocks = call.blocks
         if blocks is None:

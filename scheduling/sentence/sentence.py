@@ -59,7 +59,8 @@ class Sentence(Policy):
         self._otherwise = otherwise
         self._near = near
         self._shortlist = Shortlist(prefixes, choose.random)
-        # Whether they run at different places, of those who were looked at last for that.
+        # Of those who were looked at last for it, whether it matters who is near: at one place all
+        # of them are as near.
         self._apart_of: Sequence[Candidate] = ()
         self._apart = False
 
@@ -69,14 +70,12 @@ class Sentence(Policy):
     def choose_beside(
         self, call: Call, candidates: Sequence[Candidate], peer: Instance
     ) -> Candidate:
-        # Nobody is near a peer of which nobody has said where it is; and where all of them are at
-        # one place, they are all as near.
-        near = self._near and peer.place is not NOWHERE
-        if near:
-            if candidates is not self._apart_of:
-                self._apart_of, self._apart = candidates, _apart(candidates)
-            if self._apart:
-                return self._chosen(call, candidates, self._score_beside(peer), peer)
+        if candidates is not self._apart_of:
+            self._apart_of = candidates
+            self._apart = self._near != 0 and _apart(candidates)
+        # Nobody is near a peer of which nobody has said where it is.
+        if self._apart and peer.place is not NOWHERE:
+            return self._chosen(call, candidates, self._score_beside(peer), peer)
         return self._chosen(call, candidates, self._score)
 
     def choose_ahead(
