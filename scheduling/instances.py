@@ -32,6 +32,9 @@ class Instances:
     """
     Attributes:
         limits: When failing calls take an instance out, and how it comes back.
+        by_id: Those that exist; changed by nobody else.
+        lineups: By the model that calls name, of those that were asked for since something changed;
+            `lineup` makes the others.
         drained: Ids of those that operators want to get no more calls, known or not.
         on_out: Told the id of who has been taken out by what calls met.
         on_lost: Told the id of whose process is gone, and its cache with it.
@@ -50,27 +53,27 @@ class Instances:
         self.on_lost: Callable[[str], None] = _nobody_listens
         self._clock = clock
         self._draw = draw or Random().random
-        self._candidates: dict[str, Candidate] = {}
+        self.by_id: dict[str, Candidate] = {}
+        self.lineups: dict[str | None, Lineup] = {}
         self._families = Families()
-        self._lineups: dict[str, Lineup] = {}
         self._only_model: str | None = None
         self._roles_change = False
         for record in records:
             self.put(record)
 
     def __iter__(self) -> Iterator[Candidate]:
-        return iter(self._candidates.values())
+        return iter(self.by_id.values())
 
     def get(self, instance_id: str) -> Candidate | None:
-        return self._candidates.get(instance_id)
+        return self.by_id.get(instance_id)
 
     def put(self, record: Instance) -> Candidate:
         """Adds an instance, or replaces what its record says; its account goes on."""
-        candidate = self._candidates.get(record.id)
+        candidate = self.by_id.get(record.id)
         if candidate is None:
             # A model that was configured is known before its engine has ever answered.
             known = frozenset((record.model,) if record.model else ())
-            candidate = self._candidates[record.id] = Candidate(record, models=known)
+            candidate = self.by_id[record.id] = Candidate(record, models=known)
             candidate.drained = record.id in self.drained
         elif candidate.instance == record:
             return candidate
@@ -84,7 +87,7 @@ class Instances:
         return candidate
 
     def remove(self, instance_id: str) -> None:
-        candidate = self._candidates.pop(instance_id, None)
+        candidate = self.by_id.pop(instance_id, None)
         if candidate is not None:
             self._families.remove(candidate.predicts)
             self.on_lost(instance_id)
@@ -92,7 +95,7 @@ class Instances:
 
     def mark_up(self, instance_id: str, models: Iterable[str]) -> None:
         """A look found it well."""
-        candidate = self._candidates.get(instance_id)
+        candidate = self.by_id.get(instance_id)
         if candidate is None:
             return
         changed = candidate.breaker.seen_well(self._clock(), self.limits)
@@ -108,7 +111,7 @@ class Instances:
 
     def mark_down(self, instance_id: str, why: str = "not well") -> None:
         """Nothing listens there, or it said itself that it is not well."""
-        candidate = self._candidates.get(instance_id)
+        candidate = self.by_id.get(instance_id)
         if candidate is None or not (candidate.up or candidate.silent):
             return
         candidate.left, candidate.up, candidate.silent = True, False, False
@@ -117,7 +120,7 @@ class Instances:
 
     def mark_silent(self, instance_id: str) -> None:
         """It did not answer a look in time: hung, or only busy."""
-        candidate = self._candidates.get(instance_id)
+        candidate = self.by_id.get(instance_id)
         if candidate is None or not candidate.up:
             return
         candidate.up, candidate.silent = False, True
@@ -125,7 +128,7 @@ class Instances:
 
     def worked(self, instance_id: str) -> None:
         """A leg there ended well."""
-        candidate = self._candidates.get(instance_id)
+        candidate = self.by_id.get(instance_id)
         if candidate is not None and candidate.breaker.worked():
             candidate.returned = self._clock()
             self._changed()
@@ -136,7 +139,7 @@ class Instances:
             self.mark_down(instance_id, "refused")
             self.on_out(instance_id)
         elif cause is Cause.ENGINE:
-            candidate = self._candidates.get(instance_id)
+            candidate = self.by_id.get(instance_id)
             if candidate is not None and candidate.breaker.failed(self._clock(), self.limits):
                 self._out(candidate, "failures")
                 self.on_out(instance_id)
@@ -144,13 +147,13 @@ class Instances:
     def excuse(self, instance_ids: Iterable[str]) -> None:
         """Their latest failures were the fault of a call, which failed everywhere."""
         for instance_id in instance_ids:
-            candidate = self._candidates.get(instance_id)
+            candidate = self.by_id.get(instance_id)
             if candidate is not None and candidate.breaker.excuse():
                 self._changed()
 
     def assign(self, instance_id: str, sides: frozenset[Role] | None) -> None:
         """What it is to serve from the next call on; None for all that its role allows."""
-        candidate = self._candidates.get(instance_id)
+        candidate = self.by_id.get(instance_id)
         if candidate is not None and candidate.sides != sides:
             candidate.sides = sides
             self._roles_change = True
@@ -175,11 +178,9 @@ class Instances:
 
     def lineup(self, model: str | None) -> Lineup:
         """Raises UnknownModel, BadRequest if a name is needed, NoInstance before any is known."""
-        if model is None:
-            model = self._model_meant()
-        lineup = self._lineups.get(model)
+        lineup = self.lineups.get(model)
         if lineup is None:
-            lineup = self._lineups[model] = self._make_lineup(model)
+            lineup = self.lineups[model] = self._make_lineup(self.meant(model))
         return lineup
 
     def meant(self, model: str | None) -> str:
@@ -230,7 +231,7 @@ class Instances:
         self._changed()
 
     def _changed(self) -> None:
-        self._lineups.clear()
+        self.lineups.clear()
         self._only_model = None
 
     def _model_meant(self) -> str:

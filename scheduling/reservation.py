@@ -22,7 +22,6 @@ class Reservation:
         self,
         candidate: Candidate,
         tokens: int,
-        *,
         reads: bool,
         answering: bool = False,
         watches: bool = False,
@@ -41,27 +40,30 @@ class Reservation:
         self._candidate = candidate
         self._tokens = tokens
         self._lesson = lesson
-        self._unread = 0
-        if reads:
-            self._unread = tokens if lesson is None else tokens - lesson.cached_tokens
         self._ended = False
         self._freed = freed
-        self._trial = candidate.breaker.state is TRIAL
-        if self._trial:
+        trial = self._trial = candidate.breaker.state is TRIAL
+        if trial:
             candidate.trials += 1
         candidate.calls += 1
         candidate.tokens += tokens
-        candidate.unread_tokens += self._unread
-        candidate.whole_calls += reads
-        self._to_read = candidate.unread_tokens
-        self._squares = 0.0
         self._expected: float | None = None
+        self._squares = 0.0
         if reads:
-            candidate.own_unread_squares += self._unread * self._unread
-            self._squares = candidate.unread_squares
-            self._expected = candidate.predicts.prefill_seconds(self._to_read, self._squares)
+            unread = self._unread = tokens if lesson is None else tokens - lesson.cached_tokens
+            candidate.unread_tokens += unread
+            candidate.own_unread_squares += unread * unread
+            candidate.whole_calls += 1
+            to_read = self._to_read = candidate.unread_tokens
+            alone = candidate.shared is None
+            squares = candidate.own_unread_squares if alone else candidate.unread_squares
+            self._squares = squares
+            self._expected = candidate.predicts.prefill_seconds(to_read, squares)
+        else:
+            self._unread, self._to_read = 0, candidate.unread_tokens
         self._answering = answering
-        candidate.answering += answering
+        if answering:
+            candidate.answering += 1
         self._watches = watches
         self._watch: Watch | None = None
         if candidate.shared is not None:
@@ -74,7 +76,8 @@ class Reservation:
         """
         self._lesson = None
         self._candidate.predicts.has_read(self._to_read, self._squares, seconds, self._expected)
-        self._read()
+        if self._unread:
+            self._read()
         return self._begin()
 
     def has_loaded(self, seconds: float) -> Watch | None:
@@ -97,34 +100,37 @@ class Reservation:
             candidate = self._candidate
             candidate.calls -= 1
             candidate.tokens -= self._tokens
-            candidate.answering -= self._answering
+            if self._answering:
+                candidate.answering -= 1
             if self._watch is not None:
                 self._watch.end()
             if self._trial:
                 candidate.trials -= 1
-            self._read()
+            if self._unread:
+                self._read()
             if candidate.shared is not None:
                 candidate.shared.changed(candidate)
             if self._freed is not None:
                 self._freed()
 
     def _begin(self) -> Watch | None:
+        candidate = self._candidate
         if not self._answering:
             self._answering = True
-            self._candidate.answering += 1
-            if self._watches and self._candidate.watched < MOST_WATCHED:
-                self._watch = Watch(self._candidate)
-        if self._candidate.shared is not None:
-            self._candidate.shared.changed(self._candidate)
+            candidate.answering += 1
+            if self._watches and candidate.watched < MOST_WATCHED:
+                self._watch = Watch(candidate)
+        if candidate.shared is not None:
+            candidate.shared.changed(candidate)
         return self._watch
 
     def _read(self) -> None:
+        """What was unread is read, or never will be."""
         unread, candidate = self._unread, self._candidate
-        if unread:
-            candidate.unread_tokens -= unread
-            candidate.own_unread_squares -= unread * unread
-            candidate.read_tokens += unread
-            self._unread = 0
+        candidate.unread_tokens -= unread
+        candidate.own_unread_squares -= unread * unread
+        candidate.read_tokens += unread
+        self._unread = 0
 
     def __enter__(self) -> Self:
         return self
@@ -135,7 +141,7 @@ class Reservation:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if error is None:
-            self.end()
-        else:
+        if error is not None:
             self.withdraw()
+        elif not self._ended:
+            self.end()

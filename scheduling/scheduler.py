@@ -27,6 +27,7 @@ from pdgate.scheduling.choice import MOST_SHOWN, ONLY_ONE, Choice, Weighed, left
 from pdgate.scheduling.disaggregation import Always, Decision, Rule, Taken
 from pdgate.scheduling.disaggregation.decision import ONE_TOKEN
 from pdgate.scheduling.disaggregation.rules import NOTHING_CACHED
+from pdgate.scheduling.health.breaker import TRIAL
 from pdgate.scheduling.health.cause import cause_of
 from pdgate.scheduling.instances import RETRY_AFTER_SECONDS, Instances
 from pdgate.scheduling.lineup import Lineup
@@ -61,6 +62,8 @@ class Scheduler:
     ) -> None:
         """`prefixes`: kept only while a policy asks for it. `of_models`: policies of their own."""
         self._instances = instances
+        # Looked up here for every call, so without a function where they are there.
+        self._lineups, self._by_id = instances.lineups, instances.by_id
         self.freed: Callable[[], None] | None = None
         self.told: Callable[[Call, Choice], None] | None = None
         self.rule = rule or Always()
@@ -105,7 +108,8 @@ class Scheduler:
 
     def disaggregates(self, call: Call) -> bool:
         """Whether the call's model has a pair; otherwise plain instances serve it, if any."""
-        lineup = self._instances.lineup(call.model)
+        model = call.model
+        lineup = self._lineups.get(model) or self._instances.lineup(model)
         return lineup.disaggregated or not lineup.up[PLAIN]
 
     def has(self, role: Role, call: Call) -> bool:
@@ -116,12 +120,15 @@ class Scheduler:
         self, call: Call, prefill: Instance, *, prefill_can_answer: bool = False
     ) -> Decision:
         """Whether the call, for which this engine is reserved, is worth splitting now."""
-        if prefill_can_answer and self.rule.prefill_may_answer:
+        rule = self.rule
+        if prefill_can_answer and rule.prefill_may_answer:
             return _PREFILL_ONLY
+        if rule.fixed is not None:
+            return rule.fixed
         lineup = self._instances.lineup(call.model)
         decodes = _partners(lineup.up[DECODE], lineup, prefill)
-        reserved = self._instances.get(prefill.id) or Candidate(prefill)
-        return self.rule.decide(call, reserved, decodes, self._cached_for_decode(call))
+        reserved = self._by_id.get(prefill.id) or Candidate(prefill)
+        return rule.decide(call, reserved, decodes, self._cached_for_decode(call))
 
     def reserve(
         self,
@@ -140,8 +147,9 @@ class Scheduler:
 
         Raises UnknownModel, BadRequest, NoInstance.
         """
-        lineup = self._instances.lineup(call.model)
-        if role is not PLAIN and not lineup.disaggregated and not alone:
+        model = call.model
+        lineup = self._lineups.get(model) or self._instances.lineup(model)
+        if not lineup.disaggregated and role is not PLAIN and not alone:
             # Also for prefill: it would work, and keep its blocks, for nobody.
             if self.told is not None:
                 self._tell(self.told, call, role, (), None, avoid, peer)
@@ -153,7 +161,7 @@ class Scheduler:
             candidates = [c for c in candidates if c.instance.id not in avoid]
             if role is PREFILL:
                 candidates = _with_partners(candidates, lineup, avoid) or candidates
-        if peer is not None:
+        if peer is not None and (lineup.mixed or peer.role is BOTH):
             candidates = _partners(candidates, lineup, peer)
         if not candidates:
             if self.told is not None:
@@ -163,7 +171,7 @@ class Scheduler:
             candidates = self._instances.admitted(candidates)
         one, partners = candidates[0], None
         if len(candidates) > 1:
-            policy = self._policy(role, call)
+            policy = self._policy(role, call) if self._of_models else self._policies[role]
             if peer is not None:
                 one = policy.choose_beside(call, candidates, peer)
             else:
@@ -180,16 +188,14 @@ class Scheduler:
         lesson = None
         # What decode is handed is of use to nobody, unless decode is chosen by it, or may be prefill.
         if self._prefixes is not None and (reads or self._decode_asks or one.instance.role is BOTH):
-            lesson = Lesson.of(self._prefixes, call, one, reads=reads)
-        return Reservation(
-            one,
-            call.prompt_tokens,
-            reads=reads,
-            answering=role is DECODE and not call.streams,
-            watches=role is DECODE and self.rule.watches,
-            freed=self.freed if role is PREFILL else None,
-            lesson=lesson,
-        )
+            lesson = Lesson.of(self._prefixes, call, one, reads)
+        if role is DECODE:
+            watches = self.rule.watches
+            return Reservation(
+                one, call.prompt_tokens, reads, not call.streams, watches, None, lesson
+            )
+        freed = self.freed if role is PREFILL else None
+        return Reservation(one, call.prompt_tokens, reads, False, False, freed, lesson)
 
     def _partners(self, call: Call, lineup: Lineup, avoid: Collection[str]) -> Partners | None:
         """For the prefill engine of the best pair; decode is then chosen beside it."""
@@ -231,7 +237,7 @@ class Scheduler:
         return self._prefixes.matched(call)
 
     def handed_over(self, instance: Instance) -> None:
-        candidate = self._instances.get(instance.id)
+        candidate = self._by_id.get(instance.id)
         if candidate is not None:
             candidate.handed_over += 1
 
@@ -240,10 +246,15 @@ class Scheduler:
 
     def report(self, instance: Instance, error: GatewayError | None) -> None:
         """An engine that refuses, or in which calls keep failing, gets no more for a while."""
-        if error is None:
-            self._instances.worked(instance.id)
-        else:
+        if error is not None:
             self._instances.failed(instance.id, cause_of(error))
+            return
+        candidate = self._by_id.get(instance.id)
+        if candidate is not None:
+            breaker = candidate.breaker
+            # Else nothing would change.
+            if breaker.latest or breaker.state is TRIAL:
+                self._instances.worked(instance.id)
 
 
 def _no_pair(lineup: Lineup) -> NoInstance:

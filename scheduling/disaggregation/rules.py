@@ -33,6 +33,8 @@ class Rule(ABC):
     """Whether a call for a single token may stay on prefill."""
     watches: ClassVar[bool] = False
     """Whether it needs to know the pace of decode engines, which costs a little per event."""
+    fixed: ClassVar[Decision | None] = None
+    """What it says of every call, without being asked; None where it has to look."""
 
     @abstractmethod
     def decide(
@@ -59,6 +61,8 @@ _LONG: Final = Decision(Taken.SPLIT, LONG_PROMPT)
 
 
 class Always(Rule):
+    fixed: ClassVar = _ALWAYS
+
     def decide(
         self,
         call: Call,
@@ -71,6 +75,7 @@ class Always(Rule):
 
 class Never(Rule):
     prefill_may_answer: ClassVar = False
+    fixed: ClassVar = _NEVER
 
     def decide(
         self,

@@ -51,28 +51,31 @@ class Limits:
 
 
 class Breaker:
-    """Of one engine. Each method tells whether the state has changed."""
+    """Of one engine. Each method tells whether the state has changed.
 
-    __slots__ = ("_failed", "_opened", "state")
+    Attributes:
+        latest: One bit for each of the last legs, the latest lowest; set if it failed.
+    """
+
+    __slots__ = ("_opened", "latest", "state")
 
     def __init__(self) -> None:
         self.state = State.CLOSED
-        # One bit for each of the last legs, the latest lowest; set if it failed.
-        self._failed = 0
+        self.latest = 0
         self._opened = 0.0
 
     def worked(self) -> bool:
-        """A leg ended well."""
+        """A leg ended well; changes nothing while it is closed and no leg of `latest` has failed."""
         if self.state is TRIAL:
-            self._failed = 0
+            self.latest = 0
             self.state = State.CLOSED
             return True
-        self._failed = self._failed << 1 & _REMEMBERED
+        self.latest = self.latest << 1 & _REMEMBERED
         return False
 
     def failed(self, now: float, limits: Limits) -> bool:
         """A leg failed, and it was the engine's fault."""
-        self._failed = (self._failed << 1 | 1) & _REMEMBERED
+        self.latest = (self.latest << 1 | 1) & _REMEMBERED
         if self.state is State.OPEN or (self.state is State.CLOSED and not self._many(limits)):
             return False
         self.state, self._opened = State.OPEN, now
@@ -87,7 +90,7 @@ class Breaker:
 
     def excuse(self) -> bool:
         """The latest failure was the call's fault after all: others failed of it as well."""
-        self._failed &= self._failed - 1
+        self.latest &= self.latest - 1
         if self.state is not State.OPEN:
             return False
         self.state = State.TRIAL
@@ -97,4 +100,4 @@ class Breaker:
         if not limits.failures:
             return False
         row = (1 << limits.failures) - 1
-        return self._failed & row == row or self._failed.bit_count() >= HALF
+        return self.latest & row == row or self.latest.bit_count() >= HALF

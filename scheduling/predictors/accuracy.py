@@ -5,6 +5,9 @@ from typing import Final
 FORGOTTEN: Final = 0.02
 """With each comparison: about the last fifty count."""
 
+MANY: Final = 1 / FORGOTTEN
+"""Comparisons, up to which all count alike."""
+
 LEAST_SECONDS: Final = 0.001
 """What was seen counts as this at least: of what takes no time any error would be infinite."""
 
@@ -30,10 +33,12 @@ class Accuracy:
 
     def compare(self, expected: float, seen: float) -> None:
         """Both in seconds."""
-        seen = max(seen, LEAST_SECONDS)
-        self.compared += 1
-        share = max(1 / self.compared, FORGOTTEN)
+        if seen < LEAST_SECONDS:  # noqa: PLR1730 (a fifth of the time of max)
+            seen = LEAST_SECONDS
+        compared = self.compared = self.compared + 1
+        share = FORGOTTEN if compared > MANY else 1 / compared
         more = expected - seen
-        self.error += share * (abs(more) / seen - self.error)
-        self._more += share * (more - self._more)
-        self._seen += share * (seen - self._seen)
+        error, mean_more, mean_seen = self.error, self._more, self._seen
+        self.error = error + share * ((more if more > 0 else -more) / seen - error)
+        self._more = mean_more + share * (more - mean_more)
+        self._seen = mean_seen + share * (seen - mean_seen)

@@ -53,15 +53,20 @@ class Predicts:
         `squares`: the sum of squares of their prompts, as attention has to do with; None for one
         prompt.
         """
-        reading: Speed | None = self.reading
-        if self.reading.seen < ENOUGH:
-            reading = self.family.reading()
-            if reading is None:
+        reading = self.reading
+        if reading.seen < ENOUGH:
+            like = self.family.reading()
+            if like is None:
                 return None
+            reading = like
         if squares is None:
             squares = float(uncached_tokens) * uncached_tokens
-        assert reading is not None
-        return reading.expect(self.family.bend.straight(uncached_tokens, squares))
+        # `Bend.straight` and `Speed.expect` of one who is known, without asking either: this is done
+        # for each candidate of each call.
+        if not reading.fresh:
+            reading.fit()
+        straight = uncached_tokens + self.family.bend.per_token * squares
+        return reading.fixed + reading.per_token * straight
 
     def loading_seconds(self, tokens: int) -> float | None:
         """From the end of prefill to decode's first token, for a prompt of so many."""
@@ -97,10 +102,10 @@ class Predicts:
         """All that was unread when a call came; `expected`: what was said to be then."""
         if expected is not None:
             self.prefill_accuracy.compare(expected, seconds)
-        bend = self.family.bend
-        believed = self.reading.learn(bend.straight(tokens, squares), seconds, expected)
+        bend, reading = self.family.bend, self.reading
+        believed = reading.learn(bend.straight(tokens, squares), seconds, expected)
         bend.learn(tokens, squares, believed)
-        if self.reading.seen == ENOUGH:
+        if reading.seen == ENOUGH:
             self.family.changed()
 
     def has_stepped(

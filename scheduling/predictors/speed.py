@@ -19,8 +19,12 @@ ENOUGH: Final = 3
 FORGOTTEN: Final = 0.15
 """Of all that was seen, when the next one has been: about the last seven count."""
 
+KEPT: Final = 1 - FORGOTTEN
+
 LEAST_TOKENS: Final = 32
 """Shorter ones weigh no more than these, or an empty prompt would outweigh all others."""
+
+MOST_WEIGHT: Final = 1 / LEAST_TOKENS
 
 ANCHOR: Final = 0.02
 """Where times grow in proportion: the share of all weight that a point at nothing has."""
@@ -41,46 +45,55 @@ class Speed:
     """
     Attributes:
         seen: How often it was learnt from.
+        fixed, per_token: The line through that, as of the latest `fit`.
+        fresh: Whether that was after the latest `learn`.
     """
 
     __slots__ = (
-        "_fixed", "_fresh", "_level", "_per_token", "_products", "_seconds", "_squares", "_strange",
-        "_tokens", "_weight", "seen",
+        "_anchored", "_products", "_seconds", "_squares", "_strange", "_tokens", "_varies", "_weight",
+        "fixed", "fresh", "per_token", "seen",
     )  # fmt: skip
 
     def __init__(self, *, level: bool = False) -> None:
         """`level`: sizes make no difference unless it shows."""
         self.seen = 0
-        self._level = level
+        # Of all weight, and of the mean squared.
+        self._anchored = 1.0 if level else 1 + ANCHOR
+        self._varies = LEVEL - 1 if level else -1.0
         # Sums of w, wt, ws, wtt and wts over tokens t and seconds s with their weights w.
         self._weight = self._tokens = self._seconds = self._squares = self._products = 0.0
         # The line through them, made when it is asked for.
-        self._fixed = self._per_token = 0.0
-        self._fresh = False
+        self.fixed = self.per_token = 0.0
+        self.fresh = False
         self._strange = 0
 
     def learn(self, tokens: float, seconds: float, expected: float | None = None) -> float:
         """Returns the seconds that are believed. `expected`: what was, if anybody has asked."""
-        if self.seen >= ENOUGH:
+        if self.seen >= ENOUGH and (self._strange or expected is None or seconds > MOST * expected):
             seconds = self._believed(tokens, seconds, expected)
-        weight = 1 / max(tokens, LEAST_TOKENS)
-        kept = self._kept(tokens)
+        of_tokens, of_squares = self._tokens, self._squares
+        # A short prompt says little of long ones, so it makes them forgotten only a little.
+        kept = KEPT
+        if tokens * of_tokens < of_squares:
+            kept = 1 - FORGOTTEN * tokens * of_tokens / of_squares
+        weight = 1 / tokens if tokens > LEAST_TOKENS else MOST_WEIGHT
+        weighed = weight * tokens
         self.seen += 1
         self._weight = self._weight * kept + weight
-        self._tokens = self._tokens * kept + weight * tokens
+        self._tokens = of_tokens * kept + weighed
         self._seconds = self._seconds * kept + weight * seconds
-        self._squares = self._squares * kept + weight * tokens * tokens
-        self._products = self._products * kept + weight * tokens * seconds
-        self._fresh = False
+        self._squares = of_squares * kept + weighed * tokens
+        self._products = self._products * kept + weighed * seconds
+        self.fresh = False
         return seconds
 
     def expect(self, tokens: float) -> float | None:
         """Seconds; None while too little was seen."""
         if self.seen < ENOUGH:
             return None
-        if not self._fresh:
-            self._fit()
-        return self._fixed + self._per_token * tokens
+        if not self.fresh:
+            self.fit()
+        return self.fixed + self.per_token * tokens
 
     def _believed(self, tokens: float, seconds: float, expected: float | None) -> float:
         if expected is None:
@@ -92,27 +105,22 @@ class Speed:
         self._strange = min(self._strange + 1, MOST_DOUBLINGS)
         return most
 
-    def _kept(self, tokens: float) -> float:
-        """A short prompt says little of long ones, so it makes them forgotten only a little."""
-        if tokens * self._tokens >= self._squares:
-            return 1 - FORGOTTEN
-        return 1 - FORGOTTEN * tokens * self._tokens / self._squares
-
-    def _fit(self) -> None:
-        self._fresh = True
-        weight = self._weight * (1 if self._level else 1 + ANCHOR)
+    def fit(self) -> None:
+        """Draws the line anew. Whoever asks does so when it is not fresh, and not who learns: of
+        some nobody ever asks."""
+        self.fresh = True
+        squares, products = self._squares, self._products
+        weight = self._weight * self._anchored
         mean_tokens, mean_seconds = self._tokens / weight, self._seconds / weight
-        spread = self._squares / weight - mean_tokens**2
-        if self._level:
-            spread += LEVEL * mean_tokens**2
+        spread = squares / weight + self._varies * mean_tokens * mean_tokens
         if spread <= 0:
             # Nothing but empty prompts.
-            self._fixed, self._per_token = self._seconds / self._weight, 0.0
+            self.fixed, self.per_token = self._seconds / self._weight, 0.0
             return
-        per_token = (self._products / weight - mean_tokens * mean_seconds) / spread
+        per_token = (products / weight - mean_tokens * mean_seconds) / spread
         fixed = mean_seconds - per_token * mean_tokens
         if fixed < 0:
-            fixed, per_token = 0.0, self._products / self._squares
+            fixed, per_token = 0.0, products / squares
         elif per_token < 0:
             fixed, per_token = self._seconds / self._weight, 0.0
-        self._fixed, self._per_token = fixed, per_token
+        self.fixed, self.per_token = fixed, per_token

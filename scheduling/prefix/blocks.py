@@ -42,10 +42,11 @@ _BLOCKS: Final = Struct(f"{BLOCK_BYTES}s").iter_unpack
 BlocksOf = Callable[[Call], Sequence[int]]
 """The hashes of a call's prompt, 0 <= hash < 2**64, each of all that comes before its end."""
 
+_MODEL: Final = xxh3_64_intdigest(b"model")
+
 _BEFORE: Final = tuple(
     (name, name.encode())
     for name in (
-        "model",
         "cache_salt",
         "chat_template",
         "chat_template_kwargs",
@@ -55,7 +56,9 @@ _BEFORE: Final = tuple(
         "system",
     )
 )
-"""Fields that change what an engine computes from its first token on."""
+"""Fields that change what an engine computes from its first token on, after the model."""
+
+_SELDOM: Final = frozenset(name for name, _ in _BEFORE)
 
 
 def blocks_of(call: Call) -> Sequence[int]:
@@ -77,15 +80,18 @@ def hashed(call: Call) -> Sequence[int]:
         prompt = body.get("input")
     if prompt is None:
         return NO_BLOCKS
-    text, tools = _bytes_of(prompt), body.get("tools")
-    if len(text) < BLOCK_BYTES and tools is None:
+    tools = body.get("tools")
+    if tools is None and type(prompt) is Raw and len(prompt) < BLOCK_BYTES:
         # Most calls of many services; there is no whole block in it.
         return NO_BLOCKS
-    before = 0
-    for name, mark in _BEFORE:
-        field = body.get(name)
-        if field is not None:
-            before = xxh3_64_intdigest(_bytes_of(field), xxh3_64_intdigest(mark, before))
+    text = _bytes_of(prompt)
+    model = body.get("model")
+    before = 0 if model is None else xxh3_64_intdigest(_bytes_of(model), _MODEL)
+    if not _SELDOM.isdisjoint(body):
+        for name, mark in _BEFORE:
+            field = body.get(name)
+            if field is not None:
+                before = xxh3_64_intdigest(_bytes_of(field), xxh3_64_intdigest(mark, before))
     blocks: list[int] = []
     if tools is not None:
         # Also its last block, be it short: the messages begin anew behind it.
@@ -99,7 +105,10 @@ def hashed(call: Call) -> Sequence[int]:
 def _hash(before: int, text: memoryview, blocks: list[int], *, rest: bool) -> int:
     """Adds a hash for each block, seeded with that of all before it; returns the last."""
     add = blocks.append
-    whole = min(len(text) // BLOCK_BYTES, MOST_BLOCKS - len(blocks)) * BLOCK_BYTES
+    whole, room = len(text) // BLOCK_BYTES, MOST_BLOCKS - len(blocks)
+    if whole > room:  # noqa: PLR1730 (a fifth of the time of min)
+        whole = room
+    whole *= BLOCK_BYTES
     for (block,) in _BLOCKS(text[:whole]):
         before = xxh3_64_intdigest(block, before)
         add(before)

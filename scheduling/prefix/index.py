@@ -41,7 +41,7 @@ class PrefixIndex:
     ) -> None:
         """
         Args:
-            source: What makes blocks of a call; they are kept as long as the call.
+            source: What makes blocks of a call that has none yet; they are kept as long as the call.
             block_tokens: Of a block of the source, on the scale of calls' prompt_tokens.
             kv_tokens: That fit into the cache of an engine which does not say so itself.
         """
@@ -70,14 +70,17 @@ class PrefixIndex:
 
     def blocks_of(self, call: Call) -> Sequence[int]:
         """None of them for a prompt that is too short for anybody to have some of it."""
-        return self._source(call)
+        blocks = call.blocks
+        return self._source(call) if blocks is None else blocks
 
     def matched(self, call: Call) -> Mapping[str, int]:
         """Instance id -> tokens of the call's prompt that it has; without those that have none.
 
         Valid until the index is changed.
         """
-        blocks = self._source(call)
+        blocks = call.blocks
+        if blocks is None:
+            blocks = self._source(call)
         if not blocks:
             return NOTHING
         # Everybody who asks for one call asks in a row.
@@ -100,7 +103,7 @@ class PrefixIndex:
         Returns how many tokens of it it had already.
         """
         answer = self.matched(call)
-        had, blocks = answer.get(instance_id, 0), self._source(call)
+        had, blocks = answer.get(instance_id, 0), self.blocks_of(call)
         if reads:
             self.read_tokens += call.prompt_tokens
             self.cached_tokens += had
@@ -121,7 +124,7 @@ class PrefixIndex:
         if reads:
             self.read_tokens -= call.prompt_tokens
             self.cached_tokens -= had
-        blocks, kept = self._source(call), had // self._block_tokens
+        blocks, kept = self.blocks_of(call), had // self._block_tokens
         self._asked = None
         self._tree.unlearn(instance_id, blocks, kept)
         if blocks:
@@ -173,4 +176,7 @@ class PrefixIndex:
 
     def _tokens(self, blocks: int, call: Call) -> int:
         # The last block of tools is short, and prompt_tokens an estimate.
-        return min(blocks * self._block_tokens, call.prompt_tokens)
+        tokens = blocks * self._block_tokens
+        if tokens > call.prompt_tokens:
+            return call.prompt_tokens
+        return tokens

@@ -27,9 +27,12 @@ class Lesson:
         self.cached_tokens = index.routed(call, self._instance_id, reads=reads)
 
     @classmethod
-    def of(cls, index: PrefixIndex, call: Call, at: Candidate, *, reads: bool) -> "Lesson | None":
+    def of(cls, index: PrefixIndex, call: Call, at: Candidate, reads: bool) -> "Lesson | None":
         """None where there is nothing to be learnt, as the prompt is shorter than a block."""
-        if index.blocks_of(call):
+        blocks = call.blocks
+        if blocks is None:
+            blocks = index.blocks_of(call)
+        if blocks:
             return cls(index, call, at, reads=reads)
         if reads:
             index.read_tokens += call.prompt_tokens

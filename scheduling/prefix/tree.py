@@ -339,7 +339,9 @@ def _blocks(holder: Holder) -> int:
 
 def _in_common(run: Sequence[int], blocks: Sequence[int], at: int) -> int:
     """How many of the run, whose first agrees, agree with the prompt's from `at` on."""
-    most = min(len(run), len(blocks) - at)
+    most, left = len(run), len(blocks) - at
+    if left < most:  # noqa: PLR1730 (a fifth of the time of min)
+        most = left
     if run[most - 1] == blocks[at + most - 1]:
         return most
     same, differs = 1, most

@@ -51,7 +51,8 @@ class LateTogether(Policy):
         `uncached`: of its prompt, where most of it is cached.
         """
         self._work += uncached - FORGOTTEN * self._work
-        self._hopeless -= FORGOTTEN * self._hopeless
+        if self._hopeless:
+            self._hopeless -= FORGOTTEN * self._hopeless
 
     def choose(self, call: Call, candidates: Sequence[Candidate]) -> Candidate:
         uncached = self._uncached(call)

@@ -2,18 +2,19 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from math import exp
+from math import exp, floor, inf
 from random import Random
 
+from pdgate.protocols.call import Call
 from pdgate.scheduling.candidate import Candidate
 
-Score = Callable[[Candidate], float]
+Score = Callable[[Call, Candidate], float]
 """How much one is preferred, all in all; the more the better."""
 
 
 def drawn(random: Random, equals: Sequence[Candidate]) -> Candidate:
     """As `random.choice`, which is two functions of Python and draws until it fits."""
-    return equals[int(random.random() * len(equals))]
+    return equals[floor(random.random() * len(equals))]
 
 
 class Pick(ABC):
@@ -21,29 +22,34 @@ class Pick(ABC):
         self.random = random or Random()
 
     @abstractmethod
-    def among(self, kept: Sequence[Candidate], score: Score) -> Candidate:
+    def among(self, call: Call, kept: Sequence[Candidate], score: Score) -> Candidate:
         """Of one at least. Those that are not scored cost nothing."""
 
 
 class Best(Pick):
     """Equals are drawn, or an idle fleet would be one busy engine."""
 
-    def among(self, kept: Sequence[Candidate], score: Score) -> Candidate:
-        scores = list(map(score, kept))
-        most = max(scores)
-        if scores.count(most) == 1:
-            return kept[scores.index(most)]
-        return drawn(self.random, [c for c, of in zip(kept, scores, strict=True) if of == most])
+    def among(self, call: Call, kept: Sequence[Candidate], score: Score) -> Candidate:
+        most = -inf
+        equals: list[Candidate] = []
+        for one in kept:
+            its = score(call, one)
+            if its > most:
+                most, equals = its, [one]
+            elif its == most:
+                equals.append(one)
+        # None, where nobody's score is a number.
+        return equals[0] if len(equals) == 1 else drawn(self.random, equals or kept)
 
 
 class PowerOfTwo(Pick):
     """The better of two that are drawn: several gateways do not run to the same engine."""
 
-    def among(self, kept: Sequence[Candidate], score: Score) -> Candidate:
+    def among(self, call: Call, kept: Sequence[Candidate], score: Score) -> Candidate:
         if len(kept) == 1:
             return kept[0]
         one, other = self.random.sample(kept, 2)
-        return one if score(one) >= score(other) else other
+        return one if score(call, one) >= score(call, other) else other
 
 
 class Softmax(Pick):
@@ -56,8 +62,8 @@ class Softmax(Pick):
             raise ValueError(f"a temperature must be above 0, not {temperature}")
         self._temperature = temperature
 
-    def among(self, kept: Sequence[Candidate], score: Score) -> Candidate:
-        scores = list(map(score, kept))
+    def among(self, call: Call, kept: Sequence[Candidate], score: Score) -> Candidate:
+        scores = [score(call, one) for one in kept]
         most = max(scores)
         chances = [exp((of - most) / self._temperature) for of in scores]
         return self.random.choices(kept, chances)[0]

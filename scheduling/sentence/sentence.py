@@ -12,7 +12,6 @@ choice would be worth there is added (scheduling/partners.py).
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import partial
 
 from pdgate.protocols.call import Call
 from pdgate.protocols.instance import Instance
@@ -22,7 +21,7 @@ from pdgate.scheduling.choice import Weighed
 from pdgate.scheduling.partners import Partners
 from pdgate.scheduling.policy import Policy
 from pdgate.scheduling.sentence.pick import Pick, Score
-from pdgate.scheduling.sentence.shortlist import Shortlist
+from pdgate.scheduling.sentence.shortlist import ALL, Shortlist
 from pdgate.scheduling.surroundings import Prefixes
 
 Keep = Callable[[Call, Candidate], bool]
@@ -55,30 +54,37 @@ class Sentence(Policy):
         self.needs_prefixes = prefixes is not None
         self._keep = tuple(keep)
         self._prefer = tuple(prefer)
+        self._score: Score = _score(self._prefer)
         self._pick = choose
         self._otherwise = otherwise
         self._near = near
         self._shortlist = Shortlist(prefixes, choose.random)
+        # Of those who were looked at last for it, whether it matters who is near: at one place all
+        # of them are as near.
+        self._apart_of: Sequence[Candidate] = ()
+        self._apart = False
 
     def choose(self, call: Call, candidates: Sequence[Candidate]) -> Candidate:
-        return self._chosen(call, candidates, self._score(call))
+        return self._chosen(call, candidates, self._score)
 
     def choose_beside(
         self, call: Call, candidates: Sequence[Candidate], peer: Instance
     ) -> Candidate:
+        if candidates is not self._apart_of:
+            self._apart_of = candidates
+            self._apart = self._near != 0 and _apart(candidates)
         # Nobody is near a peer of which nobody has said where it is.
-        near = self._near and peer.place is not NOWHERE
-        if not near:
-            return self._chosen(call, candidates, self._score(call))
-        return self._chosen(call, candidates, self._score_beside(call, peer), peer)
+        if self._apart and peer.place is not NOWHERE:
+            return self._chosen(call, candidates, self._score_beside(peer), peer)
+        return self._chosen(call, candidates, self._score)
 
     def choose_ahead(
         self, call: Call, candidates: Sequence[Candidate], partners: Partners
     ) -> Candidate:
-        alone, worth = self._score(call), partners.worth
+        alone, worth = self._score, partners.worth
 
-        def score(candidate: Candidate) -> float:
-            return alone(candidate) + worth(candidate.instance)
+        def score(call: Call, candidate: Candidate) -> float:
+            return alone(call, candidate) + worth(candidate.instance)
 
         return self._chosen(call, candidates, score)
 
@@ -88,17 +94,17 @@ class Sentence(Policy):
         kept = self._shortlist.of(call, candidates)
         for keep in self._keep:
             kept = [candidate for candidate in kept if keep(call, candidate)] or kept
-        score = self._score(call)
-        return Partners(((candidate, score(candidate)) for candidate in kept), self._near)
+        score = self._score
+        return Partners(((candidate, score(call, candidate)) for candidate in kept), self._near)
 
     def explain(
         self, call: Call, candidates: Sequence[Candidate], peer: Instance | None = None
     ) -> Sequence[Weighed]:
         """Each word's value times its weight. Of very many, some were looked at (shortlist.py)."""
-        beside = self._score_beside(call, peer) if peer and self._near else self._score(call)
+        beside = self._score_beside(peer) if peer and self._near else self._score
         said = []
         for candidate in candidates:
-            score = beside(candidate)
+            score = beside(call, candidate)
             failed = [keep.__name__ for keep in self._keep if not keep(call, candidate)]
             words = [
                 f"{getattr(one, '__name__', one)} {one(call, candidate):.3f}"
@@ -121,7 +127,10 @@ class Sentence(Policy):
         score: Score,
         peer: Instance | None = None,
     ) -> Candidate:
-        kept = looked_at = self._shortlist.of(call, candidates, peer)
+        looked_at = candidates
+        if len(candidates) > ALL:
+            looked_at = self._shortlist.of(call, candidates, peer)
+        kept = looked_at
         for keep in self._keep:
             some = [candidate for candidate in kept if keep(call, candidate)]
             if some:
@@ -130,27 +139,33 @@ class Sentence(Policy):
             self.passed_over[keep.__name__] += 1
             if self._otherwise is not None:
                 return self._otherwise.choose(call, looked_at)
-        return self._pick.among(kept, score)
+        return self._pick.among(call, kept, score)
 
-    def _score(self, call: Call) -> Score:
-        prefer = self._prefer
-        if len(prefer) == 1 and prefer[0][0] == 1:
-            return partial(prefer[0][1], call)
-
-        def score(candidate: Candidate) -> float:
-            together = 0.0
-            for weight, one in prefer:
-                together += weight * one(call, candidate)
-            return together
-
-        return score
-
-    def _score_beside(self, call: Call, peer: Instance) -> Score:
-        alone, near = self._score(call), self._near
+    def _score_beside(self, peer: Instance) -> Score:
+        alone, near = self._score, self._near
         distance = peer.place.distance
 
-        def score(candidate: Candidate) -> float:
+        def score(call: Call, candidate: Candidate) -> float:
             nearness = 1 - distance(candidate.instance.place) / FAR
-            return alone(candidate) + near * nearness
+            return alone(call, candidate) + near * nearness
 
         return score
+
+
+def _score(prefer: Sequence[tuple[float, Prefer]]) -> Score:
+    """All of it added up; of a single word that word itself."""
+    if len(prefer) == 1 and prefer[0][0] == 1:
+        return prefer[0][1]
+
+    def score(call: Call, candidate: Candidate) -> float:
+        together = 0.0
+        for weight, one in prefer:
+            together += weight * one(call, candidate)
+        return together
+
+    return score
+
+
+def _apart(candidates: Sequence[Candidate]) -> bool:
+    first = candidates[0].instance.place
+    return any(one.instance.place != first for one in candidates)

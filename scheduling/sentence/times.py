@@ -29,12 +29,22 @@ STEP_CALLS: Final = 64
 STEP_TOKENS: Final = 200_000
 
 
+def reading(candidate: Candidate, uncached_tokens: int) -> tuple[float, float]:
+    """Seconds until it has read what it has to read already, and this prompt; and of these, those
+    in which it reads this prompt."""
+    tokens = candidate.unread_tokens + candidate.beyond.unread_tokens + uncached_tokens
+    squares: float = uncached_tokens * uncached_tokens
+    if candidate.unread_tokens:
+        alone = candidate.shared is None
+        squares += candidate.own_unread_squares if alone else candidate.unread_squares
+    expected = candidate.predicts.prefill_seconds(tokens, squares)
+    seconds = tokens / TOKENS_PER_SECOND if expected is None else expected
+    return seconds, seconds * uncached_tokens / tokens if tokens else 0.0
+
+
 def reading_seconds(candidate: Candidate, uncached_tokens: int) -> float:
     """Until it has read what it has to read already, and this prompt."""
-    tokens = candidate.unread_tokens + candidate.beyond.unread_tokens + uncached_tokens
-    squares = candidate.unread_squares + uncached_tokens * uncached_tokens
-    expected = candidate.predicts.prefill_seconds(tokens, squares)
-    return tokens / TOKENS_PER_SECOND if expected is None else expected
+    return reading(candidate, uncached_tokens)[0]
 
 
 def waiting_seconds(candidate: Candidate) -> float:

@@ -7,7 +7,7 @@ they fall as `falling` does: half at an amount that is a lot, a third at twice a
 from typing import Final
 
 from pdgate.protocols.call import Call
-from pdgate.scheduling.account import calls_there, kv_free_after
+from pdgate.scheduling.account import kv_free_after
 from pdgate.scheduling.candidate import Candidate
 from pdgate.scheduling.sentence.sentence import Prefer
 from pdgate.scheduling.surroundings import Surroundings
@@ -43,11 +43,13 @@ def room(call: Call, candidate: Candidate) -> float:
 
 def in_flight(candidate: Candidate) -> int:
     """Tokens of prompts, and of answers as far as they can be guessed."""
-    return candidate.tokens + calls_there(candidate) * TOKENS_PER_CALL
+    return candidate.tokens + (candidate.calls + candidate.beyond.calls) * TOKENS_PER_CALL
 
 
 def idleness(call: Call, candidate: Candidate) -> float:
-    return falling(in_flight(candidate), MANY_TOKENS)
+    # `falling(in_flight(candidate), MANY_TOKENS)`, in one: most engines are chosen by it.
+    calls = candidate.calls + candidate.beyond.calls
+    return MANY_TOKENS / (MANY_TOKENS + candidate.tokens + calls * TOKENS_PER_CALL)
 
 
 def cached_share(around: Surroundings) -> Prefer:
