@@ -10,7 +10,7 @@ so they end with the attempt, and with the client, in whatever way it leaves.
     tried       who has failed the call             ownership  who holds the KV
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from pdgate.forwarders.attempt import Attempt, Deliver
@@ -48,14 +48,12 @@ from pdgate.protocols.instance import DECODE, PREFILL, Instance, Role
 from pdgate.scheduling.disaggregation import Decision, Taken
 from pdgate.scheduling.disaggregation.decision import NO_PREFILL
 
-_PATHS: Final = {
-    Taken.SPLIT: DISAGGREGATED,
-    Taken.LOCAL: LOCAL,
-    Taken.PREFILL_ONLY: PREFILL_ONLY,
-}
+# For what is done with every call (protocols/members.py).
+_SPLIT: Final = Taken.SPLIT
 _PREFILL_ONLY: Final = Taken.PREFILL_ONLY
-_LOCAL: Final = Taken.LOCAL
 _STAGED: Final = Mode.STAGED
+_GENERATES: Final = Kind.GENERATES
+_PLAIN: Final = Role.PLAIN
 _NO_PREFILL: Final = Decision(Taken.LOCAL, NO_PREFILL)
 _ALL_ROLES: Final = (Role.PLAIN, Role.DECODE, Role.PREFILL)
 _MAY_HAVE: Final = {
@@ -147,7 +145,8 @@ class Execution:
 
     def _report(self, instance: Instance, error: GatewayError | None) -> None:
         if error is None:
-            self._blame.worked(instance.id)
+            if self._blame.accusing:
+                self._blame.worked(instance.id)
         elif isinstance(error, EngineRefused):
             self.gone(instance.id)
         self._engines.report(instance, error)
@@ -157,24 +156,25 @@ class Execution:
         if failed.prefill and error.at != failed.prefill and type(error) is EngineFailed:
             self._lives.decode_failed(failed.prefill)
 
-    async def _make(self, attempt: Attempt) -> None:
+    def _make(self, attempt: Attempt) -> Awaitable[None]:
+        """Chooses engines, which are the attempt's until it ends; returns the way over them.
+
+        A function and not a coroutine, as there is nothing to wait for until the first leg is sent.
+        """
         call, record = attempt.call, attempt.record
-        if call.api is not None and (call.at or call.api.kind is not Kind.GENERATES):
-            await self._whole(attempt, call.api)
-            return
+        if call.api is not None and (call.at or call.api.kind is not _GENERATES):
+            return self._whole(attempt, call.api)
         if not self._engines.disaggregates(call):
-            with attempt.reserve(Role.PLAIN) as plain:
-                _note_path(record, PLAIN, plain.instance, "")
-                leg = self.way_of(plain.instance).forwarder.local(call, plain.instance)
-                await attempt.answer(leg, Role.PLAIN, plain.has_read)
-            return
+            plain = attempt.answering = attempt.reserve(_PLAIN)
+            _note_path(record, PLAIN, plain.instance, "")
+            leg = self.way_of(plain.instance).forwarder.local(call, plain.instance)
+            return attempt.answer(leg, _PLAIN, plain)
         if attempt.tried.without_prefill:
             decode = self._stand_in(attempt)
             if decode is not None:
-                await self._without_prefill(attempt, decode)
-                return
+                return self._without_prefill(attempt, decode)
         try:
-            reserved = attempt.reserve(PREFILL)
+            prefill = attempt.reading = attempt.reserve(PREFILL)
         except GenerationsDiffer:
             # No engine is missing that would come back: decode would read all prompts for ever.
             raise
@@ -182,39 +182,37 @@ class Execution:
             decode = self._stand_in(attempt) if self.retrying.decode_stands_in else None
             if decode is None:
                 raise
-            await self._without_prefill(attempt, decode)
-            return
-        with reserved as prefill:
-            way = self.way_of(prefill.instance)
-            decision = decide(self._engines, way.forwarder, call, prefill.instance)
-            record.decisions[record.attempts] = decision
-            _note_path(record, _PATHS[decision.taken], prefill.instance, way.mode)
-            if decision.taken is _PREFILL_ONLY:
-                attempt.prefill = prefill.instance.id
-                leg = Leg(prefill.instance, call.path, call.body)
-                await attempt.answer(leg, PREFILL, prefill.has_read)
-            elif decision.taken is _LOCAL:
-                prefill.withdraw()
-                if call.api is not None and not way.forwarder.decode_can_prefill:
-                    await self._whole(attempt, call.api)
-                    return
-                with attempt.reserve(DECODE, prefill.instance, reads=True) as decode:
-                    leg = way.forwarder.local(call, decode.instance)
-                    await attempt.answer(leg, DECODE, decode.has_read)
-            else:
-                await self._split(way, attempt, prefill)
+            return self._without_prefill(attempt, decode)
+        engine = prefill.instance
+        way = self.way_of(engine)
+        decision = decide(self._engines, way.forwarder, call, engine)
+        record.decisions[record.attempts] = decision
+        taken = decision.taken
+        if taken is _SPLIT:
+            _note_path(record, DISAGGREGATED, engine, way.mode)
+            return self._split(way, attempt, prefill)
+        if taken is _PREFILL_ONLY:
+            _note_path(record, PREFILL_ONLY, engine, way.mode)
+            attempt.prefill = engine.id
+            return attempt.answer(Leg(engine, call.path, call.body), PREFILL, prefill)
+        _note_path(record, LOCAL, engine, way.mode)
+        prefill.withdraw()
+        if call.api is not None and not way.forwarder.decode_can_prefill:
+            return self._whole(attempt, call.api)
+        decode = attempt.answering = attempt.reserve(DECODE, engine, reads=True)
+        leg = way.forwarder.local(call, decode.instance)
+        return attempt.answer(leg, DECODE, decode)
 
-    async def _whole(self, attempt: Attempt, api: Api) -> None:
+    def _whole(self, attempt: Attempt, api: Api) -> Awaitable[None]:
         """On one engine, by whichever there is that can have it."""
-        generates = api.kind is Kind.GENERATES
-        with self._one(attempt, api.kind) as one:
-            _note_path(attempt.record, PLAIN, one.instance, "")
-            call = attempt.call
-            if generates:
-                leg = self.way_of(one.instance).forwarder.local(call, one.instance)
-            else:
-                leg = Leg(one.instance, call.path, call.body, passed=call.passed)
-            await attempt.answer(leg, Role.PLAIN, one.has_read)
+        one = attempt.answering = self._one(attempt, api.kind)
+        _note_path(attempt.record, PLAIN, one.instance, "")
+        call = attempt.call
+        if api.kind is _GENERATES:
+            leg = self.way_of(one.instance).forwarder.local(call, one.instance)
+        else:
+            leg = Leg(one.instance, call.path, call.body, passed=call.passed)
+        return attempt.answer(leg, _PLAIN, one)
 
     def _one(self, attempt: Attempt, kind: Kind) -> Reserved:
         """Raises NotServed, NoInstance."""
@@ -235,24 +233,25 @@ class Execution:
                 found = found or error
         raise found or NotServed(_NOT_SERVED[kind], at="")
 
-    async def _split(self, way: Way, attempt: Attempt, prefill: Reserved) -> None:
-        attempt.prefill = prefill.instance.id
-        if way.kv.keeps:
-            attempt.kv = Ownership(way.kv, attempt.prefill, self._ledger)
+    def _split(self, way: Way, attempt: Attempt, prefill: Reserved) -> Awaitable[None]:
+        engine = prefill.instance
+        attempt.prefill = engine.id
+        rules = way.kv
+        if rules.keeps:
+            attempt.kv = Ownership(rules, engine.id, self._ledger)
         if way.mode is _STAGED:
-            await staged(way.forwarder, attempt, prefill)
-        else:
-            with attempt.reserve(DECODE, prefill.instance) as decode:
-                await way.cross(way.forwarder, attempt, prefill, decode)
+            return staged(way.forwarder, attempt, prefill)
+        decode = attempt.answering = attempt.reserve(DECODE, engine)
+        return way.cross(way.forwarder, attempt, prefill, decode)
 
-    async def _without_prefill(self, attempt: Attempt, reserved: Reserved) -> None:
+    def _without_prefill(self, attempt: Attempt, decode: Reserved) -> Awaitable[None]:
+        attempt.answering = decode
         record = attempt.record
-        with reserved as decode:
-            way = self.way_of(decode.instance)
-            record.decisions[record.attempts] = _NO_PREFILL
-            _note_path(record, DECODE_ONLY, decode.instance, way.mode)
-            leg = way.forwarder.local(attempt.call, decode.instance)
-            await attempt.answer(leg, DECODE, decode.has_read)
+        way = self.way_of(decode.instance)
+        record.decisions[record.attempts] = _NO_PREFILL
+        _note_path(record, DECODE_ONLY, decode.instance, way.mode)
+        leg = way.forwarder.local(attempt.call, decode.instance)
+        return attempt.answer(leg, DECODE, decode)
 
     def _stand_in(self, attempt: Attempt) -> Reserved | None:
         """A decode engine that can read a prompt; those of some protocols cannot."""

@@ -22,6 +22,7 @@ CHANCES = 2
 class Tried:
     """
     Attributes:
+        failures: Engine -> how often it failed, an engine that is given up at least CHANCES times.
         without_prefill: A decode engine is to read the prompt itself, if there is one that can.
         unfit: Engines that failed with nobody else involved, refused, or were too slow.
         broken: The two engines that failed on it in the same way, and not over the same peer.
@@ -32,11 +33,8 @@ class Tried:
         self.without_prefill = False
         self.broken: tuple[str, ...] = ()
         self.unfit: set[str] = set()
-        self._failures: dict[str, int] = {}
+        self.failures: dict[str, int] = {}
         self._ways: dict[str, tuple[str, str]] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._failures)
 
     def note(self, error: GatewayError, prefill: str = "") -> None:
         """`prefill`: the engine whose KV was used, if it was decode that failed."""
@@ -60,14 +58,14 @@ class Tried:
 
     @property
     def failed(self) -> set[str]:
-        return set(self._failures)
+        return set(self.failures)
 
     @property
     def given_up(self) -> set[str]:
-        return {engine for engine, failures in self._failures.items() if failures >= CHANCES}
+        return {engine for engine, failures in self.failures.items() if failures >= CHANCES}
 
     def _add(self, engine: str, weight: int) -> None:
-        self._failures[engine] = self._failures.get(engine, 0) + weight
+        self.failures[engine] = self.failures.get(engine, 0) + weight
 
     def _note_way(self, message: str, at: str, prefill: str) -> None:
         """Two decode engines that fail over one prefill engine may both tell of that one."""

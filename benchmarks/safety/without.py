@@ -69,6 +69,10 @@ async def any_start(answer: Answer, leg: Leg, call: Call) -> None:
     """In place of `good_start`: what an engine says first goes out, whatever it is."""
 
 
+def any_whole(first: bytes, leg: Leg) -> None:
+    """The same of an answer that is no stream, which is waited for still."""
+
+
 class NeverDoubted(Instances):
     """How legs end says nothing of their engines."""
 
