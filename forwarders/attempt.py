@@ -94,12 +94,14 @@ class Attempt:
     ) -> None:
         # One in the other, so that what goes wrong with one of them keeps none of the others.
         try:
-            if self.answering is not None:
-                self.answering.__exit__(kind, error, trace)
+            answering = self.answering
+            if answering is not None:
+                answering.end() if error is None else answering.withdraw()
         finally:
             try:
-                if self.reading is not None:
-                    self.reading.__exit__(kind, error, trace)
+                reading = self.reading
+                if reading is not None:
+                    reading.end() if error is None else reading.withdraw()
             finally:
                 if self.kv is not None:
                     self.kv.end(error, self.record.clock())
@@ -139,21 +141,23 @@ class Attempt:
 
     async def ask_prefill(self, leg: Leg, prefill: Reserved) -> Json:
         """Prefill's answer, when it is whole."""
-        record = self.record
+        record, call = self.record, self.call
         with record.leg(PREFILL, leg.to, self._report) as noted:
             if record.trace is not None:
                 leg = _traced(leg, record.trace, noted)
-            reply = await self._upstream.ask(leg, self.call)
+            reply = await self._upstream.ask(leg, call)
             noted.usage = reply.get("usage")
             if openai.gave_up(reply) or (
-                self.call.api is not None and named_events.reply_gave_up(reply)
+                call.api is not None and named_events.reply_gave_up(reply)
             ):
                 raise EngineGaveUp("the prefill engine gave the call up", at=leg.to.id)
             now = record.clock()
             prefill.has_read(now - noted.started)
-            if self.kv is not None:
-                self.kv.prefilled(now)
+            kv = self.kv
+            if kv is not None:
+                kv.prefilled(now)
         prefill.end()
+        self.reading = None
         return reply
 
     async def answer(
@@ -161,7 +165,6 @@ class Attempt:
         leg: Leg,
         role: Role,
         by: Reserved,
-        *,
         loads: bool = False,
         begun: Begun | None = None,
         deliver: Deliver | None = None,

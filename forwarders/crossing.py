@@ -34,7 +34,7 @@ Cross = Callable[..., Awaitable[None]]
 
 
 def way_across(forwarder: Forwarder) -> Cross:
-    """Raises TypeError if the forwarder has no way to cross two engines."""
+    """One that raises TypeError if the forwarder has no way to cross two engines."""
     match forwarder:
         case HandOff():
             return hand_off
@@ -42,6 +42,12 @@ def way_across(forwarder: Forwarder) -> Cross:
             return rendezvous
         case Delegation():
             return delegate
+    return nowhere
+
+
+async def nowhere(
+    forwarder: Forwarder, attempt: Attempt, prefill: Reserved, decode: Reserved
+) -> None:
     raise TypeError(f"{forwarder.name} has no way to cross two engines")
 
 

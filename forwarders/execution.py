@@ -101,7 +101,16 @@ class Execution:
                 call, deliver = resuming.call, resuming.deliver
         while True:
             record.attempts += 1
-            attempt = self._attempt(call, record, deliver, tried)
+            attempt = Attempt(
+                self._engines,
+                self._upstream,
+                call,
+                record,
+                deliver,
+                tried,
+                self._lives,
+                self._report,
+            )
             try:
                 with attempt:
                     await self._make(attempt)
@@ -125,18 +134,6 @@ class Execution:
         if broken and self._blame.is_on_call(broken):
             self._engines.excuse(broken)
             raise verdict(error)
-
-    def _attempt(self, call: Call, record: Record, deliver: Deliver, tried: Tried) -> Attempt:
-        return Attempt(
-            self._engines,
-            self._upstream,
-            call,
-            record,
-            deliver,
-            tried,
-            self._lives,
-            self._report,
-        )
 
     def gone(self, instance_id: str) -> None:
         """It refuses connections, so its process is gone: what it held, and the name that it had."""
@@ -185,19 +182,31 @@ class Execution:
             return self._without_prefill(attempt, decode)
         engine = prefill.instance
         way = self.way_of(engine)
-        decision = decide(self._engines, way.forwarder, call, engine)
+        decision = decide(self._engines, way, call, engine)
         record.decisions[record.attempts] = decision
-        taken = decision.taken
-        if taken is _SPLIT:
-            _note_path(record, DISAGGREGATED, engine, way.mode)
-            return self._split(way, attempt, prefill)
+        if decision.taken is not _SPLIT:
+            return self._on_one(way, attempt, prefill, decision.taken)
+        record.path, record.protocol, record.mode = DISAGGREGATED, engine.protocol, way.mode
+        attempt.prefill = engine.id
+        if way.kv is not None:
+            attempt.kv = Ownership(way.kv, engine.id, self._ledger)
+        if way.mode is _STAGED:
+            return staged(way.forwarder, attempt, prefill)
+        decode = attempt.answering = attempt.reserve(DECODE, engine)
+        return way.cross(way.forwarder, attempt, prefill, decode)
+
+    def _on_one(
+        self, way: Way, attempt: Attempt, prefill: Reserved, taken: Taken
+    ) -> Awaitable[None]:
+        """On the prefill engine that was chosen, or on a decode engine that is its peer."""
+        call, record, engine = attempt.call, attempt.record, prefill.instance
         if taken is _PREFILL_ONLY:
             _note_path(record, PREFILL_ONLY, engine, way.mode)
             attempt.prefill = engine.id
             return attempt.answer(Leg(engine, call.path, call.body), PREFILL, prefill)
         _note_path(record, LOCAL, engine, way.mode)
         prefill.withdraw()
-        if call.api is not None and not way.forwarder.decode_can_prefill:
+        if call.api is not None and not way.decode_can_prefill:
             return self._whole(attempt, call.api)
         decode = attempt.answering = attempt.reserve(DECODE, engine, reads=True)
         leg = way.forwarder.local(call, decode.instance)
@@ -233,17 +242,6 @@ class Execution:
                 found = found or error
         raise found or NotServed(_NOT_SERVED[kind], at="")
 
-    def _split(self, way: Way, attempt: Attempt, prefill: Reserved) -> Awaitable[None]:
-        engine = prefill.instance
-        attempt.prefill = engine.id
-        rules = way.kv
-        if rules.keeps:
-            attempt.kv = Ownership(rules, engine.id, self._ledger)
-        if way.mode is _STAGED:
-            return staged(way.forwarder, attempt, prefill)
-        decode = attempt.answering = attempt.reserve(DECODE, engine)
-        return way.cross(way.forwarder, attempt, prefill, decode)
-
     def _without_prefill(self, attempt: Attempt, decode: Reserved) -> Awaitable[None]:
         attempt.answering = decode
         record = attempt.record
@@ -261,7 +259,7 @@ class Execution:
                 decode = attempt.reserve_alone(cannot)
             except NoInstance:
                 return None
-            if self.way_of(decode.instance).forwarder.decode_can_prefill:
+            if self.way_of(decode.instance).decode_can_prefill:
                 return decode
             decode.withdraw()
             cannot.add(decode.instance.id)

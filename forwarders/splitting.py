@@ -6,8 +6,9 @@ asked without a word of hand-over, and so keeps nothing for anybody.
 
 from typing import Final
 
-from pdgate.forwarders.base import Engines, Forwarder
+from pdgate.forwarders.base import Engines
 from pdgate.forwarders.other_apis import why_whole
+from pdgate.forwarders.way import Way
 from pdgate.protocols.apis import RESPONSES
 from pdgate.protocols.call import CHAT, Call, Raw
 from pdgate.protocols.instance import Instance
@@ -21,18 +22,18 @@ _NULL: Final = Raw(b"null")
 _MUST_SPLIT: Final = Decision(Taken.SPLIT, DECODE_CANNOT_PREFILL)
 
 
-def decide(engines: Engines, forwarder: Forwarder, call: Call, prefill: Instance) -> Decision:
-    """For a call for which this prefill engine is reserved."""
+def decide(engines: Engines, way: Way, call: Call, prefill: Instance) -> Decision:
+    """For a call for which this prefill engine, of that way, is reserved."""
     if call.api is not None:
-        why_local = why_whole(forwarder, call)
+        why_local = why_whole(way.forwarder, call)
         if why_local is not None:
             return Decision(Taken.LOCAL, why_local)
-    alone = forwarder.prefill_can_answer and wants_one_token(call)
+    alone = way.prefill_can_answer and wants_one_token(call)
     if not alone:
-        why_local = forwarder.why_local(call)
+        why_local = way.forwarder.why_local(call)
         if why_local is not None:
             return Decision(Taken.LOCAL, why_local)
-        if not forwarder.decode_can_prefill:
+        if not way.decode_can_prefill:
             return _MUST_SPLIT
     return engines.decide(call, prefill, prefill_can_answer=alone)
 

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from pdgate.forwarders.attempt import Deliver
+from pdgate.forwarders.attempt import Attempt, Deliver
 from pdgate.forwarders.base import Answer, Leg
 from pdgate.forwarders.execution import Execution
 from pdgate.forwarders.ownership import NOTHING_KEPT, KvRules
@@ -58,7 +58,11 @@ class OneAttempt(Execution):
 
     async def serve(self, call: Call, record: Record, deliver: Deliver) -> None:
         record.attempts = 1
-        with self._attempt(call, record, deliver, Tried()) as attempt:
+        shared = (self._lives, self._report)
+        tried = Tried()
+        with Attempt(
+            self._engines, self._upstream, call, record, deliver, tried, *shared
+        ) as attempt:
             await self._make(attempt)
 
     def _report(self, instance: Instance, error: GatewayError | None) -> None:
