@@ -104,15 +104,16 @@ class Attempt:
                     reading.end() if error is None else reading.withdraw()
             finally:
                 if self.kv is not None:
-                    self.kv.end(error, self.record.clock())
+                    clock = self.record.clock
+                    self.kv.end(error, clock())
 
     def reserve(
         self, role: Role, peer: Instance | None = None, reads: bool | None = None
     ) -> Reserved:
         """One that has not failed this call yet; else one that may be tried again."""
-        reserve = self._engines.reserve
         if not self.tried.failures:
-            return reserve(role, self.call, peer=peer, reads=reads)
+            return self._engines.reserve(role, self.call, peer=peer, reads=reads)
+        reserve = self._engines.reserve
         try:
             return reserve(role, self.call, avoid=self.tried.failed, peer=peer, reads=reads)
         except NoInstance:
@@ -142,6 +143,8 @@ class Attempt:
     async def ask_prefill(self, leg: Leg, prefill: Reserved) -> Json:
         """Prefill's answer, when it is whole."""
         record, call = self.record, self.call
+        # As a method it would be looked up anew with each call.
+        clock = record.clock
         with record.leg(PREFILL, leg.to, self._report) as noted:
             if record.trace is not None:
                 leg = _traced(leg, record.trace, noted)
@@ -151,7 +154,7 @@ class Attempt:
                 call.api is not None and named_events.reply_gave_up(reply)
             ):
                 raise EngineGaveUp("the prefill engine gave the call up", at=leg.to.id)
-            now = record.clock()
+            now = clock()
             prefill.has_read(now - noted.started)
             kv = self.kv
             if kv is not None:
@@ -176,12 +179,12 @@ class Attempt:
         `begun`: where another one than `by` is to be told of how long that took.
         """
         record, call, kv = self.record, self.call, self.kv
-        streams = call.streams
+        clock, streams = record.clock, call.streams
         if call.api is not None:
             leg = named(leg, call)
         within = None
         if kv is not None:
-            now = record.clock()
+            now = clock()
             kv.ask_decode(leg.to.id, now)
             if loads and streams:
                 within = kv.seconds_to_begin(now, streams=True)
@@ -195,7 +198,7 @@ class Attempt:
                         await good_start(answer, leg, call)
                     else:
                         good_whole(await answer.ready(HELD_BYTES), leg)
-                    first_byte = noted.first_byte = record.clock()
+                    first_byte = noted.first_byte = clock()
                     if kv is not None:
                         kv.decode_began(first_byte, streams=streams)
                     split = record.handed_over = record.path == DISAGGREGATED
@@ -205,10 +208,10 @@ class Attempt:
                     if streams:
                         watch = self._begun(by, first_byte - noted.started, loads, begun)
                         if watch is not None:
-                            answer = Watched(answer, watch, record.clock)
+                            answer = Watched(answer, watch, clock)
                     await (deliver or self.deliver)(answer, record)
             except EngineTooSlow as error:
-                waited = record.clock() - noted.started
+                waited = clock() - noted.started
                 if within is None or noted.first_byte is not None or waited < within:
                     raise
                 raise KvExpired(

@@ -26,6 +26,7 @@ from pdgate.forwarders.record import (
     PLAIN,
     PREFILL_ONLY,
     Record,
+    Report,
 )
 from pdgate.forwarders.resuming.resume import Resuming
 from pdgate.forwarders.retrying import Retrying
@@ -89,6 +90,8 @@ class Execution:
         self._ledger = ledger or KvLedger()
         self._lives = lives or Lives()
         self._blame = Blame()
+        # Bound once, and not with each attempt.
+        self._reported: Report = self._report
         self.max_resumes = max_resumes
 
     async def serve(self, call: Call, record: Record, deliver: Deliver) -> None:
@@ -109,7 +112,7 @@ class Execution:
                 deliver,
                 tried,
                 self._lives,
-                self._report,
+                self._reported,
             )
             try:
                 with attempt:
@@ -180,8 +183,8 @@ class Execution:
             if decode is None:
                 raise
             return self._without_prefill(attempt, decode)
-        engine = prefill.instance
-        way = self.way_of(engine)
+        engine, way_of = prefill.instance, self.way_of
+        way = way_of(engine)
         decision = decide(self._engines, way, call, engine)
         record.decisions[record.attempts] = decision
         if decision.taken is not _SPLIT:
@@ -193,7 +196,8 @@ class Execution:
         if way.mode is _STAGED:
             return staged(way.forwarder, attempt, prefill)
         decode = attempt.answering = attempt.reserve(DECODE, engine)
-        return way.cross(way.forwarder, attempt, prefill, decode)
+        cross = way.cross
+        return cross(way.forwarder, attempt, prefill, decode)
 
     def _on_one(
         self, way: Way, attempt: Attempt, prefill: Reserved, taken: Taken

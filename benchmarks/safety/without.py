@@ -58,7 +58,7 @@ class OneAttempt(Execution):
 
     async def serve(self, call: Call, record: Record, deliver: Deliver) -> None:
         record.attempts = 1
-        shared = (self._lives, self._report)
+        shared = (self._lives, self._reported)
         tried = Tried()
         with Attempt(
             self._engines, self._upstream, call, record, deliver, tried, *shared
