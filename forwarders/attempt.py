@@ -4,8 +4,6 @@ execution.py makes one for each attempt, crossing.py orders its legs.
 """
 
 from collections.abc import Awaitable, Callable, Collection
-from types import TracebackType
-from typing import Self
 
 import msgspec
 
@@ -32,7 +30,7 @@ Deliver = Callable[[Answer, Record], Awaitable[None]]
 
 
 class Attempt:
-    """As a block, it ends with what its legs end with: with it its engines are free, and the KV is told.
+    """It ends, once, with what its legs end with: then its engines are free, and the KV is let go of.
 
     Attributes:
         call: As it is sent this time, under an id of its own.
@@ -83,15 +81,8 @@ class Attempt:
         self.answering: Reserved | None = None
         self.kv: Ownership | None = None
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def end(self, error: BaseException | None) -> None:
+        """`error`: what its legs ended with; None if the answer is whole."""
         # One in the other, so that what goes wrong with one of them keeps none of the others.
         try:
             answering = self.answering

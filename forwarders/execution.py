@@ -115,8 +115,12 @@ class Execution:
                 self._reported,
             )
             try:
-                with attempt:
+                try:
                     await self._make(attempt)
+                except BaseException as error:
+                    attempt.end(error)
+                    raise
+                attempt.end(None)
                 return
             except NoInstance as error:
                 raise tried.first_cause or error from None

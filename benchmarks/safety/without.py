@@ -58,12 +58,22 @@ class OneAttempt(Execution):
 
     async def serve(self, call: Call, record: Record, deliver: Deliver) -> None:
         record.attempts = 1
-        shared = (self._lives, self._reported)
-        tried = Tried()
-        with Attempt(
-            self._engines, self._upstream, call, record, deliver, tried, *shared
-        ) as attempt:
+        attempt = Attempt(
+            self._engines,
+            self._upstream,
+            call,
+            record,
+            deliver,
+            Tried(),
+            self._lives,
+            self._reported,
+        )
+        try:
             await self._make(attempt)
+        except BaseException as error:
+            attempt.end(error)
+            raise
+        attempt.end(None)
 
     def _report(self, instance: Instance, error: GatewayError | None) -> None:
         self._engines.report(instance, error)
