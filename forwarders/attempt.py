@@ -4,13 +4,11 @@ execution.py makes one for each attempt, crossing.py orders its legs.
 """
 
 from collections.abc import Awaitable, Callable, Collection
-from types import TracebackType
-from typing import Self
 
 import msgspec
 
 from pdgate.forwarders.base import Answer, Engines, Leg, Reserved, Upstream
-from pdgate.forwarders.good_start import good_start
+from pdgate.forwarders.good_start import HELD_BYTES, good_start, good_whole
 from pdgate.forwarders.lives import Lives
 from pdgate.forwarders.merged import Merging
 from pdgate.forwarders.other_apis import named
@@ -32,11 +30,13 @@ Deliver = Callable[[Answer, Record], Awaitable[None]]
 
 
 class Attempt:
-    """As a block, it ends with what its legs end with, and says so of the KV.
+    """It ends, once, with what its legs end with: then its engines are free, and the KV is let go of.
 
     Attributes:
         call: As it is sent this time, under an id of its own.
         tried: Who has failed the call so far, in earlier attempts and in this one.
+        reading: Of the prefill engine, until the attempt ends; None where none was chosen.
+        answering: The same of the engine whose answer is the client's, where it was chosen before.
         prefill: The id of the engine chosen to read the prompt for decode; empty for none.
         kv: Who holds what it computed; None where nothing is kept for anybody.
         lives: Told of what prefill engines answer.
@@ -46,11 +46,13 @@ class Attempt:
         "_engines",
         "_report",
         "_upstream",
+        "answering",
         "call",
         "deliver",
         "kv",
         "lives",
         "prefill",
+        "reading",
         "record",
         "tried",
     )
@@ -75,27 +77,34 @@ class Attempt:
         self.lives = lives
         self._report = report
         self.prefill = ""
+        self.reading: Reserved | None = None
+        self.answering: Reserved | None = None
         self.kv: Ownership | None = None
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self.kv is not None:
-            self.kv.end(error, self.record.clock())
+    def end(self, error: BaseException | None) -> None:
+        """`error`: what its legs ended with; None if the answer is whole."""
+        # One in the other, so that what goes wrong with one of them keeps none of the others.
+        try:
+            answering = self.answering
+            if answering is not None:
+                answering.end() if error is None else answering.withdraw()
+        finally:
+            try:
+                reading = self.reading
+                if reading is not None:
+                    reading.end() if error is None else reading.withdraw()
+            finally:
+                if self.kv is not None:
+                    clock = self.record.clock
+                    self.kv.end(error, clock())
 
     def reserve(
         self, role: Role, peer: Instance | None = None, reads: bool | None = None
     ) -> Reserved:
         """One that has not failed this call yet; else one that may be tried again."""
+        if not self.tried.failures:
+            return self._engines.reserve(role, self.call, peer=peer, reads=reads)
         reserve = self._engines.reserve
-        if not self.tried:
-            return reserve(role, self.call, peer=peer, reads=reads)
         try:
             return reserve(role, self.call, avoid=self.tried.failed, peer=peer, reads=reads)
         except NoInstance:
@@ -124,73 +133,90 @@ class Attempt:
 
     async def ask_prefill(self, leg: Leg, prefill: Reserved) -> Json:
         """Prefill's answer, when it is whole."""
-        record = self.record
+        record, call = self.record, self.call
+        # As a method it would be looked up anew with each call.
+        clock = record.clock
         with record.leg(PREFILL, leg.to, self._report) as noted:
             if record.trace is not None:
                 leg = _traced(leg, record.trace, noted)
-            reply = await self._upstream.ask(leg, self.call)
+            reply = await self._upstream.ask(leg, call)
             noted.usage = reply.get("usage")
             if openai.gave_up(reply) or (
-                self.call.api is not None and named_events.reply_gave_up(reply)
+                call.api is not None and named_events.reply_gave_up(reply)
             ):
                 raise EngineGaveUp("the prefill engine gave the call up", at=leg.to.id)
-            now = record.clock()
+            now = clock()
             prefill.has_read(now - noted.started)
-            if self.kv is not None:
-                self.kv.prefilled(now)
+            kv = self.kv
+            if kv is not None:
+                kv.prefilled(now)
         prefill.end()
+        self.reading = None
         return reply
 
     async def answer(
         self,
         leg: Leg,
         role: Role,
-        begun: Begun,
-        *,
+        by: Reserved,
         loads: bool = False,
+        begun: Begun | None = None,
         deliver: Deliver | None = None,
         merging: Merging | None = None,
     ) -> None:
         """Sends the leg whose answer is the client's, and relays it to its end.
 
         `loads`: prefill has answered, so that decode has only to take the KV over.
+        `begun`: where another one than `by` is to be told of how long that took.
         """
-        record, kv = self.record, self.kv
-        if self.call.api is not None:
-            leg = named(leg, self.call)
-        if kv is not None:
-            kv.ask_decode(leg.to.id, record.clock())
+        record, call, kv = self.record, self.call, self.kv
+        clock, streams = record.clock, call.streams
+        if call.api is not None:
+            leg = named(leg, call)
         within = None
-        if loads and kv is not None:
-            within = kv.seconds_to_begin(record.clock(), streams=self.call.streams)
+        if kv is not None:
+            now = clock()
+            kv.ask_decode(leg.to.id, now)
+            if loads and streams:
+                within = kv.seconds_to_begin(now, streams=True)
         with record.leg(role, leg.to, self._report) as noted:
             if record.trace is not None:
                 leg = _traced(leg, record.trace, noted)
             try:
-                opening = self._upstream.open(leg, self.call, loads=loads, within=within)
-                async with opening as opened:
+                async with self._upstream.open(leg, call, loads=loads, within=within) as opened:
                     answer = opened if merging is None else merging.of(opened)
-                    await good_start(answer, leg, self.call)
-                    noted.first_byte = record.clock()
+                    if streams or call.api is not None:
+                        await good_start(answer, leg, call)
+                    else:
+                        good_whole(await answer.ready(HELD_BYTES), leg)
+                    first_byte = noted.first_byte = clock()
                     if kv is not None:
-                        kv.decode_began(noted.first_byte, streams=self.call.streams)
-                    record.handed_over = record.path == DISAGGREGATED
-                    if record.handed_over:
+                        kv.decode_began(first_byte, streams=streams)
+                    split = record.handed_over = record.path == DISAGGREGATED
+                    if split:
                         self._engines.handed_over(leg.to)
                     # Any other answer begins when it is whole, which says nothing of the prompt.
-                    if self.call.streams:
-                        watch = begun(noted.first_byte - noted.started)
+                    if streams:
+                        watch = self._begun(by, first_byte - noted.started, loads, begun)
                         if watch is not None:
-                            answer = Watched(answer, watch, record.clock)
+                            answer = Watched(answer, watch, clock)
                     await (deliver or self.deliver)(answer, record)
             except EngineTooSlow as error:
-                waited = record.clock() - noted.started
+                waited = clock() - noted.started
                 if within is None or noted.first_byte is not None or waited < within:
                     raise
                 raise KvExpired(
                     "the decode engine did not begin while the prefill engine kept the KV",
                     at=leg.to.id,
                 ) from error
+
+    def _begun(
+        self, by: Reserved, seconds: float, loads: bool, begun: Begun | None
+    ) -> Watch | None:
+        """A stream has begun, so long after its leg was sent; returns who watches it."""
+        if begun is not None:
+            return begun(seconds)
+        return by.has_loaded(self.record.since_prefill()) if loads else by.has_read(seconds)
 
 
 def _traced(leg: Leg, trace: Trace, noted: LegRecord) -> Leg:

@@ -80,6 +80,11 @@ class Merge(ABC):
 _KEEPS_TOGETHER = frozenset({"n", "best_of", "prompt_logprobs", "echo", "use_beam_search"})
 """Fields that may be a reason not to split a call; most calls have none of them."""
 
+_MORE_THAN_ONE = frozenset(
+    {"max_completion_tokens", "n", "min_tokens", "return_token_ids", "stream_options"}
+)
+"""Fields that are of no use, or in the way, where one token is asked for."""
+
 
 class Forwarder(ABC):
     """What all four have in common."""
@@ -105,7 +110,7 @@ class Forwarder(ABC):
         others; several choices would each pull blocks that the first pull frees; the
         log-probabilities of a prompt are known only where it was computed.
         """
-        if several_prompts(call):
+        if call.path == COMPLETIONS and several_prompts(call):
             return "several prompts"
         if _KEEPS_TOGETHER.isdisjoint(call.body):
             return None
@@ -333,11 +338,12 @@ def one_token(body: Json, **fields: object) -> dict[str, object]:
     the ids of a prompt here, which can be longer than the prompt.
     """
     asked: dict[str, object] = {**body, "max_tokens": 1, "stream": False}
-    if "max_completion_tokens" in body:
-        asked["max_completion_tokens"] = 1
-    if "n" in body:
-        asked["n"] = 1
-    for left_out in ("min_tokens", "return_token_ids", "stream_options"):
-        asked.pop(left_out, None)
-    asked.update(fields)
+    if not _MORE_THAN_ONE.isdisjoint(body):
+        for limit in ("max_completion_tokens", "n"):
+            if limit in asked:
+                asked[limit] = 1
+        for left_out in ("min_tokens", "return_token_ids", "stream_options"):
+            asked.pop(left_out, None)
+    if fields:
+        asked.update(fields)
     return asked

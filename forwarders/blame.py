@@ -11,19 +11,23 @@ from pdgate.protocols.errors import CallBreaksEngines, GatewayError
 
 
 class Blame:
+    """
+    Attributes:
+        accusing: Engines that spoke against a call, and over which none has gone well since.
+    """
+
     def __init__(self) -> None:
-        self._accusing: set[str] = set()
+        self.accusing: set[str] = set()
 
     def worked(self, engine: str) -> None:
         """A leg there ended well."""
-        if self._accusing:
-            self._accusing.discard(engine)
+        self.accusing.discard(engine)
 
     def is_on_call(self, engines: Collection[str]) -> bool:
         """Whether it is the call's fault that these failed in the same way."""
-        if self._accusing.issuperset(engines):
+        if self.accusing.issuperset(engines):
             return False
-        self._accusing.update(engines)
+        self.accusing.update(engines)
         return True
 
 

@@ -11,7 +11,7 @@ A failed prefill must end decode's leg: Mooncake's decode, for one, would wait m
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from pdgate.forwarders.attempt import Attempt, Begun, Deliver
+from pdgate.forwarders.attempt import Attempt, Deliver
 from pdgate.forwarders.base import (
     Answer,
     Delegation,
@@ -34,7 +34,7 @@ Cross = Callable[..., Awaitable[None]]
 
 
 def way_across(forwarder: Forwarder) -> Cross:
-    """Raises TypeError if the forwarder has no way to cross two engines."""
+    """One that raises TypeError if the forwarder has no way to cross two engines."""
     match forwarder:
         case HandOff():
             return hand_off
@@ -42,6 +42,12 @@ def way_across(forwarder: Forwarder) -> Cross:
             return rendezvous
         case Delegation():
             return delegate
+    return nowhere
+
+
+async def nowhere(
+    forwarder: Forwarder, attempt: Attempt, prefill: Reserved, decode: Reserved
+) -> None:
     raise TypeError(f"{forwarder.name} has no way to cross two engines")
 
 
@@ -51,19 +57,19 @@ async def hand_off(
     call = attempt.call
     reply = await attempt.ask_prefill(forwarder.prefill(call, prefill.instance), prefill)
     leg = _decode_leg(forwarder, attempt, prefill.instance, decode.instance, reply)
-    await attempt.answer(leg, DECODE, _loaded(attempt.record, decode), loads=True)
+    await attempt.answer(leg, DECODE, decode, loads=True)
 
 
 async def staged(forwarder: Forwarder, attempt: Attempt, prefill: Reserved) -> None:
     if not isinstance(forwarder, HandOff):
         raise TypeError(f"{forwarder.name} cannot choose decode after prefill")
-    call, record = attempt.call, attempt.record
+    call = attempt.call
     reply = await attempt.ask_prefill(forwarder.prefill(call, prefill.instance), prefill)
     while True:
         with attempt.reserve(DECODE, prefill.instance) as decode:
             leg = _decode_leg(forwarder, attempt, prefill.instance, decode.instance, reply)
             try:
-                await attempt.answer(leg, DECODE, _loaded(record, decode), loads=True)
+                await attempt.answer(leg, DECODE, decode, loads=True)
                 return
             except EngineRefused as error:
                 # Nothing was sent, so the KV is still there for another decode engine.
@@ -84,7 +90,8 @@ async def rendezvous(
             await attempt.answer(
                 to_decode,
                 DECODE,
-                _loaded(attempt.record, decode),
+                decode,
+                begun=lambda _: decode.has_loaded(attempt.record.since_prefill()),
                 deliver=_unless_failed(prefilling, attempt.deliver),
                 merging=None if merge is None else Merging(merge, prefilling),
             )
@@ -102,7 +109,7 @@ async def delegate(
         return decode.has_loaded(0.0)
 
     leg = forwarder.leg(attempt.call, prefill.instance, decode.instance)
-    await attempt.answer(leg, DECODE, begun)
+    await attempt.answer(leg, DECODE, decode, begun=begun)
 
 
 async def _watch_prefill(attempt: Attempt, leg: Leg, reserved: Reserved) -> Json:
@@ -142,7 +149,3 @@ def _unless_failed(prefilling: asyncio.Task[Json], deliver: Deliver) -> Deliver:
         await deliver(answer, record)
 
     return deliver_
-
-
-def _loaded(record: Record, decode: Reserved) -> Begun:
-    return lambda _: decode.has_loaded(record.since_prefill())

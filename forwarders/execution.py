@@ -10,7 +10,7 @@ so they end with the attempt, and with the client, in whatever way it leaves.
     tried       who has failed the call             ownership  who holds the KV
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from pdgate.forwarders.attempt import Attempt, Deliver
@@ -26,6 +26,7 @@ from pdgate.forwarders.record import (
     PLAIN,
     PREFILL_ONLY,
     Record,
+    Report,
 )
 from pdgate.forwarders.resuming.resume import Resuming
 from pdgate.forwarders.retrying import Retrying
@@ -48,14 +49,12 @@ from pdgate.protocols.instance import DECODE, PREFILL, Instance, Role
 from pdgate.scheduling.disaggregation import Decision, Taken
 from pdgate.scheduling.disaggregation.decision import NO_PREFILL
 
-_PATHS: Final = {
-    Taken.SPLIT: DISAGGREGATED,
-    Taken.LOCAL: LOCAL,
-    Taken.PREFILL_ONLY: PREFILL_ONLY,
-}
+# For what is done with every call (protocols/members.py).
+_SPLIT: Final = Taken.SPLIT
 _PREFILL_ONLY: Final = Taken.PREFILL_ONLY
-_LOCAL: Final = Taken.LOCAL
 _STAGED: Final = Mode.STAGED
+_GENERATES: Final = Kind.GENERATES
+_PLAIN: Final = Role.PLAIN
 _NO_PREFILL: Final = Decision(Taken.LOCAL, NO_PREFILL)
 _ALL_ROLES: Final = (Role.PLAIN, Role.DECODE, Role.PREFILL)
 _MAY_HAVE: Final = {
@@ -91,6 +90,8 @@ class Execution:
         self._ledger = ledger or KvLedger()
         self._lives = lives or Lives()
         self._blame = Blame()
+        # Bound once, and not with each attempt.
+        self._reported: Report = self._report
         self.max_resumes = max_resumes
 
     async def serve(self, call: Call, record: Record, deliver: Deliver) -> None:
@@ -103,10 +104,23 @@ class Execution:
                 call, deliver = resuming.call, resuming.deliver
         while True:
             record.attempts += 1
-            attempt = self._attempt(call, record, deliver, tried)
+            attempt = Attempt(
+                self._engines,
+                self._upstream,
+                call,
+                record,
+                deliver,
+                tried,
+                self._lives,
+                self._reported,
+            )
             try:
-                with attempt:
+                try:
                     await self._make(attempt)
+                except BaseException as error:
+                    attempt.end(error)
+                    raise
+                attempt.end(None)
                 return
             except NoInstance as error:
                 raise tried.first_cause or error from None
@@ -128,18 +142,6 @@ class Execution:
             self._engines.excuse(broken)
             raise verdict(error)
 
-    def _attempt(self, call: Call, record: Record, deliver: Deliver, tried: Tried) -> Attempt:
-        return Attempt(
-            self._engines,
-            self._upstream,
-            call,
-            record,
-            deliver,
-            tried,
-            self._lives,
-            self._report,
-        )
-
     def gone(self, instance_id: str) -> None:
         """It refuses connections, so its process is gone: what it held, and the name that it had."""
         self._ledger.forget(instance_id)
@@ -147,7 +149,8 @@ class Execution:
 
     def _report(self, instance: Instance, error: GatewayError | None) -> None:
         if error is None:
-            self._blame.worked(instance.id)
+            if self._blame.accusing:
+                self._blame.worked(instance.id)
         elif isinstance(error, EngineRefused):
             self.gone(instance.id)
         self._engines.report(instance, error)
@@ -157,24 +160,25 @@ class Execution:
         if failed.prefill and error.at != failed.prefill and type(error) is EngineFailed:
             self._lives.decode_failed(failed.prefill)
 
-    async def _make(self, attempt: Attempt) -> None:
+    def _make(self, attempt: Attempt) -> Awaitable[None]:
+        """Chooses engines, which are the attempt's until it ends; returns the way over them.
+
+        A function and not a coroutine, as there is nothing to wait for until the first leg is sent.
+        """
         call, record = attempt.call, attempt.record
-        if call.api is not None and (call.at or call.api.kind is not Kind.GENERATES):
-            await self._whole(attempt, call.api)
-            return
+        if call.api is not None and (call.at or call.api.kind is not _GENERATES):
+            return self._whole(attempt, call.api)
         if not self._engines.disaggregates(call):
-            with attempt.reserve(Role.PLAIN) as plain:
-                _note_path(record, PLAIN, plain.instance, "")
-                leg = self.way_of(plain.instance).forwarder.local(call, plain.instance)
-                await attempt.answer(leg, Role.PLAIN, plain.has_read)
-            return
+            plain = attempt.answering = attempt.reserve(_PLAIN)
+            _note_path(record, PLAIN, plain.instance, "")
+            leg = self.way_of(plain.instance).forwarder.local(call, plain.instance)
+            return attempt.answer(leg, _PLAIN, plain)
         if attempt.tried.without_prefill:
             decode = self._stand_in(attempt)
             if decode is not None:
-                await self._without_prefill(attempt, decode)
-                return
+                return self._without_prefill(attempt, decode)
         try:
-            reserved = attempt.reserve(PREFILL)
+            prefill = attempt.reading = attempt.reserve(PREFILL)
         except GenerationsDiffer:
             # No engine is missing that would come back: decode would read all prompts for ever.
             raise
@@ -182,39 +186,50 @@ class Execution:
             decode = self._stand_in(attempt) if self.retrying.decode_stands_in else None
             if decode is None:
                 raise
-            await self._without_prefill(attempt, decode)
-            return
-        with reserved as prefill:
-            way = self.way_of(prefill.instance)
-            decision = decide(self._engines, way.forwarder, call, prefill.instance)
-            record.decisions[record.attempts] = decision
-            _note_path(record, _PATHS[decision.taken], prefill.instance, way.mode)
-            if decision.taken is _PREFILL_ONLY:
-                attempt.prefill = prefill.instance.id
-                leg = Leg(prefill.instance, call.path, call.body)
-                await attempt.answer(leg, PREFILL, prefill.has_read)
-            elif decision.taken is _LOCAL:
-                prefill.withdraw()
-                if call.api is not None and not way.forwarder.decode_can_prefill:
-                    await self._whole(attempt, call.api)
-                    return
-                with attempt.reserve(DECODE, prefill.instance, reads=True) as decode:
-                    leg = way.forwarder.local(call, decode.instance)
-                    await attempt.answer(leg, DECODE, decode.has_read)
-            else:
-                await self._split(way, attempt, prefill)
+            return self._without_prefill(attempt, decode)
+        engine, way_of = prefill.instance, self.way_of
+        way = way_of(engine)
+        decision = decide(self._engines, way, call, engine)
+        record.decisions[record.attempts] = decision
+        if decision.taken is not _SPLIT:
+            return self._on_one(way, attempt, prefill, decision.taken)
+        record.path, record.protocol, record.mode = DISAGGREGATED, engine.protocol, way.mode
+        attempt.prefill = engine.id
+        if way.kv is not None:
+            attempt.kv = Ownership(way.kv, engine.id, self._ledger)
+        if way.mode is _STAGED:
+            return staged(way.forwarder, attempt, prefill)
+        decode = attempt.answering = attempt.reserve(DECODE, engine)
+        cross = way.cross
+        return cross(way.forwarder, attempt, prefill, decode)
 
-    async def _whole(self, attempt: Attempt, api: Api) -> None:
+    def _on_one(
+        self, way: Way, attempt: Attempt, prefill: Reserved, taken: Taken
+    ) -> Awaitable[None]:
+        """On the prefill engine that was chosen, or on a decode engine that is its peer."""
+        call, record, engine = attempt.call, attempt.record, prefill.instance
+        if taken is _PREFILL_ONLY:
+            _note_path(record, PREFILL_ONLY, engine, way.mode)
+            attempt.prefill = engine.id
+            return attempt.answer(Leg(engine, call.path, call.body), PREFILL, prefill)
+        _note_path(record, LOCAL, engine, way.mode)
+        prefill.withdraw()
+        if call.api is not None and not way.decode_can_prefill:
+            return self._whole(attempt, call.api)
+        decode = attempt.answering = attempt.reserve(DECODE, engine, reads=True)
+        leg = way.forwarder.local(call, decode.instance)
+        return attempt.answer(leg, DECODE, decode)
+
+    def _whole(self, attempt: Attempt, api: Api) -> Awaitable[None]:
         """On one engine, by whichever there is that can have it."""
-        generates = api.kind is Kind.GENERATES
-        with self._one(attempt, api.kind) as one:
-            _note_path(attempt.record, PLAIN, one.instance, "")
-            call = attempt.call
-            if generates:
-                leg = self.way_of(one.instance).forwarder.local(call, one.instance)
-            else:
-                leg = Leg(one.instance, call.path, call.body, passed=call.passed)
-            await attempt.answer(leg, Role.PLAIN, one.has_read)
+        one = attempt.answering = self._one(attempt, api.kind)
+        _note_path(attempt.record, PLAIN, one.instance, "")
+        call = attempt.call
+        if api.kind is _GENERATES:
+            leg = self.way_of(one.instance).forwarder.local(call, one.instance)
+        else:
+            leg = Leg(one.instance, call.path, call.body, passed=call.passed)
+        return attempt.answer(leg, _PLAIN, one)
 
     def _one(self, attempt: Attempt, kind: Kind) -> Reserved:
         """Raises NotServed, NoInstance."""
@@ -235,24 +250,14 @@ class Execution:
                 found = found or error
         raise found or NotServed(_NOT_SERVED[kind], at="")
 
-    async def _split(self, way: Way, attempt: Attempt, prefill: Reserved) -> None:
-        attempt.prefill = prefill.instance.id
-        if way.kv.keeps:
-            attempt.kv = Ownership(way.kv, attempt.prefill, self._ledger)
-        if way.mode is _STAGED:
-            await staged(way.forwarder, attempt, prefill)
-        else:
-            with attempt.reserve(DECODE, prefill.instance) as decode:
-                await way.cross(way.forwarder, attempt, prefill, decode)
-
-    async def _without_prefill(self, attempt: Attempt, reserved: Reserved) -> None:
+    def _without_prefill(self, attempt: Attempt, decode: Reserved) -> Awaitable[None]:
+        attempt.answering = decode
         record = attempt.record
-        with reserved as decode:
-            way = self.way_of(decode.instance)
-            record.decisions[record.attempts] = _NO_PREFILL
-            _note_path(record, DECODE_ONLY, decode.instance, way.mode)
-            leg = way.forwarder.local(attempt.call, decode.instance)
-            await attempt.answer(leg, DECODE, decode.has_read)
+        way = self.way_of(decode.instance)
+        record.decisions[record.attempts] = _NO_PREFILL
+        _note_path(record, DECODE_ONLY, decode.instance, way.mode)
+        leg = way.forwarder.local(attempt.call, decode.instance)
+        return attempt.answer(leg, DECODE, decode)
 
     def _stand_in(self, attempt: Attempt) -> Reserved | None:
         """A decode engine that can read a prompt; those of some protocols cannot."""
@@ -262,7 +267,7 @@ class Execution:
                 decode = attempt.reserve_alone(cannot)
             except NoInstance:
                 return None
-            if self.way_of(decode.instance).forwarder.decode_can_prefill:
+            if self.way_of(decode.instance).decode_can_prefill:
                 return decode
             decode.withdraw()
             cannot.add(decode.instance.id)

@@ -10,27 +10,34 @@ HELD_BYTES = 128 << 10
 """Of an answer that is not a stream, or of its first event, before it is relayed as it comes."""
 
 
-async def good_start(answer: Answer, leg: Leg, call: Call) -> None:
-    """Waits for the first bytes that say something. Raises EngineFailed if they are bad.
+def good_whole(first: bytes, leg: Leg) -> None:
+    """`first`: of an answer of chat or completions that is no stream, once that much is there.
 
-    Half a JSON answer is of no use to a client, so one that is not a stream is held until
-    it is whole (or long), and can be had from another engine until then.
+    Half a JSON answer is of no use to a client, so it is held until it is whole (or long),
+    and can be had from another engine until then. Raises EngineFailed if it is bad.
     """
+    if not first:
+        raise EngineFailed("the engine's answer was empty", at=leg.to.id)
+    if openai.aborted(first):
+        raise EngineGaveUp("the engine gave the call up", at=leg.to.id)
+
+
+async def good_start(answer: Answer, leg: Leg, call: Call) -> None:
+    """Of all others: waits for the first bytes that say something. Raises as above."""
     if call.api is not None:
         await _good_start(answer, leg, call, call.api.kind)
         return
-    first = await answer.ready(0 if call.streams else HELD_BYTES)
+    first = await answer.ready()
     if not first:
         raise EngineFailed("the engine's answer was empty", at=leg.to.id)
-    while call.streams and openai.says_nothing_yet(first, chat=call.path == CHAT):
+    while openai.says_nothing_yet(first, chat=call.path == CHAT):
         more = await answer.ready(beyond=len(first))
         if len(more) == len(first) or len(more) > HELD_BYTES:
             break
         first = more
     if openai.aborted(first):
         raise EngineGaveUp("the engine gave the call up", at=leg.to.id)
-    if call.streams:
-        openai.raise_stream_error(first, at=leg.to.id)
+    openai.raise_stream_error(first, at=leg.to.id)
 
 
 async def _good_start(answer: Answer, leg: Leg, call: Call, kind: Kind) -> None:

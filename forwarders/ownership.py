@@ -96,6 +96,8 @@ _RELEASED: Final = KvState.RELEASED
 _LOST: Final = KvState.LOST
 _ANSWERS_WRONG: Final = Late.ANSWERS_WRONG
 
+_TOO_LATE: Final = "no decode engine took the call in time"
+
 
 class KvLedger:
     """What all calls of a process have left at prefill engines.
@@ -162,27 +164,26 @@ class Ownership:
         if self.state is not _PREFILLING:
             # Decode began first, which shows that it had the KV.
             return
-        if not self._rules.keeps:
+        if self._rules.lease_seconds <= 0:
             self.state = _RELEASED
             return
         self.state = _HANDED_OVER if self._decode else _HELD
         self._held_since = now
         self._ledger.held += 1
 
-    def may_ask_decode(self, now: float) -> bool:
-        """Whether decode would still find it; otherwise the prompt must be read again."""
+    def ask_decode(self, decode: str, now: float) -> None:
+        """The decode instance is sent there.
+
+        Raises KvExpired if it might not find the KV any more: the prompt must be read again.
+        """
         if self.state is _HELD:
             rules = self._rules
-            return now - self._held_since <= rules.lease_seconds * rules.safe_share
-        return self.state is _PREFILLING
-
-    def ask_decode(self, decode: str, now: float) -> None:
-        """The decode instance is sent there. Raises KvExpired if that is too late."""
-        if not self.may_ask_decode(now):
-            raise KvExpired("no decode engine took the call in time")
-        self._decode = decode
-        if self.state is _HELD:
+            if now - self._held_since > rules.lease_seconds * rules.safe_share:
+                raise KvExpired(_TOO_LATE)
             self.state = _HANDED_OVER
+        elif self.state is not _PREFILLING:
+            raise KvExpired(_TOO_LATE)
+        self._decode = decode
 
     def seconds_to_begin(self, now: float, *, streams: bool) -> float | None:
         """Within which decode should have begun; None if it may take as long as it likes.
@@ -213,9 +214,12 @@ class Ownership:
         prolongs no lease before it begins with them, and would not notice. Of an answer that
         is no stream the time of the first token is unknown, and nothing can be said.
         """
-        held = self.state is _HANDED_OVER
-        self._leave(_RELEASED)
-        if not held or not streams or self._rules.late is not _ANSWERS_WRONG:
+        if self.state is not _HANDED_OVER:
+            self._leave(_RELEASED)
+            return
+        self.state = _RELEASED
+        self._ledger.held -= 1
+        if not streams or self._rules.late is not _ANSWERS_WRONG:
             return
         if now - self._held_since > self._rules.lease_seconds:
             raise KvExpired(
@@ -224,13 +228,14 @@ class Ownership:
 
     def end(self, error: BaseException | None, now: float) -> None:
         """The attempt is over, and with it every connection of it, in whatever way."""
-        if self.state is _HELD:
+        state = self.state
+        if state is _RELEASED or state is _LOST:
+            return
+        if state is _HELD:
             self._lose(self._held_since)
-        elif self.state is _PREFILLING:
+        elif state is _PREFILLING:
             # Closing its connection ends prefill's request, and frees what it had.
             self.state = _RELEASED
-        elif self.state is not _HANDED_OVER:
-            return
         elif isinstance(error, EngineRefused):
             # It never heard of it.
             self._lose(self._held_since)

@@ -31,6 +31,7 @@ BYTES_PER_TOKEN = 4
 TOO_DEEP = "the request body is nested too deeply"
 
 _object = msgspec.json.Decoder(dict[str, Raw])
+_any = msgspec.json.Decoder()
 encode = msgspec.json.encode
 
 
@@ -72,20 +73,24 @@ def _lenient(data: bytes) -> dict[str, Raw]:
 def value(fields: Json, name: str, default: Any = None) -> Any:
     """One field, decoded; `default` if it is missing or null. Raises BadRequest."""
     found = fields.get(name)
+    if found is None:
+        return default
     if isinstance(found, Raw):
         try:
-            found = _decode(found)
+            found = _any.decode(found)
+        except msgspec.DecodeError:
+            found = _lenient_value(found)
         except RecursionError:
             # It passed as raw JSON, but here the stack is deeper.
             raise BadRequest(TOO_DEEP) from None
     return default if found is None else found
 
 
-def _decode(raw: Raw) -> Any:
+def _lenient_value(raw: Raw) -> Any:
     try:
-        return msgspec.json.decode(raw)
-    except msgspec.DecodeError:
         return json.loads(bytes(raw))
+    except RecursionError:
+        raise BadRequest(TOO_DEEP) from None
 
 
 class Passed(msgspec.Struct, frozen=True):

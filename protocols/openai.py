@@ -26,7 +26,10 @@ def aborted(piece: bytes) -> bool:
 def gave_up(reply: Json) -> bool:
     """Whether the choices of a complete answer, still raw, say the same."""
     choices = reply.get("choices")
-    return isinstance(choices, Raw) and aborted(bytes(choices))
+    if not isinstance(choices, Raw):
+        return False
+    said = bytes(choices)
+    return said.find(b'"abort"') >= 0 and _ABORTED.search(said) is not None
 
 
 def says_nothing_yet(first: bytes, *, chat: bool) -> bool:

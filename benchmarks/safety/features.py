@@ -67,7 +67,11 @@ FEATURES: Final = (
     Feature(
         "start",
         "an answer is held until its beginning is good",
-        parts={(attempt, "good_start"): without.any_start},
+        parts={
+            (attempt, "good_start"): without.any_start,
+            (attempt, "good_whole"): without.any_whole,
+            (attempt, "HELD_BYTES"): 0,
+        },
     ),
     Feature(
         "retries",

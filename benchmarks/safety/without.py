@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from pdgate.forwarders.attempt import Deliver
+from pdgate.forwarders.attempt import Attempt, Deliver
 from pdgate.forwarders.base import Answer, Leg
 from pdgate.forwarders.execution import Execution
 from pdgate.forwarders.ownership import NOTHING_KEPT, KvRules
@@ -59,8 +59,22 @@ class OneAttempt(Execution):
 
     async def serve(self, call: Call, record: Record, deliver: Deliver) -> None:
         record.attempts = 1
-        with self._attempt(call, record, deliver, Tried()) as attempt:
+        attempt = Attempt(
+            self._engines,
+            self._upstream,
+            call,
+            record,
+            deliver,
+            Tried(),
+            self._lives,
+            self._reported,
+        )
+        try:
             await self._make(attempt)
+        except BaseException as error:
+            attempt.end(error)
+            raise
+        attempt.end(None)
 
     def _report(self, instance: Instance, error: GatewayError | None) -> None:
         self._engines.report(instance, error)
@@ -68,6 +82,10 @@ class OneAttempt(Execution):
 
 async def any_start(answer: Answer, leg: Leg, call: Call) -> None:
     """In place of `good_start`: what an engine says first goes out, whatever it is."""
+
+
+def any_whole(first: bytes, leg: Leg) -> None:
+    """The same of an answer that is no stream, which is waited for still."""
 
 
 class NeverDoubted(Instances):

@@ -35,19 +35,22 @@ def held(rules: KvRules, clock: Clock) -> tuple[Ownership, KvLedger]:
     return kv, ledger
 
 
-@pytest.mark.parametrize(("seconds", "may"), [(0, True), (24.0, True), (24.1, False)])
-def test_decode_may_be_asked_for_most_of_the_lease(seconds: float, may: bool) -> None:
-    clock = Clock()
-    kv, _ = held(NIXL, clock)
+@pytest.mark.parametrize("seconds", [0.0, 24.0])
+def test_decode_may_be_asked_for_most_of_the_lease(seconds: float) -> None:
+    kv, _ = held(NIXL, Clock())
 
-    assert kv.may_ask_decode(seconds) is may
+    kv.ask_decode("d0", seconds)
+
+    assert kv.state is KvState.HANDED_OVER
 
 
-def test_no_decode_is_sent_for_what_may_be_gone() -> None:
+@pytest.mark.parametrize("seconds", [24.1, 25.0])
+def test_no_decode_is_sent_for_what_may_be_gone(seconds: float) -> None:
     kv, _ = held(NIXL, Clock())
 
     with pytest.raises(KvExpired):
-        kv.ask_decode("d0", 25.0)
+        kv.ask_decode("d0", seconds)
+    assert kv.state is KvState.HELD
 
 
 def test_what_is_kept_for_as_long_as_prefill_lives_never_expires() -> None:

@@ -1,0 +1,100 @@
+"""An attempt that ends keeps nothing: no engine, and no KV."""
+
+from types import TracebackType
+from typing import Self
+
+import pytest
+
+from pdgate.forwarders.attempt import Attempt
+from pdgate.forwarders.base import Answer
+from pdgate.forwarders.lives import Lives
+from pdgate.forwarders.ownership import OVER, KvLedger, KvRules, Ownership
+from pdgate.forwarders.record import Record
+from pdgate.forwarders.tried import Tried
+from pdgate.protocols.errors import EngineFailed
+from pdgate.protocols.instance import Instance
+from pdgate.scheduling.watch import Watch
+from tests.support.scripted import D0, P0, Scripted, chat, fleet, scheduler
+
+
+class Noted:
+    """An engine that is reserved; `slips`: a bug of ours in what is done at its end."""
+
+    def __init__(self, instance: Instance, *, slips: bool = False) -> None:
+        self.instance = instance
+        self.told: list[str] = []
+        self._slips = slips
+
+    def has_read(self, seconds: float) -> Watch | None:
+        raise AssertionError("nothing was read")
+
+    def has_loaded(self, seconds: float) -> Watch | None:
+        raise AssertionError("nothing was loaded")
+
+    def end(self) -> None:
+        self._over("end")
+
+    def withdraw(self) -> None:
+        self._over("withdraw")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        raise AssertionError("it is no block")
+
+    def _over(self, how: str) -> None:
+        self.told.append(how)
+        if self._slips:
+            raise RuntimeError("a bug")
+
+
+async def nowhere(answer: Answer, record: Record) -> None:
+    raise AssertionError("nothing is delivered")
+
+
+def attempt() -> Attempt:
+    call, engines = chat(), scheduler(fleet(P0, D0))
+    shared = (Lives(), engines.report)
+    return Attempt(engines, Scripted(), call, Record(call), nowhere, Tried(), *shared)
+
+
+HOW = pytest.mark.parametrize(
+    ("error", "how"), [(None, "end"), (EngineFailed("500"), "withdraw")], ids=["well", "failed"]
+)
+
+
+@HOW
+def test_engines_are_free_and_withdrawn_from_if_it_came_to_nothing(
+    error: EngineFailed | None, how: str
+) -> None:
+    made = attempt()
+    prefill = made.reading = Noted(P0)
+    decode = made.answering = Noted(D0)
+
+    made.end(error)
+
+    assert (prefill.told, decode.told) == ([how], [how])
+
+
+@HOW
+def test_a_bug_at_the_end_of_one_engine_keeps_neither_the_other_nor_the_kv(
+    error: EngineFailed | None, how: str
+) -> None:
+    made, ledger = attempt(), KvLedger()
+    prefill = made.reading = Noted(P0)
+    made.answering = Noted(D0, slips=True)
+    made.kv = Ownership(KvRules(30.0), P0.id, ledger)
+    made.kv.prefilled(0.0)
+
+    with pytest.raises(RuntimeError, match="a bug"):
+        made.end(error)
+
+    assert prefill.told == [how]
+    assert made.kv.state in OVER
+    assert ledger.held == 0
