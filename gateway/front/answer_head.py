@@ -8,6 +8,7 @@ from pdgate.protocols.call import Headers
 
 STREAM_TYPE: Final = b"text/event-stream; charset=utf-8"
 
+_STREAM: Final = b"text/event-stream"
 _OF_STREAMS: Final = [
     (b"content-type", STREAM_TYPE),
     (b"cache-control", b"no-cache"),
@@ -22,7 +23,7 @@ def streams(answer: Answer) -> bool:
     """By what the engine sends, not by what was asked for."""
     for name, found in answer.headers:
         if name == b"content-type":
-            return found.startswith(b"text/event-stream")
+            return found.startswith(_STREAM)
     return False
 
 
@@ -43,16 +44,27 @@ def answer_head(
     return [*head, (b"x-request-id", call_id.encode()), *more]
 
 
-def answer_lines(answer: Answer, is_stream: bool, call_id: str) -> tuple[bytes, bool]:
-    """The same as lines, where nothing more is `wanted`; and whether they tell the body's length."""
-    if is_stream:
-        return b"%bx-request-id: %b\r\n" % (_LINES_OF_STREAMS, call_id.encode()), False
+def answer_lines(
+    answer: Answer, call_id: str, more: Headers, wanted: frozenset[bytes]
+) -> tuple[bytes, bool, bool]:
+    """The same as lines; whether it is a stream; and whether they tell the body's length."""
     lines: list[bytes] = []
-    sized = False
+    sized = is_stream = False
     for name, found in answer.headers:
-        if name in _PASSED:
-            lines += (name, b": ", found, b"\r\n")
-            if name == b"content-length":
-                sized = True
+        if name == b"content-type":
+            if found.startswith(_STREAM):
+                is_stream = True
+                break
+        elif name == b"content-length":
+            sized = True
+        elif name != b"content-encoding":
+            continue
+        lines += (name, b": ", found, b"\r\n")
+    if is_stream:
+        lines, sized = [_LINES_OF_STREAMS], False
     lines += (b"x-request-id: ", call_id.encode(), b"\r\n")
-    return b"".join(lines), sized
+    if wanted:
+        lines.append(header_lines([found for found in answer.headers if found[0] in wanted]))
+    if more:
+        lines.append(header_lines(more))
+    return b"".join(lines), is_stream, sized

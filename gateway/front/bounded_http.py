@@ -47,6 +47,7 @@ class BoundedHttp(HttpToolsProtocol):
         "_head_since",
         "_head_timer",
         "_loose_bytes",
+        "_read",
         "_read_bytes",
         "refusal",
     )
@@ -57,6 +58,8 @@ class BoundedHttp(HttpToolsProtocol):
         # Read since the last piece of a body: of a head, of trailers or of chunk extensions.
         self._loose_bytes = 0
         self._read_bytes = 0
+        # What the parser is reading, until the first request in it is over.
+        self._read = b""
         self._head_since: float | None = None
         self._head_timer: asyncio.TimerHandle | None = None
         self._farewell: asyncio.TimerHandle | None = None
@@ -88,9 +91,11 @@ class BoundedHttp(HttpToolsProtocol):
         if self.refusal is not None:
             # There is nothing more to say; an answer under way may still be.
             return
+        self._read = data
         self._read_bytes = len(data)
         self._loose_bytes += self._read_bytes
         super().data_received(data)
+        self._read = b""
         if self._loose_bytes > MAX_HEAD_BYTES:
             self.refuse(HeadTooLarge(f"the head is larger than {MAX_HEAD_BYTES} bytes"))
 
@@ -153,6 +158,7 @@ class BoundedHttp(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
+        self._read = b""
         self.body_goes_on()
         super().on_message_complete()
 

@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 from pdgate.forwarders.base import Answer
 from pdgate.forwarders.record import Record
 from pdgate.gateway import errors
-from pdgate.gateway.front.answer_head import answer_head, answer_lines, streams
+from pdgate.gateway.front.answer_head import answer_lines, streams
 from pdgate.gateway.front.asgi import LINGER_SECONDS, Front
 from pdgate.gateway.front.head_lines import CLOSE, head_lines, header_lines, status_line
 from pdgate.gateway.front.pings import PING
@@ -99,7 +99,8 @@ class HotCycle:
         # What is read before it is written is not left to the class, where it takes ten times as long.
         self.response_complete = False
         self.disconnected = False
-        self._length = 0
+        # Of a body whose length was not said.
+        self._read_bytes = -1
         self._holder: Holder | None = None
         self._refusal: GatewayError | None = None
         self._task: asyncio.Task[None] | None = None
@@ -115,11 +116,12 @@ class HotCycle:
         protocol = self._protocol
         service = protocol.front.service
         said = self._heads.named.get(b"content-length")
-        length = -1 if said is None else int(said)
-        if length < 0:
+        if said is None:
             protocol.check_framing(self._headers)
+            self._read_bytes = 0
         try:
-            service.intake.check_length(length)
+            if said is not None:
+                service.intake.check_length(int(said))
             self._holder = service.screen(self._heads)
         except (TooLarge, Draining) as error:
             self._turn_away(error)
@@ -138,9 +140,11 @@ class HotCycle:
             return
         if self._refusal is None:
             self._pieces.append(piece)
-        self._length += len(piece)
+        if self._read_bytes < 0:
+            return
+        self._read_bytes += len(piece)
         try:
-            self._protocol.front.service.intake.check_length(self._length)
+            self._protocol.front.service.intake.check_length(self._read_bytes)
         except TooLarge as error:
             self._turn_away(error)
 
@@ -236,20 +240,18 @@ class HotCycle:
     async def deliver(self, answer: Answer, record: Record) -> None:
         self._answer, self._record = answer, record
         self._forget()
-        self._streams = streams(answer)
         if record.committed is None:
             front = self._protocol.front
-            more, call_id = front.debug(record), record.call.id
-            if more or front.wanted:
-                headers = answer_head(answer, self._streams, call_id, more, front.wanted)
-                lines, sized = header_lines(headers), b"content-length" in dict(headers)
-            else:
-                lines, sized = answer_lines(answer, self._streams, call_id)
+            lines, self._streams, sized = answer_lines(
+                answer, record.call.id, front.debug(record), front.wanted
+            )
             self._chunked = not sized
             self._head = self._head_of(answer.status, lines, b"" if sized else _CHUNKED)
-        elif self._protocol.flow.write_paused:
-            # It goes on with an answer that had begun, and was told nothing of the client.
-            answer.pause()
+        else:
+            self._streams = streams(answer)
+            if self._protocol.flow.write_paused:
+                # It goes on with an answer that had begun, and was told nothing of the client.
+                answer.pause()
         answer.start(self if record.gaps is None else record.gaps.sink(self))
         if not self._over:
             self._waiter = self._protocol.loop.create_future()

@@ -10,7 +10,7 @@ them, or is outside the tested range, gets the ASGI front end alone, and the log
 """
 
 import asyncio
-from typing import Any
+from typing import Any, Final
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
@@ -41,7 +41,8 @@ NEEDED = (
     "send_400_response",
 )
 
-_HOT_URLS = frozenset(path.encode() for path in TAKEN)
+_FIRST_LINES: Final = {path.encode(): f"POST {path} HTTP/1.1\r\n".encode() for path in TAKEN}
+"""Of the requests that are hot, by their targets."""
 
 
 def why_not() -> str | None:
@@ -56,7 +57,7 @@ def why_not() -> str | None:
 class HotProtocol(BoundedHttp):
     """One client connection."""
 
-    __slots__ = ("_hot", "_hot_urls", "_idle_since", "_idle_timer", "front")
+    __slots__ = ("_first_lines", "_hot", "_idle_since", "_idle_timer", "front")
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -69,7 +70,7 @@ class HotProtocol(BoundedHttp):
         # None while a request is on its way in or is served.
         self._idle_since: float | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
-        self._hot_urls = _HOT_URLS
+        self._first_lines = _FIRST_LINES
         self.pipeline = LightPipeline()  # type: ignore[assignment]
 
     def connection_made(self, transport: Any) -> None:
@@ -77,7 +78,7 @@ class HotProtocol(BoundedHttp):
         self.flow = LightFlow(transport)
         assert self.server is not None
         if self.server[1] == self.front.admin_port:
-            self._hot_urls = frozenset()
+            self._first_lines = {}
 
     def on_message_begin(self) -> None:
         # uvicorn makes an ASGI scope here; a hot call needs none.
@@ -113,6 +114,7 @@ class HotProtocol(BoundedHttp):
     def on_message_complete(self) -> None:
         cycle = self.cycle
         if isinstance(cycle, HotCycle):
+            self._read = b""
             self.body_goes_on()
             cycle.whole_body()
         else:
@@ -173,13 +175,15 @@ class HotProtocol(BoundedHttp):
 
     def _is_hot(self) -> bool:
         """Pipelined and HTTP/1.0 requests are rare, so uvicorn may have them."""
-        return (
-            self.url in self._hot_urls
-            and self.parser.get_method() == b"POST"
-            and self.parser.get_http_version() == "1.1"
-            and (self.cycle is None or self.cycle.response_complete)
-            and not self.parser.should_upgrade()
-        )
+        line = self._first_lines.get(self.url)
+        if line is None or not (self.cycle is None or self.cycle.response_complete):
+            return False
+        if not self._read.startswith(line):
+            # To ask the parser costs more.
+            parser = self.parser
+            if parser.get_method() != b"POST" or parser.get_http_version() != "1.1":
+                return False
+        return not self.parser.should_upgrade()
 
 
 def _is_whole(cycle: HotCycle | RequestResponseCycle) -> bool:

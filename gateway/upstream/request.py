@@ -64,18 +64,20 @@ class Target:
         self._own = f"authorization: {authorization}\r\n".encode("ascii") if authorization else b""
         # Of the constant part: the request line, host, content-type and perhaps the line above.
         self._line_ends = 4 if authorization else 3
-        self._known: dict[str, bytes] = {}
+        self._known: dict[str, str] = {}
 
     def head(self, leg: Leg, call: Call, body_bytes: int, forwarded: frozenset[bytes]) -> bytes:
         """Raises ValueError if the leg holds what no header line can."""
-        if leg.passed is None:
-            start = self._known.get(leg.path) or self._start(leg.path)
-        else:
-            start = self._start_of(leg.path, leg.passed)
-        if not (leg.request_id or leg.headers or call.headers or leg.to.dp_rank is not None):
-            # Most legs. Of the call's own id it is known that it breaks no line.
-            own_id = call.attempt_id.encode("ascii")
-            return b"%b%b\r\ncontent-length: %d\r\n\r\n" % (start, own_id, body_bytes)
+        usual = leg.passed is None
+        if usual and not (
+            leg.request_id or leg.headers or call.headers or leg.to.dp_rank is not None
+        ):
+            # Most legs. Of the call's own id it is known that it breaks no line. Text is formatted in half the time.
+            begin = self._known.get(leg.path) or self._start(leg.path)
+            return f"{begin}{call.attempt_id}\r\ncontent-length: {body_bytes}\r\n\r\n".encode(
+                "ascii"
+            )
+        start = self._start_of(leg.path, leg.passed or _POST)
         request_id = (leg.request_id or call.attempt_id).encode("latin-1")
         lines = [start + request_id, b"content-length: %d" % body_bytes]
         taken = {b"authorization"} if self._own else set()
@@ -113,9 +115,9 @@ class Target:
         more = "\r\n".join((*_OF_QUESTIONS, *lines)).encode("ascii")
         return start + self._own + more + b"\r\n\r\n"
 
-    def _start(self, path: str) -> bytes:
+    def _start(self, path: str) -> str:
         """The constant part, up to the value of x-request-id."""
-        filled = self._start_of(path, _POST)
+        filled = self._start_of(path, _POST).decode("ascii")
         if len(self._known) < MAX_KNOWN_PATHS:
             self._known[path] = filled
         return filled
