@@ -18,6 +18,7 @@ from pdgate.gateway.front.asgi import Front
 from pdgate.gateway.front.bounded_http import BoundedHttp
 from pdgate.gateway.lifecycle.signals import take_over
 from pdgate.gateway.lifecycle.source import Source
+from pdgate.gateway.lifecycle.unhurried import Unhurried
 from pdgate.gateway.lifecycle.workers import PARENT_VARIABLE, Workers, tell_the_others
 from pdgate.gateway.listening import bound
 from pdgate.gateway.logs.lines import log_to_stderr
@@ -113,7 +114,7 @@ def serve(settings: Settings, source: Source) -> None:
         os.environ.pop(METRICS_VARIABLE, None)
         os.environ.pop(LOAD_VARIABLE, None)
         os.environ.pop(PARENT_VARIABLE, None)
-        uvicorn.Server(config).run(sockets=sockets)
+        Unhurried(config).run(sockets=sockets)
 
 
 def _address(socket: Socket) -> str:

@@ -12,7 +12,6 @@ calls_per_minute = 600
 
 import json
 import re
-import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -93,6 +92,8 @@ def api_keys(
 
 
 def _read(file: str) -> tuple[ApiKeyEntry, ...]:
+    import tomllib
+
     try:
         tree = tomllib.loads(Path(file).read_text(encoding="utf-8"))
         found = KeyFile.model_validate_json(json.dumps(tree, default=str), strict=True)

@@ -5,7 +5,6 @@ Every sentence names the key as one would write it in TOML ("listen.port",
 """
 
 from collections.abc import Iterator, Sequence
-from difflib import get_close_matches
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -55,6 +54,9 @@ def _sentence(found: Any, tree: type[BaseModel]) -> str:
 
 def _nearest(location: Location, tree: type[BaseModel]) -> str:
     """Looks among the keys beside the wrong one first, then in the whole tree."""
+    # A gateway that serves has nothing to complain of, and keeps what it has imported.
+    from difflib import get_close_matches
+
     names = [part for part in location if isinstance(part, str)]
     above, wrong = location[:-1], names[-1]
     keys = list(known_keys(tree))

@@ -1,7 +1,6 @@
 """From a TOML file and flags to one checked tree."""
 
 import json
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -32,6 +31,9 @@ def load(path: Path | None, overrides: Mapping[str, Any]) -> Settings:
 
 
 def _read(path: Path) -> dict[str, Any]:
+    # Many gateways have no file, only flags.
+    import tomllib
+
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -8,6 +8,8 @@ settings --> instances, policies --> scheduler --.
     parts.py        each part, made of what the settings say of it
     build.py        the parts, put together
     background.py   what is done besides serving calls
+
+What not every gateway has is imported where it is made: what is imported stays in memory.
 """
 
 from pdgate.gateway.wiring.build import build

@@ -2,14 +2,10 @@
 
 import time
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from fastapi import FastAPI
 
-from pdgate.gateway.adaptive.adapting import Adapting
-from pdgate.gateway.adaptive.books import RoleBooks
-from pdgate.gateway.adaptive.routes import routes
-from pdgate.gateway.adaptive.sides import Sides
 from pdgate.gateway.admin.board import Board, FileBoard
 from pdgate.gateway.config import Settings
 from pdgate.gateway.config.token import read_token
@@ -18,6 +14,9 @@ from pdgate.gateway.wiring import parts
 from pdgate.scheduling.instances import Instances
 from pdgate.scheduling.roles import Roles
 from pdgate.scheduling.surroundings import Targets
+
+if TYPE_CHECKING:
+    from pdgate.gateway.adaptive.adapting import Adapting
 
 SMOOTH_PERIODS: Final = 3.0
 
@@ -29,7 +28,9 @@ class Adaptive:
         run: What is done all the time.
     """
 
-    def __init__(self, adapting: Adapting, instances: Instances) -> None:
+    def __init__(self, adapting: "Adapting", instances: Instances) -> None:
+        from pdgate.gateway.adaptive.books import RoleBooks
+
         self._adapting = adapting
         self._instances = instances
         self.books = RoleBooks(adapting, instances)
@@ -38,6 +39,8 @@ class Adaptive:
     def administer(self, app: FastAPI, settings: Settings) -> None:
         """Shows it to operators, if there are any."""
         if settings.admin_token_file:
+            from pdgate.gateway.adaptive.routes import routes
+
             token = read_token(settings.admin_token_file)
             app.include_router(routes(self._adapting, self._instances, token))
 
@@ -49,6 +52,8 @@ def adaptive_of(
     given = settings.adaptive
     if not given.enabled:
         return None
+    from pdgate.gateway.adaptive.adapting import Adapting
+    from pdgate.gateway.adaptive.sides import Sides
 
     def targets() -> Targets:
         section = reload.settings.targets

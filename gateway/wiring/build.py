@@ -9,11 +9,7 @@ from pdgate.cluster.directory import Directory
 from pdgate.forwarders.lives import Lives
 from pdgate.forwarders.ownership import KvLedger
 from pdgate.gateway.admin.dial import Dial
-from pdgate.gateway.admin.drain import routes as drain_routes
 from pdgate.gateway.admin.instances import Drained, nothing_more
-from pdgate.gateway.admin.instances import routes as instance_routes
-from pdgate.gateway.admin.reload import routes as reload_routes
-from pdgate.gateway.admin.routes import routes
 from pdgate.gateway.admin.status import SharedStatus
 from pdgate.gateway.admission.books import AdmissionBooks
 from pdgate.gateway.app import create_app
@@ -203,6 +199,11 @@ def _administer(
     reload: Reload,
     watch: Watch | None,
 ) -> None:
+    from pdgate.gateway.admin.drain import routes as drain_routes
+    from pdgate.gateway.admin.instances import routes as instance_routes
+    from pdgate.gateway.admin.reload import routes as reload_routes
+    from pdgate.gateway.admin.routes import routes
+
     token = read_token(settings.admin_token_file)
     app.include_router(routes(dial, token))
     more = watch.report.of if watch else nothing_more

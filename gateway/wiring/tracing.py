@@ -5,9 +5,6 @@ from typing import Any
 
 from pdgate.gateway.config import Settings
 from pdgate.gateway.metrics.books import Books
-from pdgate.gateway.tracing.books import TraceBooks
-from pdgate.gateway.tracing.collector import headers_in
-from pdgate.gateway.tracing.sampling import Tracer
 
 
 class Tracing:
@@ -19,8 +16,11 @@ class Tracing:
 
     def __init__(self, books: Books, settings: Settings) -> None:
         # Only who has a collector needs the packages, and pays for loading them.
+        from pdgate.gateway.tracing.books import TraceBooks
+        from pdgate.gateway.tracing.collector import headers_in
         from pdgate.gateway.tracing.export import Exporting
         from pdgate.gateway.tracing.genai import metrics_of
+        from pdgate.gateway.tracing.sampling import Tracer
 
         given = settings.tracing
         name = given.service_name

@@ -48,3 +48,39 @@ def test_pages_of_bodies_are_used_again() -> None:
 def test_what_was_imported_is_not_searched_for_garbage() -> None:
     assert told("keep")["frozen"] > 1000
     assert told("leave")["frozen"] == 0
+
+
+ONLY_FOR_SOME = {
+    "difflib",
+    "httpx2",
+    "opentelemetry.sdk",
+    "pdgate.gateway.adaptive",
+    "pdgate.gateway.admin.routes",
+    "pdgate.gateway.console",
+    "pdgate.gateway.replicas",
+    "pdgate.gateway.tracing.export",
+    "redis",
+    "tomllib",
+    "zmq",
+}
+"""What a gateway without these features does without; what is imported stays in memory."""
+
+SERVING = f"""
+import sys
+from pdgate.gateway import server
+from pdgate.gateway.config import load
+
+server.build(load(None, {{"instances": [
+    {{"role": role, "url": "http://127.0.0.1:1", "protocol": "vllm-nixl"}}
+    for role in ("prefill", "decode")
+]}}))
+print(*sorted({ONLY_FOR_SOME!r} & sys.modules.keys()))
+"""
+
+
+def test_what_only_some_gateways_need_is_imported_by_no_other() -> None:
+    said = subprocess.run(
+        [sys.executable, "-c", SERVING], capture_output=True, text=True, check=True
+    )
+
+    assert said.stdout.split() == []

@@ -33,18 +33,22 @@ class Engines(Visited):
         publishers: Host -> its publishers, by rank.
         tokens: What every prompt becomes; None for an engine that does not tell.
         asked: Bodies of /tokenize.
+        hangs: Answers nothing.
     """
 
     def __init__(self, **publishers: list[Lossy]) -> None:
         super().__init__(self.told)
         # The base is frozen; this is a fake with a memory.
-        self.__dict__.update(publishers=publishers, tokens=TOKENS, asked=[])
+        self.__dict__.update(publishers=publishers, tokens=TOKENS, asked=[], hangs=False)
 
     publishers: dict[str, list[Lossy]]
     tokens: list[int] | None
     asked: list[Any]
+    hangs: bool
 
     async def told(self, question: Question) -> Said:
+        if self.hangs:
+            await asyncio.Future()
         if question.path == "/tokenize":
             self.asked.append(json.loads(question.body))
             if self.tokens is None:
@@ -179,6 +183,23 @@ async def test_engines_that_tell_no_tokens_are_counted(monkeypatch: pytest.Monke
         await until(lambda: asked.failed == 1, "the last one")
 
     assert (asked.answered, asked.given_up) == (0, 2)
+
+
+async def test_engines_that_hang_are_waited_for_no_longer_than_that(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(feeds, "ASK_TIMEOUT_SECONDS", 0.01)
+    monkeypatch.setattr(tokenizing, "TIMEOUT_SECONDS", 0.01)
+    engines = Engines()
+    engines.__dict__["hangs"] = True
+    async with watching(known(instance("a")), engines) as watch:
+        await until(lambda: watch.feeds.engines["a"].trouble if watch.feeds.engines else "", "it")
+        watch.index.matched(call(prompt="x" * 2000))
+        assert watch.tokenizing is not None
+        asked = watch.tokenizing.asked
+        await until(lambda: asked.failed == 1, "its tokens")
+
+        assert watch.feeds.engines["a"].trouble == "no /kv_event_sources within 0.01 s"
 
 
 async def test_an_engine_that_leaves_has_nothing() -> None:

@@ -117,13 +117,25 @@ async def test_a_visit_is_one_connection_and_the_next_another() -> None:
         b"HTTP/1.0 200 OK\r\ncontent-length: 3\r\n\r\nabc",
         reply(b"abc") + reply(b"def"),
         reply(b"abc") + b"xyz",
+        b"HTTP/1.1 101 Other\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n",
     ],
 )
 async def test_a_connection_that_cannot_be_trusted_gets_no_second_question(first: bytes) -> None:
-    async with raw_server(answering(first, reply(b"ghi"))) as server:
+    left = asyncio.Event()
+
+    async def script(peer: Peer) -> None:
+        if peer.request.connection:
+            await peer.send(reply(b"ghi"))
+        else:
+            await peer.send(first)
+            await peer.gone()
+            left.set()
+
+    async with raw_server(script) as server, asyncio.timeout(PATIENCE_SECONDS):
         with OPEN.visit(server.url) as engine:
-            assert await engine.get("/a") == Said(200, b"abc")
+            await engine.get("/a")
             assert await engine.get("/b") == Said(200, b"ghi")
+            await left.wait()
 
         assert [request.connection for request in server.requests] == [0, 1]
 
@@ -143,6 +155,22 @@ async def test_who_leaves_between_two_questions_is_visited_anew() -> None:
             assert await engine.get("/b") == Said(200, b"abc")
 
         assert [request.connection for request in server.requests] == [0, 0, 1]
+
+
+async def test_who_leaves_in_the_middle_of_an_answer_is_not_asked_again() -> None:
+    async def script(peer: Peer) -> None:
+        second = peer.request.line.startswith(b"GET /b")
+        await peer.send(reply(b"abc")[:-1] if second else reply(b"abc"))
+        if second:
+            await peer.close()
+
+    async with raw_server(script) as server:
+        with OPEN.visit(server.url) as engine:
+            await engine.get("/a")
+            with pytest.raises(AskFailed, match="GET /b: it broke off"):
+                await engine.get("/b")
+
+        assert len(server.requests) == 2
 
 
 async def test_who_leaves_for_good_between_two_questions_is_gone() -> None:
@@ -199,14 +227,14 @@ async def test_what_is_as_long_as_it_may_be_is_taken() -> None:
         assert len((await asked(server.url)).body) == 1000
 
 
-@pytest.mark.parametrize("url", ["http://127.0.0.1:{}", "http://nobody.invalid:{}"])
-async def test_where_nobody_listens_the_engine_is_gone(url: str) -> None:
-    where = url.format(free_port())
+@pytest.mark.parametrize("host", ["127.0.0.1", "nobody.invalid", "a" * 64])
+async def test_where_nobody_listens_the_engine_is_gone(host: str) -> None:
+    where = f"{host}:{free_port()}"
 
-    with pytest.raises(Gone, match=f"no connection to {where.removeprefix('http://')}: .") as one:
-        await asked(where)
+    with pytest.raises(Gone, match=f"no connection to {where}: .") as one:
+        await asked(f"http://{where}")
     with pytest.raises(Gone) as another:
-        await asked(where)
+        await asked(f"http://{where}")
 
     # Who compares what is wrong now with what was wrong finds it the same.
     assert str(one.value) == str(another.value)
