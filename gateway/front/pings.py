@@ -10,8 +10,6 @@ An event costs one attribute write; one timer looks after all streams (deadlines
 """
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Protocol
 
 from pdgate.gateway.deadlines import Deadlines
@@ -38,26 +36,29 @@ class Pings:
         self._seconds = seconds
         self._deadlines: Deadlines | None = None
 
-    @contextmanager
-    def during(self, stream: Stream) -> Iterator[None]:
+    def during(self, stream: Stream) -> "Watching":
         if self._deadlines is None:
             # Not earlier: there is no loop yet where the gateway is put together.
             self._deadlines = Deadlines(asyncio.get_running_loop())
-        watched = _Watched(stream, self._deadlines)
-        self._deadlines.watch(watched, self._seconds)
-        try:
-            yield
-        finally:
-            self._deadlines.forget(watched)
+        return Watching(stream, self._deadlines, self._seconds)
 
 
-class _Watched:
-    """A stream as `Deadlines` sees it: its limit begins anew each time."""
+class Watching:
+    """A stream as `Deadlines` sees it, inside the block: its limit begins anew each time."""
 
-    def __init__(self, stream: Stream, deadlines: Deadlines) -> None:
-        self.seconds = self.due = 0.0
+    __slots__ = ("_deadlines", "_stream", "due", "seconds")
+
+    def __init__(self, stream: Stream, deadlines: Deadlines, seconds: float) -> None:
+        self.seconds = seconds
+        self.due = 0.0
         self._stream = stream
         self._deadlines = deadlines
+
+    def __enter__(self) -> None:
+        self._deadlines.watch(self, self.seconds)
+
+    def __exit__(self, *_: object) -> None:
+        self._deadlines.forget(self)
 
     @property
     def seen(self) -> bool:
