@@ -31,14 +31,16 @@ class TotalTime:
         return any(each is not None for each in (self._seconds, *self._of_models.values()))
 
     def limit(self, model: str | None) -> AbstractContextManager[object]:
-        """A block of the current task. Raises CallTooLong."""
+        """A block of the current task, which begins at once. Raises CallTooLong."""
         seconds = self._of_models.get(model, self._seconds)
         if seconds is None:
             return NO_LIMIT
         if self._deadlines is None:
             # Not earlier: there is no loop yet where the gateway is put together.
             self._deadlines = Deadlines(asyncio.get_running_loop())
-        return _Limit(seconds, self._deadlines)
+        limit = _Limit(seconds, self._deadlines)
+        self._deadlines.watch(limit, seconds)
+        return limit
 
 
 NO_LIMIT: Final = nullcontext()
@@ -65,7 +67,7 @@ class _Limit:
         self._task.cancel()
 
     def __enter__(self) -> None:
-        self._deadlines.watch(self, self.seconds)
+        """It is watched already."""
 
     def __exit__(
         self,

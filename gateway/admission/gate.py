@@ -21,7 +21,16 @@ from typing import Final, Self
 
 from pdgate.gateway.neighbours.lines import SharedLine, SharedLines
 from pdgate.protocols.errors import GatewayError, Overloaded
-from pdgate.scheduling.admission import Limits, Line, Pace, Place, Room, seconds_to_read
+from pdgate.scheduling.admission import (
+    NEVER,
+    Ample,
+    Limits,
+    Line,
+    Pace,
+    Place,
+    Room,
+    seconds_to_read,
+)
 from pdgate.scheduling.instances import Instances
 from pdgate.scheduling.lineup import Lineup
 
@@ -52,32 +61,38 @@ class Gate:
         self._tick_seconds = TICK_SECONDS if lines is None else NEIGHBOURS_SECONDS
         self._next_check = 0.0
         self._models: dict[str, _Model] = {}
+        self._strangers = _Model(self)
         self._waiting = 0
         self._timer: asyncio.TimerHandle | None = None
 
     def turn(self, name: str | None, place: Place) -> "Turn":
         """For a model's next call, which is to be entered at once. Raises Overloaded."""
-        lineup = self._lineup(name)
-        key = name or ""
-        model = self._models.get(key)
+        try:
+            lineup = self._instances.lineup(name)
+        except GatewayError:
+            # Nobody serves it: it is told so by who looks for engines. A name that nobody knows is
+            # not remembered: anybody could make up many.
+            return self._let_in(self._models.get(name or "", self._strangers))
+        model = self._models.get(name or "")
         if model is None:
-            # A name that nobody serves is not remembered: anybody could make up many.
-            model = _Model() if lineup is None else self._add(key)
-        waiter = None
-        if lineup is not None:
-            if self._limits.ttft_seconds is not None:
-                self._check_outlook(key, lineup, place, self._limits.ttft_seconds)
-            if model.waiters or not self._room_for(lineup, model):
-                waiter = self._join(key, model, place)
-        if waiter is None:
+            model = self._add(name or "")
+        if model.lineup is not lineup:
+            model.lineup, model.ample = lineup, self._ample(lineup)
+        ample = model.ample
+        if (
+            model.begun < ample.begun
+            and ample.reader.calls + model.beginning < ample.reading
+            and not model.waiters
+        ):
             model.begun += 1
-            if model.shared is not None:
-                model.tell()
-        return Turn(self, model, place, waiter)
+            return model.at_once
+        return self._turn(name or "", lineup, model, place)
 
     def put(self, limits: Limits) -> None:
         """Other limits, for who waits, too."""
         self._limits, self._room = limits, Room(limits)
+        for model in self._models.values():
+            model.lineup = None
         self.look()
 
     def look(self) -> None:
@@ -94,10 +109,24 @@ class Gate:
 
     # A turn's.
 
+    def _turn(self, key: str, lineup: Lineup, model: "_Model", place: Place) -> "Turn":
+        """Where a closer look is needed. Raises Overloaded."""
+        longest = self._limits.ttft_seconds
+        if longest is not None:
+            self._check_outlook(key, lineup, place, longest)
+        if not model.waiters and self._room_for(lineup, model):
+            return self._let_in(model)
+        return WaitingTurn(self, model, place, self._join(key, model, place))
+
+    def _let_in(self, model: "_Model") -> "Turn":
+        model.begun += 1
+        model.tell()
+        return model.at_once
+
     def _join(self, key: str, model: "_Model", place: Place) -> "asyncio.Future[None]":
         """What to wait for. Raises Overloaded."""
         self._make_place(key, model, place)
-        if not model.line:
+        if not model.waiters:
             model.since = monotonic_ns()
         model.line.join(place)
         model.tell()
@@ -137,12 +166,19 @@ class Gate:
         if self._lines is None or model.shared is None:
             return self._room.for_one_more(lineup, model.begun, model.beginning)
         self._lines.take_in()
-        since = model.since if model.line else None
+        since = model.since if model.waiters else None
         others = model.shared.others()
         return self._room.for_one_more(lineup, model.begun, model.beginning, others, since)
 
+    def _ample(self, lineup: Lineup) -> Ample:
+        if self._lines is not None or self._limits.ttft_seconds is not None:
+            # Others are to be asked, or how long it takes.
+            return NEVER
+        return self._room.ample(lineup)
+
     def _add(self, name: str) -> "_Model":
-        model = self._models[name] = _Model(None if self._lines is None else self._lines.of(name))
+        shared = None if self._lines is None else self._lines.of(name)
+        model = self._models[name] = _Model(self, shared)
         return model
 
     def _lineup(self, name: str | None) -> Lineup | None:
@@ -228,11 +264,16 @@ class _Model:
         since: When one of the line last began, or when it began to be one; monotonic ns.
         waiters: Who waits -> what it waits for, and since when.
         shared: The same of other processes, if there are any.
+        lineup, ample: Who serves it, and where they have room for sure.
+        at_once: Of all calls that need not wait.
     """
 
-    __slots__ = ("beginning", "begun", "line", "pace", "shared", "since", "waiters")
+    __slots__ = (
+        "ample", "at_once", "beginning", "begun", "line", "lineup", "pace", "shared", "since",
+        "waiters",
+    )  # fmt: skip
 
-    def __init__(self, shared: SharedLine | None = None) -> None:
+    def __init__(self, gate: Gate, shared: SharedLine | None = None) -> None:
         self.line = Line()
         self.pace = Pace()
         self.begun = 0
@@ -240,6 +281,9 @@ class _Model:
         self.since = 0
         self.waiters: dict[Place, tuple[asyncio.Future[None], float]] = {}
         self.shared = shared
+        self.lineup: Lineup | None = None
+        self.ample = NEVER
+        self.at_once = Turn(gate, self)
 
     def tell(self) -> None:
         """Other processes, of what has changed."""
@@ -248,30 +292,22 @@ class _Model:
 
 
 class Turn:
-    """One call's, as a block; nothing may be awaited before it is entered.
+    """Of calls that need not wait, as a block; nothing may be awaited before it is entered.
 
     Attributes:
         waits: Others are before it: in the block, `come` is to be awaited first.
         seconds: How long it has waited.
     """
 
-    __slots__ = ("_gate", "_model", "_place", "_waiter", "seconds", "waits")
+    __slots__ = ("_gate", "_model", "seconds", "waits")
 
-    def __init__(
-        self, gate: Gate, model: _Model, place: Place, waiter: "asyncio.Future[None] | None"
-    ) -> None:
-        self._gate, self._model, self._place, self._waiter = gate, model, place, waiter
-        self.waits = waiter is not None
+    def __init__(self, gate: Gate, model: _Model) -> None:
+        self._gate, self._model = gate, model
+        self.waits = False
         self.seconds = 0.0
 
     async def come(self) -> None:
         """Returns when the call may begin. Raises Overloaded."""
-        assert self._waiter is not None
-        since = monotonic()
-        await self._waiter
-        self.waits = False
-        self._gate._begun(self._model)
-        self.seconds = monotonic() - since
 
     def __enter__(self) -> Self:
         return self
@@ -282,16 +318,42 @@ class Turn:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if not self.waits:
-            self._gate._ended(self._model)
-            return
-        waiter = self._waiter
-        assert waiter is not None
-        self._gate._left_line(self._model, self._place)
-        if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
+        self._gate._ended(self._model)
+
+
+class WaitingTurn(Turn):
+    """One call's."""
+
+    __slots__ = ("_place", "_waiter")
+
+    def __init__(
+        self, gate: Gate, model: _Model, place: Place, waiter: "asyncio.Future[None]"
+    ) -> None:
+        super().__init__(gate, model)
+        self._place, self._waiter = place, waiter
+        self.waits = True
+
+    async def come(self) -> None:
+        since = monotonic()
+        await self._waiter
+        self.waits = False
+        self._gate._begun(self._model)
+        self.seconds = monotonic() - since
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.waits:
+            waiter = self._waiter
+            self._gate._left_line(self._model, self._place)
+            if not waiter.done() or waiter.cancelled() or waiter.exception() is not None:
+                return
             # It was let in, and left in the same moment.
             self._gate._begun(self._model)
-            self._gate._ended(self._model)
+        self._gate._ended(self._model)
 
 
 NO_TURN: Final = nullcontext()

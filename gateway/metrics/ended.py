@@ -10,8 +10,9 @@ from pdgate.forwarders.record import LegRecord, Record
 from pdgate.protocols.usage import Usage
 from pdgate.scheduling.disaggregation import Decision
 
-Kind = tuple[str, str | None, str, str, str]
-"""Protocol, the model as the call names it, route, path and outcome: calls that are alike."""
+Kind = tuple[str, str | None, str, str, str, bool]
+"""Protocol, the model as the call names it, route, path, outcome and whether it streamed: calls
+that are alike."""
 
 Row = tuple[
     Kind,
@@ -19,7 +20,6 @@ Row = tuple[
     float | None,
     float | None,
     float | None,
-    bool,
     float | None,
     Usage | None,
     int,
@@ -29,8 +29,7 @@ Row = tuple[
     int,
     int,
 ]
-"""Kind, started, first byte at the client, ended, queued seconds, whether it streamed, seconds of a
-token, usage, attempts, legs, decisions, whether it was handed over, expired, resumed."""
+"""Kind, started, first byte at the client, ended, queued seconds, seconds of a token, usage, attempts, legs, decisions, whether it was handed over, expired, resumed."""
 
 
 def row_of(record: Record) -> Row:
@@ -39,13 +38,13 @@ def row_of(record: Record) -> Row:
     token_seconds = None
     if call.streams and committed is not None and ended is not None and record.outcome == "ok":
         token_seconds = _token_seconds(record, ended - committed)
+    route = call.path if call.api is None else call.route
     return (
-        (record.protocol, call.model, call.route, record.path, record.outcome),
+        (record.protocol, call.model, route, record.path, record.outcome, call.streams),
         record.started,
         committed,
         ended,
         record.queued_seconds,
-        call.streams,
         token_seconds,
         record.usage,
         record.attempts,

@@ -27,6 +27,8 @@ class Histogram:
 
     def add(self, values: list[float]) -> None:
         """Sorts them."""
+        if not values:
+            return
         values.sort()
         before = 0
         for bucket, bound in enumerate(SECONDS):

@@ -89,7 +89,7 @@ class Holder:
             self._refuse_one_more()
         if self._bucket is not None:
             # Whose bodies were on their way together may overdraw it; the next ones wait longer.
-            self._bucket.take()
+            self._bucket.level -= 1
         self.running += 1
         self.calls += 1
 

@@ -14,9 +14,9 @@ from pdgate.scheduling.admission.limits import Limits
 from pdgate.scheduling.admission.line import LEAST_URGENT, MOST_URGENT, ORDINARY, Line, Place
 from pdgate.scheduling.admission.outlook import seconds_to_read
 from pdgate.scheduling.admission.pace import Pace
-from pdgate.scheduling.admission.room import Room
+from pdgate.scheduling.admission.room import NEVER, Ample, Room
 
 __all__ = [
-    "LEAST_URGENT", "MOST_URGENT", "ORDINARY", "Limits", "Line", "Pace", "Place", "Room",
-    "seconds_to_read",
+    "LEAST_URGENT", "MOST_URGENT", "NEVER", "ORDINARY", "Ample", "Limits", "Line", "Pace", "Place",
+    "Room", "seconds_to_read",
 ]  # fmt: skip

@@ -11,9 +11,12 @@ it only stops a call; it never lets more begin than the counts do.
 Workers of one gateway take turns for a place, and replicas cannot: each has the limits for itself.
 """
 
+import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
 
-from pdgate.protocols.instance import DECODE, PLAIN, PREFILL
+from pdgate.protocols.instance import DECODE, PLAIN, PREFILL, Instance
 from pdgate.scheduling.admission.limits import Limits
 from pdgate.scheduling.admission.others import NOBODY, Others, may_have_one_more
 from pdgate.scheduling.candidate import Candidate
@@ -21,9 +24,42 @@ from pdgate.scheduling.lineup import Lineup
 from pdgate.scheduling.neighbours import calls_of_this_gateway
 
 
+@dataclass(frozen=True, slots=True)
+class Ample:
+    """Where there is room for sure, among the engines of one lineup, as there mostly is.
+
+    Attributes:
+        begun: Fewer calls than that have begun, and
+        reading: `reader` has fewer than that, with those for which no engine is reserved yet.
+    """
+
+    begun: int
+    reader: Candidate
+    reading: int
+
+
+NEVER: Final = Ample(0, Candidate(Instance("", "", PLAIN, "")), 0)
+"""One has to look."""
+
+
 class Room:
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
+
+    def ample(self, lineup: Lineup) -> Ample:
+        """What `for_one_more` says yes to, where there are no other processes."""
+        whole = not lineup.disaggregated and lineup.up[PLAIN]
+        answering = lineup.up[PLAIN if whole else DECODE]
+        reading = () if whole else lineup.up[PREFILL]
+        if not answering or self._limits.kv_free is not None:
+            # Engines' pages change with each look at them.
+            return NEVER
+        places, reads = self._limits.decode_concurrency, self._limits.prefill_concurrency
+        begun = sys.maxsize if places is None else places * len(answering)
+        if reads is None or not reading:
+            return Ample(begun, answering[0], sys.maxsize)
+        # If it has none left the others may have some.
+        return Ample(begun, reading[0], reads)
 
     def for_one_more(
         self,

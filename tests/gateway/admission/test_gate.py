@@ -269,6 +269,45 @@ async def test_wider_limits_let_in_who_waits(instances: Instances) -> None:
         assert second.inside.is_set()
 
 
+async def test_narrower_limits_hold_for_the_next_call(instances: Instances) -> None:
+    gate = Gate(Limits(decode_concurrency=9), instances)
+    async with callers(gate) as come:
+        assert await begins(come())
+
+        gate.put(Limits(decode_concurrency=1))
+        assert not await begins(come())
+
+
+async def test_an_engine_that_left_takes_its_places_with_it(instances: Instances) -> None:
+    instances.put(Instance("e", "http://127.0.0.1/e", Role.DECODE, "vllm-nixl", model=MODEL))
+    instances.mark_up("e", [MODEL])
+    gate = Gate(Limits(decode_concurrency=1), instances)
+    async with callers(gate) as come:
+        assert await begins(come())
+
+        instances.remove("e")
+        assert not await begins(come())
+
+
+async def test_prefill_engines_that_are_busy_with_others_calls_are_waited_for(
+    instances: Instances,
+) -> None:
+    """Those of another model, or of other workers."""
+    gate = Gate(Limits(prefill_concurrency=2), instances)
+    prefill = instances.get("p")
+    assert prefill is not None
+    async with callers(gate) as come:
+        assert await begins(come())
+
+        prefill.calls = 2
+        waiting = come()
+        assert not await begins(waiting)
+
+        prefill.calls = 1
+        gate.look()
+        assert await begins(waiting)
+
+
 async def test_who_would_be_read_too_late_is_told_so_at_once(instances: Instances) -> None:
     """And when it may come again: an engine has to read what is too much first."""
     gate = Gate(Limits(ttft_seconds=5.0), instances)

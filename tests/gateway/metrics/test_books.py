@@ -236,7 +236,7 @@ def test_nothing_large_waits_to_be_counted(books: Books, clock: Clock) -> None:
 
     (row,) = books._rows
     assert not {id(record), id(record.call), id(record.call.body)} & set(map(id, row))
-    assert [leg.usage for leg in row[9]] == [None, None]
+    assert [leg.usage for leg in row[8]] == [None, None]
     assert only(told(books), "pdgate_tokens_total") == {("prompt", "m"): 40}
 
 

@@ -7,7 +7,7 @@ def taken(bucket: Bucket, now: float) -> int:
     """How many calls it lets through at once."""
     count = 0
     while not bucket.wait_seconds(now):
-        bucket.take()
+        bucket.level -= 1
         count += 1
     return count
 

@@ -1,7 +1,11 @@
+import itertools
+import sys
 from collections.abc import Sequence
 
+import pytest
+
 from pdgate.protocols.instance import Instance, Role
-from pdgate.scheduling.admission import Limits, Room
+from pdgate.scheduling.admission import NEVER, Limits, Room
 from pdgate.scheduling.admission.others import Others
 from pdgate.scheduling.candidate import Candidate
 from pdgate.scheduling.lineup import Lineup
@@ -101,3 +105,44 @@ def test_what_other_processes_have_begun_takes_room_as_ours_does() -> None:
     assert room.for_one_more(lineup, 1, 0, Others(begun=2))
     assert not room.for_one_more(lineup, 1, 0, Others(begun=3))
     assert not room.for_one_more(lineup, 1, 0, Others(begun=2, beginning=1))
+
+
+LIMITS = [
+    Limits(prefill, decode, kv_free)
+    for prefill in (None, 1, 2)
+    for decode in (None, 1, 2)
+    for kv_free in (None, 0.1)
+]
+PLAIN_ONLY = Lineup({Role.PREFILL: [], Role.DECODE: [], Role.PLAIN: [engine(Role.PLAIN, 1)]})
+LINEUPS = [
+    pairs([0], [None]),
+    pairs([1, 0], [0.05, None]),
+    pairs([2, 2, 0], [0.05]),
+    pairs([], []),
+    PLAIN_ONLY,
+]
+
+
+@pytest.mark.parametrize("limits", LIMITS)
+@pytest.mark.parametrize("lineup", LINEUPS)
+def test_where_room_is_ample_there_is_room(limits: Limits, lineup: Lineup) -> None:
+    """Whoever finds it so does not ask any further."""
+    room = Room(limits)
+    ample = room.ample(lineup)
+    for begun, beginning in itertools.product(range(7), range(4)):
+        if begun < ample.begun and ample.reader.calls + beginning < ample.reading:
+            assert room.for_one_more(lineup, begun, beginning)
+
+
+def test_room_is_ample_below_the_limits() -> None:
+    split = Room(Limits(prefill_concurrency=2, decode_concurrency=3)).ample(
+        pairs([1], [None, None])
+    )
+    plain = Room(Limits(prefill_concurrency=1, decode_concurrency=2)).ample(PLAIN_ONLY)
+
+    assert (split.begun, split.reading, split.reader.calls) == (6, 2, 1)
+    assert (plain.begun, plain.reading) == (2, sys.maxsize)
+
+
+def test_room_is_never_ample_where_pages_count() -> None:
+    assert Room(Limits(kv_free=0.1)).ample(pairs([0], [None])) is NEVER
