@@ -113,7 +113,8 @@ class InTime(Policy):
             self.passed_over["first_token_in_time"] += 1
             return self._late.choose(call, candidates)
         most = least + self._close
-        fewest, lightest, best = inf, inf, candidates[0]
+        # More than anybody has to read, so the first one is taken.
+        fewest, lightest, best = tokens + 1, 0, candidates[0]
         equals: list[Candidate] | None = None
         for cost, uncached, candidate in kept:
             if cost <= most and uncached <= fewest:
