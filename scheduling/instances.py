@@ -180,7 +180,9 @@ class Instances:
         """Raises UnknownModel, BadRequest if a name is needed, NoInstance before any is known."""
         lineup = self.lineups.get(model)
         if lineup is None:
-            lineup = self.lineups[model] = self._make_lineup(self.meant(model))
+            name = self.meant(model)
+            lineup = self.lineups.get(name) or self._make_lineup(name)
+            self.lineups[name] = self.lineups[model] = lineup
         return lineup
 
     def meant(self, model: str | None) -> str:

@@ -113,15 +113,20 @@ class InTime(Policy):
             self.passed_over["first_token_in_time"] += 1
             return self._late.choose(call, candidates)
         most = least + self._close
-        fewest, lightest, equals = inf, inf, []
+        # More than anybody has to read, so the first one is taken.
+        fewest, lightest, best = tokens + 1, 0, candidates[0]
+        equals: list[Candidate] | None = None
         for cost, uncached, candidate in kept:
             if cost <= most and uncached <= fewest:
                 load = in_flight(candidate)
                 if uncached < fewest or load < lightest:
-                    fewest, lightest, equals = uncached, load, [candidate]
+                    fewest, lightest, best, equals = uncached, load, candidate, None
                 elif load == lightest:
-                    equals.append(candidate)
-        return equals[0] if len(equals) == 1 else drawn(self._random, equals)
+                    if equals is None:
+                        equals = [best, candidate]
+                    else:
+                        equals.append(candidate)
+        return best if equals is None else drawn(self._random, equals)
 
     def choose_ahead(
         self, call: Call, candidates: Sequence[Candidate], partners: Partners

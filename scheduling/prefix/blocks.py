@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import Any, Final
 
-import msgspec
+from msgspec.structs import force_setattr
 from xxhash import xxh3_64_intdigest
 
 from pdgate.protocols.call import BYTES_PER_TOKEN, Call, Raw, encode
@@ -67,7 +67,7 @@ def blocks_of(call: Call) -> Sequence[int]:
     if found is None:
         found = hashed(call)
         # It is frozen for everybody; this only remembers what follows from it.
-        msgspec.structs.force_setattr(call, "blocks", found)
+        force_setattr(call, "blocks", found)
     return found
 
 
@@ -80,11 +80,10 @@ def hashed(call: Call) -> Sequence[int]:
         prompt = body.get("input")
     if prompt is None:
         return NO_BLOCKS
-    tools = body.get("tools")
-    if tools is None and type(prompt) is Raw and len(prompt) < BLOCK_BYTES:
+    if "tools" not in body and type(prompt) is Raw and len(prompt) < BLOCK_BYTES:
         # Most calls of many services; there is no whole block in it.
         return NO_BLOCKS
-    text = _bytes_of(prompt)
+    text, tools = _bytes_of(prompt), body.get("tools")
     model = body.get("model")
     before = 0 if model is None else xxh3_64_intdigest(_bytes_of(model), _MODEL)
     if not _SELDOM.isdisjoint(body):

@@ -7,10 +7,11 @@
             choose=Best(around.random),
         )
 
-sentence    keep, prefer, choose
-pick        best, one of two, or by lot
-shortlist   whom to look at among very many
-words       what is said of an engine, for all policies alike
+sentence      keep, prefer, choose
+pick          best, one of two, or by lot
+shortlist     whom to look at among very many
+whereabouts   whether it matters who is near
+words         what is said of an engine, for all policies alike
 """
 
 from pdgate.scheduling.sentence.pick import Best, Pick, PowerOfTwo, Softmax

@@ -30,16 +30,18 @@ class Best(Pick):
     """Equals are drawn, or an idle fleet would be one busy engine."""
 
     def among(self, call: Call, kept: Sequence[Candidate], score: Score) -> Candidate:
-        most = -inf
-        equals: list[Candidate] = []
+        most, best = -inf, kept[0]
+        equals: list[Candidate] | None = None
         for one in kept:
             its = score(call, one)
             if its > most:
-                most, equals = its, [one]
+                most, best, equals = its, one, None
             elif its == most:
-                equals.append(one)
-        # None, where nobody's score is a number.
-        return equals[0] if len(equals) == 1 else drawn(self.random, equals or kept)
+                if equals is None:
+                    equals = [best, one]
+                else:
+                    equals.append(one)
+        return best if equals is None else drawn(self.random, equals)
 
 
 class PowerOfTwo(Pick):

@@ -11,17 +11,18 @@ choice would be worth there is added (scheduling/partners.py).
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from pdgate.protocols.call import Call
 from pdgate.protocols.instance import Instance
-from pdgate.protocols.place import FAR, NOWHERE
+from pdgate.protocols.place import FAR, Place
 from pdgate.scheduling.candidate import Candidate
 from pdgate.scheduling.choice import Weighed
 from pdgate.scheduling.partners import Partners
 from pdgate.scheduling.policy import Policy
 from pdgate.scheduling.sentence.pick import Pick, Score
 from pdgate.scheduling.sentence.shortlist import ALL, Shortlist
+from pdgate.scheduling.sentence.whereabouts import told_apart_by
 from pdgate.scheduling.surroundings import Prefixes
 
 Keep = Callable[[Call, Candidate], bool]
@@ -59,10 +60,10 @@ class Sentence(Policy):
         self._otherwise = otherwise
         self._near = near
         self._shortlist = Shortlist(prefixes, choose.random)
-        # Of those who were looked at last for it, whether it matters who is near: at one place all
-        # of them are as near.
-        self._apart_of: Sequence[Candidate] = ()
-        self._apart = False
+        # Where somebody can be nearer than others, of those who could be chosen last.
+        self._seen: Sequence[Candidate] = ()
+        self._named: Sequence[Candidate] = ()
+        self._names: Collection[str] = ()
 
     def choose(self, call: Call, candidates: Sequence[Candidate]) -> Candidate:
         return self._chosen(call, candidates, self._score)
@@ -70,13 +71,14 @@ class Sentence(Policy):
     def choose_beside(
         self, call: Call, candidates: Sequence[Candidate], peer: Instance
     ) -> Candidate:
-        if candidates is not self._apart_of:
-            self._apart_of = candidates
-            self._apart = self._near != 0 and _apart(candidates)
-        # Nobody is near a peer of which nobody has said where it is.
-        if self._apart and peer.place is not NOWHERE:
-            return self._chosen(call, candidates, self._score_beside(peer), peer)
-        return self._chosen(call, candidates, self._score)
+        if not self._near:
+            return self._chosen(call, candidates, self._score)
+        score, place, names = self._score, peer.place, self._names
+        if candidates is not self._named:
+            names = self._names_of(candidates, place)
+        if place.host in names or place.rack in names or place.zone in names:
+            score = self._score_beside(peer)
+        return self._chosen(call, candidates, score, peer)
 
     def choose_ahead(
         self, call: Call, candidates: Sequence[Candidate], partners: Partners
@@ -141,6 +143,15 @@ class Sentence(Policy):
                 return self._otherwise.choose(call, looked_at)
         return self._pick.among(call, kept, score)
 
+    def _names_of(self, candidates: Sequence[Candidate], place: Place) -> Collection[str]:
+        """By which they are told apart. A list that is new may be made for this call only, and is
+        not worth to be looked through: it is said to be told apart by this place."""
+        if candidates is not self._seen:
+            self._seen = candidates
+            return (place.host,)
+        self._named, self._names = candidates, told_apart_by(candidates)
+        return self._names
+
     def _score_beside(self, peer: Instance) -> Score:
         alone, near = self._score, self._near
         distance = peer.place.distance
@@ -164,8 +175,3 @@ def _score(prefer: Sequence[tuple[float, Prefer]]) -> Score:
         return together
 
     return score
-
-
-def _apart(candidates: Sequence[Candidate]) -> bool:
-    first = candidates[0].instance.place
-    return any(one.instance.place != first for one in candidates)

@@ -83,6 +83,15 @@ def test_one_of_several_models_must_be_named() -> None:
     assert caught.value.param == "model"
 
 
+def test_a_second_model_must_be_named_also_by_who_has_asked_before() -> None:
+    instances = fleet(P0, D0)
+    assert instances.lineup(None) is instances.lineup("m")
+    instances.mark_up("d0", ["m", "adapter"])
+
+    with pytest.raises(BadRequest, match="must name a model"):
+        instances.lineup(None)
+
+
 def test_each_model_has_its_own_engines() -> None:
     instances = fleet(P0, P1, D0)
     instances.mark_up("p1", ["m", "adapter"])

@@ -15,6 +15,7 @@ from pdgate.protocols.errors import (
 )
 from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling.health.breaker import Limits
 from pdgate.scheduling.instances import Instances
 from pdgate.scheduling.policy import Policy
 from pdgate.scheduling.scheduler import Scheduler
@@ -191,6 +192,49 @@ def test_the_only_pair_stays_possible_after_a_failure() -> None:
     engines = scheduler(fleet(P0, D0))
 
     assert engines.reserve(Role.PREFILL, CALL, avoid={"d0"}).instance is P0
+
+
+def test_whoever_asked_before_gets_the_engines_of_now() -> None:
+    instances = fleet(P0, P1, D0)
+    engines = scheduler(instances)
+    assert engines.disaggregates(CALL)
+
+    instances.mark_down("d0")
+    with pytest.raises(NoInstance):
+        engines.reserve(Role.PREFILL, CALL)
+
+    instances.mark_up("d0", ["m"])
+    instances.mark_down("p0")
+    assert engines.reserve(Role.PREFILL, CALL).instance is P1
+
+
+def test_a_leg_that_worked_ends_a_trial_also_where_no_failure_is_left() -> None:
+    """The only one was the call's fault, so it was forgotten."""
+    instances = fleet(P0, P1, D0)
+    instances.limits = Limits(failures=1)
+    engines = scheduler(instances)
+    engines.report(P0, EngineFailed("500"))
+    engines.excuse(["p0"])
+    candidate = instances.get("p0")
+    assert candidate is not None
+    assert candidate.state == "trial"
+
+    engines.report(P0, None)
+
+    assert candidate.state == "slow_start"
+
+
+def test_a_leg_that_worked_ends_a_row_of_failures() -> None:
+    instances = fleet(P0, P1, D0)
+    instances.limits = Limits(failures=2)
+    engines = scheduler(instances)
+
+    for error in (EngineFailed("500"), None, EngineFailed("500"), None):
+        engines.report(P0, error)
+
+    candidate = instances.get("p0")
+    assert candidate is not None
+    assert candidate.state == "up"
 
 
 def test_refusing_engines_go_down_and_failing_ones_stay() -> None:

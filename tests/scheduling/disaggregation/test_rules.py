@@ -6,7 +6,7 @@ import pytest
 from pdgate.protocols.call import Call
 from pdgate.protocols.instance import Role
 from pdgate.scheduling.candidate import Candidate
-from pdgate.scheduling.disaggregation import Always, Never, Rule, Taken, UncachedTokensAbove
+from pdgate.scheduling.disaggregation import Always, Auto, Never, Rule, Taken, UncachedTokensAbove
 from pdgate.scheduling.disaggregation.decision import (
     LONG_PROMPT,
     NEVER,
@@ -33,6 +33,18 @@ def test_always_and_never_ask_nothing(tokens: int, calls: int) -> None:
 
     assert Always().decide(*asked).taken is Taken.SPLIT
     assert Never().decide(*asked).taken is Taken.LOCAL
+    assert engines(Always()).decide(prompt_of(tokens), P0).taken is Taken.SPLIT
+    assert engines(Never()).decide(prompt_of(tokens), P0).taken is Taken.LOCAL
+
+
+def test_a_rule_that_is_fixed_says_what_it_would_decide() -> None:
+    for rule in (Always(), Never()):
+        assert rule.fixed is rule.decide(chat(), Candidate(P0), [Candidate(D0)])
+
+
+def test_a_rule_that_looks_at_calls_is_not_fixed() -> None:
+    for rule in (Auto(UncachedTokensAbove()), UncachedTokensAbove()):
+        assert rule.fixed is None
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from math import nan
 from random import Random
 
 import pytest
@@ -133,6 +134,56 @@ def test_among_equals_the_nearest_to_the_peer_is_chosen() -> None:
         nearest = among[0]
         assert sentence.choose_beside(CALL, among, peer) is nearest
         among.remove(nearest)
+
+
+def test_the_nearest_is_also_found_by_who_has_looked_at_the_same_before() -> None:
+    """Where engines are is looked at once, and then known."""
+    sentence = Sentence(prefer=[(1.0, alike)], choose=Best(), near=0.1)
+    among = placed()
+    peers = [at(fleet(1)[0], one.instance.place).instance for one in among]
+
+    for _ in range(3):
+        for peer, its in zip(peers, among, strict=True):
+            assert sentence.choose_beside(CALL, among, peer) is its
+
+
+@pytest.mark.parametrize(
+    ("places", "peer"),
+    [
+        ([Place("h0"), Place("h0")], Place("h0")),
+        ([Place("h0"), Place("h1")], Place("h2")),
+        ([Place("h0"), Place("h1")], Place()),
+        ([Place("h0", "r", "z"), Place("h1", "r", "z")], Place("h2", "r", "z")),
+    ],
+)
+def test_where_all_are_as_near_they_are_equals(places: list[Place], peer: Place) -> None:
+    sentence = Sentence(prefer=[(1.0, alike)], choose=Best(Random(1)), near=0.1)
+    among = [at(one, place) for one, place in zip(fleet(2, Role.DECODE), places, strict=True)]
+    beside = at(fleet(1)[0], peer).instance
+
+    chosen = Counter(sentence.choose_beside(CALL, among, beside).instance.id for _ in range(400))
+
+    assert 150 < chosen["0"] < 250
+
+
+def no_number(call: Call, candidate: Candidate) -> float:
+    return nan if candidate.instance.id != "1" else 0.1
+
+
+def never_a_number(call: Call, candidate: Candidate) -> float:
+    return nan
+
+
+def test_whose_score_is_no_number_is_not_the_best() -> None:
+    assert (
+        Sentence(prefer=[(1.0, no_number)], choose=Best()).choose(CALL, fleet(3)).instance.id == "1"
+    )
+
+
+def test_somebody_is_chosen_where_no_score_is_a_number() -> None:
+    among = fleet(3)
+
+    assert Sentence(prefer=[(1.0, never_a_number)], choose=Best()).choose(CALL, among) in among
 
 
 def test_being_near_weighs_no_more_than_it_is_said_to() -> None:
