@@ -12,7 +12,7 @@ from pdgate.forwarders.good_start import HELD_BYTES, good_start, good_whole
 from pdgate.forwarders.lives import Lives
 from pdgate.forwarders.merged import Merging
 from pdgate.forwarders.other_apis import named
-from pdgate.forwarders.ownership import Ownership
+from pdgate.forwarders.ownership import RELEASED, Ownership
 from pdgate.forwarders.record import DISAGGREGATED, LegRecord, Record, Report, Trace
 from pdgate.forwarders.tried import Tried
 from pdgate.forwarders.watched import Watched
@@ -94,9 +94,11 @@ class Attempt:
                 if reading is not None:
                     reading.end() if error is None else reading.withdraw()
             finally:
-                if self.kv is not None:
+                kv = self.kv
+                # Most often decode has it by now.
+                if kv is not None and kv.state is not RELEASED:
                     clock = self.record.clock
-                    self.kv.end(error, clock())
+                    kv.end(error, clock())
 
     def reserve(
         self, role: Role, peer: Instance | None = None, reads: bool | None = None
