@@ -138,7 +138,8 @@ class Attempt:
         record, call = self.record, self.call
         # As a method it would be looked up anew with each call.
         clock = record.clock
-        with record.leg(PREFILL, leg.to, self._report) as noted:
+        noted = record.leg(PREFILL, leg.to, self._report)
+        try:
             if record.trace is not None:
                 leg = _traced(leg, record.trace, noted)
             reply = await self._upstream.ask(leg, call)
@@ -152,6 +153,10 @@ class Attempt:
             kv = self.kv
             if kv is not None:
                 kv.prefilled(now)
+        except BaseException as error:
+            noted.end(error)
+            raise
+        noted.end(None)
         prefill.end()
         self.reading = None
         return reply
@@ -181,7 +186,8 @@ class Attempt:
             kv.ask_decode(leg.to.id, now)
             if loads and streams:
                 within = kv.seconds_to_begin(now, streams=True)
-        with record.leg(role, leg.to, self._report) as noted:
+        noted = record.leg(role, leg.to, self._report)
+        try:
             if record.trace is not None:
                 leg = _traced(leg, record.trace, noted)
             try:
@@ -211,6 +217,10 @@ class Attempt:
                     "the decode engine did not begin while the prefill engine kept the KV",
                     at=leg.to.id,
                 ) from error
+        except BaseException as error:
+            noted.end(error)
+            raise
+        noted.end(None)
 
     def _begun(
         self, by: Reserved, seconds: float, loads: bool, begun: Begun | None
