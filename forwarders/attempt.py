@@ -12,7 +12,7 @@ from pdgate.forwarders.good_start import HELD_BYTES, good_start, good_whole
 from pdgate.forwarders.lives import Lives
 from pdgate.forwarders.merged import Merging
 from pdgate.forwarders.other_apis import named
-from pdgate.forwarders.ownership import Ownership
+from pdgate.forwarders.ownership import RELEASED, Ownership
 from pdgate.forwarders.record import DISAGGREGATED, LegRecord, Record, Report, Trace
 from pdgate.forwarders.tried import Tried
 from pdgate.forwarders.watched import Watched
@@ -94,9 +94,11 @@ class Attempt:
                 if reading is not None:
                     reading.end() if error is None else reading.withdraw()
             finally:
-                if self.kv is not None:
+                kv = self.kv
+                # Most often decode has it by now.
+                if kv is not None and kv.state is not RELEASED:
                     clock = self.record.clock
-                    self.kv.end(error, clock())
+                    kv.end(error, clock())
 
     def reserve(
         self, role: Role, peer: Instance | None = None, reads: bool | None = None
@@ -136,7 +138,8 @@ class Attempt:
         record, call = self.record, self.call
         # As a method it would be looked up anew with each call.
         clock = record.clock
-        with record.leg(PREFILL, leg.to, self._report) as noted:
+        noted = record.leg(PREFILL, leg.to, self._report)
+        try:
             if record.trace is not None:
                 leg = _traced(leg, record.trace, noted)
             reply = await self._upstream.ask(leg, call)
@@ -150,6 +153,10 @@ class Attempt:
             kv = self.kv
             if kv is not None:
                 kv.prefilled(now)
+        except BaseException as error:
+            noted.end(error)
+            raise
+        noted.end(None)
         prefill.end()
         self.reading = None
         return reply
@@ -179,7 +186,8 @@ class Attempt:
             kv.ask_decode(leg.to.id, now)
             if loads and streams:
                 within = kv.seconds_to_begin(now, streams=True)
-        with record.leg(role, leg.to, self._report) as noted:
+        noted = record.leg(role, leg.to, self._report)
+        try:
             if record.trace is not None:
                 leg = _traced(leg, record.trace, noted)
             try:
@@ -209,6 +217,10 @@ class Attempt:
                     "the decode engine did not begin while the prefill engine kept the KV",
                     at=leg.to.id,
                 ) from error
+        except BaseException as error:
+            noted.end(error)
+            raise
+        noted.end(None)
 
     def _begun(
         self, by: Reserved, seconds: float, loads: bool, begun: Begun | None

@@ -29,12 +29,32 @@ from typing import ClassVar, Protocol, Self
 import msgspec
 
 from pdgate.forwarders.ownership import NOTHING_KEPT, KvRules
+from pdgate.forwarders.prompt import one_token, several_prompts
 from pdgate.protocols.call import CHAT, COMPLETIONS, Call, Headers, Json, Passed
 from pdgate.protocols.errors import GatewayError
 from pdgate.protocols.instance import Instance, Role
 from pdgate.protocols.members import plain_members
 from pdgate.scheduling.disaggregation import Decision
 from pdgate.scheduling.watch import Watch
+
+__all__ = [
+    "Answer",
+    "Delegation",
+    "Engines",
+    "Family",
+    "Forwarder",
+    "HandOff",
+    "Leg",
+    "Merge",
+    "Mode",
+    "Plain",
+    "Rendezvous",
+    "Reserved",
+    "Sink",
+    "Upstream",
+    "one_token",
+    "several_prompts",
+]
 
 
 @plain_members
@@ -79,11 +99,6 @@ class Merge(ABC):
 
 _KEEPS_TOGETHER = frozenset({"n", "best_of", "prompt_logprobs", "echo", "use_beam_search"})
 """Fields that may be a reason not to split a call; most calls have none of them."""
-
-_MORE_THAN_ONE = frozenset(
-    {"max_completion_tokens", "n", "min_tokens", "return_token_ids", "stream_options"}
-)
-"""Fields that are of no use, or in the way, where one token is asked for."""
 
 
 class Forwarder(ABC):
@@ -317,33 +332,3 @@ class Upstream(Protocol):
         `loads`: prefill has read the prompt, so that it has only to take the KV over.
         `within`: seconds in which the first byte must be here, if that is less than it may take.
         """
-
-
-def several_prompts(call: Call) -> bool:
-    """A list of strings or of token lists; one list of token ids is one prompt."""
-    if call.path != COMPLETIONS:
-        return False
-    prompt = call.body.get("prompt")
-    if prompt is None or bytes(prompt)[:1] != b"[":
-        return False
-    prompts = call.value("prompt")
-    return len(prompts) > 1 and not isinstance(prompts[0], int)
-
-
-def one_token(body: Json, **fields: object) -> dict[str, object]:
-    """The same question, but asking only for the prompt to be read.
-
-    Chat requests have two spellings of the limit and the newer one wins, so both
-    are set. min_tokens would contradict them, one token needs no stream, and nobody reads
-    the ids of a prompt here, which can be longer than the prompt.
-    """
-    asked: dict[str, object] = {**body, "max_tokens": 1, "stream": False}
-    if not _MORE_THAN_ONE.isdisjoint(body):
-        for limit in ("max_completion_tokens", "n"):
-            if limit in asked:
-                asked[limit] = 1
-        for left_out in ("min_tokens", "return_token_ids", "stream_options"):
-            asked.pop(left_out, None)
-    if fields:
-        asked.update(fields)
-    return asked

@@ -17,7 +17,8 @@ from typing import Any, Final
 
 import msgspec
 
-from pdgate.forwarders.base import Forwarder, Leg, one_token
+from pdgate.forwarders.base import Forwarder, Leg
+from pdgate.forwarders.prompt import one_token
 from pdgate.protocols import response_id
 from pdgate.protocols.apis import RESPONSES
 from pdgate.protocols.call import Call

@@ -92,7 +92,7 @@ OVER = frozenset({KvState.RELEASED, KvState.LOST})
 _PREFILLING: Final = KvState.PREFILLING
 _HELD: Final = KvState.HELD
 _HANDED_OVER: Final = KvState.HANDED_OVER
-_RELEASED: Final = KvState.RELEASED
+RELEASED: Final = KvState.RELEASED
 _LOST: Final = KvState.LOST
 _ANSWERS_WRONG: Final = Late.ANSWERS_WRONG
 
@@ -165,7 +165,7 @@ class Ownership:
             # Decode began first, which shows that it had the KV.
             return
         if self._rules.lease_seconds <= 0:
-            self.state = _RELEASED
+            self.state = RELEASED
             return
         self.state = _HANDED_OVER if self._decode else _HELD
         self._held_since = now
@@ -215,9 +215,9 @@ class Ownership:
         is no stream the time of the first token is unknown, and nothing can be said.
         """
         if self.state is not _HANDED_OVER:
-            self._leave(_RELEASED)
+            self._leave(RELEASED)
             return
-        self.state = _RELEASED
+        self.state = RELEASED
         self._ledger.held -= 1
         if not streams or self._rules.late is not _ANSWERS_WRONG:
             return
@@ -229,18 +229,18 @@ class Ownership:
     def end(self, error: BaseException | None, now: float) -> None:
         """The attempt is over, and with it every connection of it, in whatever way."""
         state = self.state
-        if state is _RELEASED or state is _LOST:
+        if state is RELEASED or state is _LOST:
             return
         if state is _HELD:
             self._lose(self._held_since)
         elif state is _PREFILLING:
             # Closing its connection ends prefill's request, and frees what it had.
-            self.state = _RELEASED
+            self.state = RELEASED
         elif isinstance(error, EngineRefused):
             # It never heard of it.
             self._lose(self._held_since)
         elif self._is_freed(error):
-            self._leave(_RELEASED)
+            self._leave(RELEASED)
         else:
             self._lose(now if self._rules.decode_renews else self._held_since)
 
@@ -263,5 +263,5 @@ class Ownership:
         before = self.state
         if before is _HELD or before is _HANDED_OVER:
             self._ledger.held -= 1
-        if before is not _RELEASED and before is not _LOST:
+        if before is not RELEASED and before is not _LOST:
             self.state = state

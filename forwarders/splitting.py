@@ -40,10 +40,10 @@ def decide(engines: Engines, way: Way, call: Call, prefill: Instance) -> Decisio
 
 def wants_one_token(call: Call) -> bool:
     """Whether the answer can have no second token, so that nobody needs the KV afterwards."""
-    body, path = call.body, call.path
-    limit = None
-    if path == CHAT:
-        limit = body.get("max_completion_tokens")
+    body = call.body
+    limit = body.get("max_completion_tokens") if call.path == CHAT else None
     if limit is None or limit == _NULL:
-        limit = body.get("max_output_tokens" if path == RESPONSES else "max_tokens")
-    return limit == _ONE or (type(limit) is int and limit == 1)
+        limit = body.get("max_output_tokens" if call.path == RESPONSES else "max_tokens")
+    if isinstance(limit, Raw):
+        return limit == _ONE
+    return type(limit) is int and limit == 1

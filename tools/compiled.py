@@ -26,7 +26,8 @@ from setuptools import Distribution
 
 HOT: Final = {
     "forwarders": (
-        "attempt blame crossing execution good_start lives ownership record retrying splitting tried"
+        "attempt blame crossing execution good_start lives other_apis ownership prompt record retrying "
+        "splitting tried way"
     ),
     "gateway": "deadlines intake service total_time",
     "gateway/admission": "gate urgency",
@@ -34,7 +35,8 @@ HOT: Final = {
     "gateway/metrics": "books ended tally",
     "gateway/security": "door headers keys limits",
     "gateway/upstream": "client connection exchange pool request",
-    "protocols": "instance members openai request_id sse",
+    "protocols": "fields instance members openai request_id sse",
+    "protocols/dialects": "nixl",
     "scheduling/admission": "line others pace room",
     "scheduling": "account candidate instances lineup reservation scheduler",
     "scheduling/health": "breaker cause",

@@ -229,13 +229,13 @@ async def test_a_fleet_that_is_all_down_is_a_503_too() -> None:
 
 @pytest.mark.parametrize(
     "where",
-    ["pdgate.gateway.intake.parse_object", "pdgate.forwarders.vllm_nixl.VllmNixl.decode"],
+    ["pdgate.gateway.intake.Call", "pdgate.forwarders.vllm_nixl.VllmNixl.decode"],
     ids=["intake", "forwarder"],
 )
 async def test_a_bug_is_an_internal_error_without_details(
     where: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def buggy(*_: object) -> None:
+    def buggy(*_: object, **__: object) -> None:
         raise KeyError("secret of http://10.0.0.1:8100")
 
     monkeypatch.setattr(where, buggy)
@@ -243,6 +243,7 @@ async def test_a_bug_is_an_internal_error_without_details(
         answer = await gateway.chat()
 
         assert error_of(answer, 500, None) == "internal error"
+        assert "KeyError" in caplog.text
         assert "secret" not in answer.text
         assert "Traceback" in caplog.text
         # The next caller is served on.
