@@ -98,7 +98,8 @@ class Target:
         head = b"\r\n".join(lines)
         # The first element has the constant part. More line ends than lines mean that a value brought its own.
         ends = len(lines) - 1 + self._line_ends
-        if head.count(b"\n") != ends or head.count(b"\r") != ends or b"\0" in head:
+        # A number, as bytes are taken for one first, and an exception raised to find that they are none.
+        if head.count(b"\n") != ends or head.count(b"\r") != ends or 0 in head:
             raise ValueError("a header of the leg holds a line break")
         return head + b"\r\n\r\n"
 

@@ -40,6 +40,12 @@ def completion(**fields: Any) -> Call:
         (chat(max_tokens=0), False),
         (chat(max_tokens=True), False),
         (chat(max_tokens="1"), False),
+        (chat(max_tokens=1.0), False),
+        (call_of(b'{"model":"m","prompt":"hi","max_tokens" :  1 }', COMPLETIONS), True),
+        # Not raw, as in a call that another engine is to go on with.
+        (Call("c", "a", COMPLETIONS, {"max_tokens": 1}), True),
+        (Call("c", "a", COMPLETIONS, {"max_tokens": 2}), False),
+        (Call("c", "a", COMPLETIONS, {"max_tokens": True}), False),
     ],
 )
 def test_one_token_is_what_engines_would_make_of_the_limits(call: Call, expected: bool) -> None:
