@@ -29,12 +29,12 @@ HOT: Final = {
         "attempt blame crossing execution good_start lives other_apis ownership prompt record retrying "
         "splitting tried way"
     ),
-    "gateway": "deadlines intake service total_time",
+    "gateway": "deadlines heads intake service total_time",
     "gateway/admission": "gate urgency",
     "gateway/front": "answer_head head_lines hot_cycle",
     "gateway/metrics": "books ended tally",
     "gateway/security": "door headers keys limits",
-    "gateway/upstream": "client connection exchange pool request",
+    "gateway/upstream": "client connection exchange lone_chunks pool request",
     "protocols": "fields instance members openai request_id sse",
     "protocols/dialects": "nixl",
     "scheduling/admission": "line others pace room",
@@ -44,7 +44,7 @@ HOT: Final = {
     "scheduling/policies": "slo",
     "scheduling/predictors": "accuracy bend family plane predicts speed",
     "scheduling/prefix": "blocks index lesson tree",
-    "scheduling/sentence": "words",
+    "scheduling/sentence": "pick shortlist whereabouts words",
 }
 
 MYPY: Final = """\

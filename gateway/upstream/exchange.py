@@ -228,7 +228,9 @@ class Exchange:
             self._waiter.set_result(None)
 
     def _close(self) -> None:
-        self._deadlines.forget(self)
+        # Not called as a method, as which it would be looked up anew each time.
+        forget = self._deadlines.forget
+        forget(self)
         self._stage = OVER
         waiter = self._waiter
         if waiter is not None and not waiter.done():
