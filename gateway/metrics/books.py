@@ -29,7 +29,7 @@ MOST_MODELS: Final = 64
 OTHER: Final = "other"
 """All further ones together."""
 
-MOST_ROWS: Final = 128
+MOST_ROWS: Final = 32
 """Of calls that have ended, that wait to be added up: it takes a fraction of a millisecond, and in
 that no call moves."""
 
