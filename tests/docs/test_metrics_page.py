@@ -235,7 +235,7 @@ def _busy_books() -> Books:
             leg.ended, leg.outcome = record.clock(), outcome
     assert record.gaps is not None
     measured = record.gaps.sink(
-        cast(Sink, SimpleNamespace(data=lambda _: None, ended=lambda *_: None))
+        cast(Sink, SimpleNamespace(data=lambda *_: None, ended=lambda *_: None))
     )
     for _ in range(2):
         measured.data(b"data: {'choices': []}\n\n")
