@@ -4,6 +4,7 @@
     pool.py        the connections to one URL; the last one used is used next
     connection.py  one connection: bytes in, head, body pieces and end out
     exchange.py    one request and its answer (the Answer contract), with its deadlines
+    lone_chunks.py tells a read that is one event, and passes by the parser
     request.py     what the head of a request says, and which headers may pass
     visit.py       small questions off the path of calls, as of probes, on a connection of their own
     failures.py    what an answer other than 2xx means
