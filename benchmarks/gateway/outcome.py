@@ -27,6 +27,7 @@ class Outcome:
     Attributes:
         calls: That were measured.
         asked: All calls, with those before.
+        seconds: In which the measured ones were served.
         tokens: Of the measured streams.
         cpu_us: User and system time of all the gateway's processes over the measured window.
         peak_kb: Their resident memory, at its highest within the window.
@@ -37,6 +38,7 @@ class Outcome:
 
     calls: int
     asked: int
+    seconds: float
     tokens: int
     cpu_us: float
     peak_kb: int
@@ -58,6 +60,7 @@ def parse(line: str, idle: int = 0) -> Outcome:
     return Outcome(
         calls=said["calls"],
         asked=said["asked"],
+        seconds=said["seconds"],
         tokens=said["tokens"],
         cpu_us=said["cpu_us"],
         peak_kb=said["peak_kb"],

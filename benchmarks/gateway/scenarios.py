@@ -60,6 +60,11 @@ def _cpu_of_call(outcomes: Sequence[Outcome]) -> float:
     return outcomes[0].cpu_us / outcomes[0].calls
 
 
+def _time_for_call(outcomes: Sequence[Outcome]) -> float:
+    """The inverse of how many are served in a second."""
+    return outcomes[0].seconds / outcomes[0].calls * 1e6
+
+
 def _cpu_of_event(outcomes: Sequence[Outcome]) -> float:
     short, long = outcomes
     more_cpu = long.cpu_us / long.calls - short.cpu_us / short.calls
@@ -98,6 +103,14 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
         _whole_calls("large", "128 KB", 128 * 1024, 800),
         _latency("one", 1, "--calls 600"),
         _latency("eight", 8, "--calls 640 --think-us 10000"),
+        Scenario(
+            "busy",
+            (Load("--clients 32 --body-bytes 200 --calls 6000 --warm 600 --seconds 5", AT_ONCE),),
+            (
+                Figure("time for a call of 200 B, 32 at once", "µs", _time_for_call),
+                Figure("CPU of it", "µs", _cpu_of_call),
+            ),
+        ),
         Scenario(
             "sparse",
             (

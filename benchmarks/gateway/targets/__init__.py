@@ -20,6 +20,7 @@ TARGETS: Final[Mapping[str, Target]] = {
     for target in (
         pdgate.ALL_ON,
         compiled.TARGET,
+        pdgate.TWO,
         pdgate.DEFAULTS,
         pdgate.ASGI,
         vllm_router.TARGET,

@@ -1,6 +1,7 @@
-"""pdgate of this checkout, three times; a fourth, compiled, has a file of its own.
+"""pdgate of this checkout, four times; a fifth, compiled, has a file of its own.
 
 pdgate            with an API key, limits for admission, and all that is on by default
+pdgate-two        the same in two processes
 pdgate-defaults   as `pdgate serve` comes
 pdgate-asgi       like the first, with the front end that runs in any ASGI server
 """
@@ -43,6 +44,13 @@ def all_on(place: Place, module: str = "pdgate", python: str = sys.executable) -
 
 
 ALL_ON = Target("pdgate", "this checkout, API key and admission on", 2, write_key, all_on)
+TWO = Target(
+    "pdgate-two",
+    "this checkout, as the first, two workers",
+    2,
+    write_key,
+    lambda place: [*all_on(place), "--workers", "2"],
+)
 DEFAULTS = Target("pdgate-defaults", "this checkout, defaults", 2, _nothing, _serve)
 ASGI = Target(
     "pdgate-asgi",

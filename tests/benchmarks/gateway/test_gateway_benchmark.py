@@ -19,7 +19,7 @@ pytestmark = pytest.mark.source
 def outcome(cpu_us: float, calls: int = 1, tokens: int = 0) -> "Outcome":
     from benchmarks.gateway.outcome import NONE, Outcome
 
-    return Outcome(calls, calls, tokens, cpu_us, 2048, True, NONE, NONE, NONE)
+    return Outcome(calls, calls, 1.0, tokens, cpu_us, 2048, True, NONE, NONE, NONE)
 
 
 def test_an_event_costs_what_a_longer_answer_costs_more() -> None:
