@@ -35,8 +35,8 @@ MODEL = "pdgate-tiny"
 CALLERS = 9
 CALLS = 10
 """Of each caller."""
-CROWD = 12
-"""Calls that come at once, for which there is no room."""
+CROWD = 24
+"""Calls that come at once: more than four engines and the line before them have room for."""
 MORTAL = "decode-1"
 MOST_TRIES = 200
 PREFILLS = 3
@@ -89,7 +89,7 @@ def scene(folder: Path, rules: Sequence[Path] = (), calls: int = CALLS) -> Itera
         watching = running.enter_context(prometheus(folder, targets, rules))
         watching.until(f"count (up == 1) == {len(engines) + 1}")
         started = time()
-        asyncio.run(_traffic(gateway.url, engines[MORTAL], calls))
+        asyncio.run(_traffic(gateway.url, watching, engines[MORTAL], calls))
         redis.stop()
         listed.unlink()
         watching.until("pdgate_directory_degraded == 1 and pdgate_redis_degraded == 1")
@@ -131,28 +131,22 @@ def _address(url: str) -> str:
     return url.removeprefix("http://")
 
 
-async def _traffic(url: str, mortal: Engine, calls: int) -> None:
-    half, late = asyncio.Event(), asyncio.Event()
+async def _traffic(url: str, watching: Prometheus, mortal: Engine, calls: int) -> None:
+    half = asyncio.Event()
     async with (
         httpx2.AsyncClient(base_url=url, trust_env=False, timeout=60) as http,
         asyncio.TaskGroup() as callers,
     ):
-        # Twice: of a counter that is born with its first event, only the second one is a rate.
-        callers.create_task(_crowd(http, half))
-        callers.create_task(_crowd(http, late))
+        callers.create_task(_crowds(http, watching, half))
         callers.create_task(_kill(http, mortal, half))
         for number in range(CALLERS):
-            callers.create_task(_caller(http, number, calls, half, late))
+            callers.create_task(_caller(http, number, calls, half))
 
 
-async def _caller(
-    http: httpx2.AsyncClient, caller: int, calls: int, half: asyncio.Event, late: asyncio.Event
-) -> None:
+async def _caller(http: httpx2.AsyncClient, caller: int, calls: int, half: asyncio.Event) -> None:
     for number in range(calls):
         if number == calls // 2:
             half.set()
-        if number == calls * 4 // 5:
-            late.set()
         if number % 7 == 3:
             # One word too many: it is refused before any engine is asked.
             await http.post("/v1/completions", content=b'{"model": ')
@@ -166,11 +160,25 @@ async def _caller(
                     break
 
 
-async def _crowd(http: httpx2.AsyncClient, moment: asyncio.Event) -> None:
+async def _crowds(http: httpx2.AsyncClient, watching: Prometheus, moment: asyncio.Event) -> None:
+    """Two: of a counter that is born with its first event, only what comes after that is a rate."""
     await moment.wait()
-    async with asyncio.TaskGroup() as together:
-        for number in range(CROWD):
-            together.create_task(http.post("/v1/completions", json=_question(0, number)))
+    await _crowd(http)
+    await asyncio.to_thread(watching.until, "pdgate_calls_turned_away_total")
+    await _crowd(http)
+
+
+async def _crowd(http: httpx2.AsyncClient) -> None:
+    """Until some of it found no room: how many come at once is for the machine to say."""
+    for _ in range(MOST_TRIES):
+        async with asyncio.TaskGroup() as together:
+            asked = [
+                together.create_task(http.post("/v1/completions", json=_question(0, number)))
+                for number in range(CROWD)
+            ]
+        if any(each.result().status_code == httpx2.codes.TOO_MANY_REQUESTS for each in asked):
+            return
+    raise AssertionError(f"each of {CROWD} calls at once found room, {MOST_TRIES} times")
 
 
 async def _kill(http: httpx2.AsyncClient, mortal: Engine, half: asyncio.Event) -> None:
