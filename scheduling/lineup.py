@@ -28,6 +28,8 @@ class Lineup:
             or roles change, so that prefill may have become decode, and is not its own.
         careful: Whether somebody may have only some of the calls.
         placed: Whether some pairs are nearer to each other than others.
+        several_read: Whether it matters who has which prompts cached: more than one instance reads
+            prompts, in whatever state it is now.
     """
 
     up: dict[Role, Sequence[Candidate]] = field(default_factory=dict)
@@ -35,6 +37,7 @@ class Lineup:
     mixed: bool = False
     careful: bool = False
     placed: bool = False
+    several_read: bool = False
 
 
 def lineup_of(serving: Sequence[Candidate], *, roles_change: bool = False) -> Lineup:
@@ -62,6 +65,7 @@ def lineup_of(serving: Sequence[Candidate], *, roles_change: bool = False) -> Li
         mixed=roles_change or len({c.instance.speaks for c in prefill}) > 1,
         careful=any(c.careful for several in up.values() for c in several),
         placed=disaggregated and _placed(prefill, decode),
+        several_read=sum(c.instance.role is not Role.DECODE for c in serving) > 1,
     )
 
 

@@ -186,8 +186,11 @@ class Scheduler:
         if reads is None:
             reads = role is not DECODE
         lesson = None
-        # What decode is handed is of use to nobody, unless decode is chosen by it, or may be prefill.
-        if self._prefixes is not None and (reads or self._decode_asks or one.instance.role is BOTH):
+        # What decode is handed is of use to nobody, unless decode is chosen by it, or may be prefill;
+        # and what prefill reads is not where it is the only one.
+        if self._prefixes is not None and (
+            self._decode_asks or (lineup.several_read and (reads or one.instance.role is BOTH))
+        ):
             lesson = Lesson.of(self._prefixes, call, one, reads)
         if role is DECODE:
             watches = self.rule.watches

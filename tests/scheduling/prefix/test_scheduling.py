@@ -8,7 +8,7 @@ import pytest
 
 from pdgate.protocols.call import Call
 from pdgate.protocols.errors import EngineFailed
-from pdgate.protocols.instance import Role
+from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.candidate import Candidate
 from pdgate.scheduling.disaggregation import Rule, Taken, UncachedTokensAbove
 from pdgate.scheduling.health.cause import Cause
@@ -42,11 +42,16 @@ class Named(Policy):
 
 
 class Engines:
-    def __init__(self, rule: Rule | None = None) -> None:
+    def __init__(
+        self,
+        rule: Rule | None = None,
+        records: Sequence[Instance] = (P0, P1, D0, D1),
+        decode: Policy | None = None,
+    ) -> None:
         self.index = PrefixIndex()
-        self.instances: Instances = fleet(P0, P1, D0, D1)
+        self.instances: Instances = fleet(*records)
         self.scheduler = Scheduler(
-            self.instances, Named("p0"), Named("d0"), RoundRobin(), rule, self.index
+            self.instances, Named("p0"), decode or Named("d0"), RoundRobin(), rule, self.index
         )
 
     def known(self, call: Call | None = None) -> dict[str, int]:
@@ -73,6 +78,50 @@ def test_who_is_sent_a_prompt_counts_as_having_it_at_once() -> None:
         with engines.scheduler.reserve(Role.DECODE, call_of(), peer=prefill.instance):
             assert engines.known() == {"p0": 8, "d0": 8}
     assert engines.known() == {"p0": 8, "d0": 8}
+
+
+def test_the_only_one_that_reads_needs_no_index() -> None:
+    """There is nothing to choose, so its prompts are not even hashed, until another one is known."""
+    engines = Engines(records=(P0, D0, D1), decode=RoundRobin())
+    call = msgspec.structs.replace(call_of(), blocks=None)
+
+    engines.send(call)
+
+    assert call.blocks is None
+    assert engines.known() == {}
+    assert engines.at("p0").read_tokens == call.prompt_tokens
+
+    engines.instances.put(P1)
+    engines.instances.mark_up("p1", ["m"])
+    engines.send(call_of())
+
+    assert engines.known() == {"p0": 8}
+
+
+def test_what_the_only_one_reads_is_kept_while_the_other_is_away() -> None:
+    engines = Engines(decode=RoundRobin())
+    engines.instances.mark_down("p1")
+
+    engines.send(call_of())
+
+    assert engines.known() == {"p0": 8}
+
+
+@pytest.mark.parametrize(
+    ("records", "decode"),
+    [
+        pytest.param((P0, D0, D1), Named("d0"), id="decode-asks-what-it-has"),
+        pytest.param((P0, replace(D0, role=Role.BOTH)), RoundRobin(), id="decode-may-be-prefill"),
+    ],
+)
+def test_where_decode_needs_it_there_is_one(records: Sequence[Instance], decode: Policy) -> None:
+    engines = Engines(records=records, decode=decode)
+
+    with (
+        engines.scheduler.reserve(Role.PREFILL, call_of()) as prefill,
+        engines.scheduler.reserve(Role.DECODE, call_of(), peer=prefill.instance),
+    ):
+        assert engines.known() == {"p0": 8, "d0": 8}
 
 
 def test_only_what_is_not_cached_waits_to_be_read() -> None:
