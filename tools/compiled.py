@@ -18,11 +18,14 @@ import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from mypyc.build import mypycify
 from setuptools import Distribution
+from setuptools.command.build_ext import build_ext
 
 HOT: Final = {
     "forwarders": (
@@ -54,6 +57,21 @@ ignore_missing_imports = True
 """
 
 
+class BesideEachOther(build_ext):
+    """Files of one extension are compiled at once, on all cores: half a minute instead of one."""
+
+    def build_extensions(self) -> None:
+        compile_some = self.compiler.compile
+
+        def compile_all(sources: Sequence[str], **options: Any) -> list[str]:
+            with ThreadPoolExecutor(os.cpu_count()) as threads:
+                made = threads.map(lambda source: compile_some([source], **options), sources)
+                return [compiled for each in made for compiled in each]
+
+        self.compiler.compile = compile_all
+        super().build_extensions()
+
+
 def compile_hot_path(folder: Path, target: Path) -> None:
     """Raises SystemExit, with what mypyc found, for source that cannot be compiled."""
     with tempfile.TemporaryDirectory() as scratch:
@@ -64,8 +82,11 @@ def compile_hot_path(folder: Path, target: Path) -> None:
         paths = [
             f"pdgate/{where}/{name}.py" for where, names in HOT.items() for name in names.split()
         ]
-        extensions = mypycify(["--config-file=mypy.ini", *paths], group_name="pdgate")
-        building = Distribution({"ext_modules": extensions}).get_command_obj("build_ext")
+        # Of many files: one of all takes the C compiler twice as long, and is no faster.
+        extensions = mypycify(
+            ["--config-file=mypy.ini", *paths], group_name="pdgate", multi_file=True
+        )
+        building = BesideEachOther(Distribution({"ext_modules": extensions}))
         building.build_lib = str(target)
         building.build_temp = str(work / "objects")
         building.ensure_finalized()

@@ -56,7 +56,7 @@ fi
 echo "set-up: installing pdgate and its tools into $venv"
 # --group needs pip 25.1.
 "$venv/bin/python" -m pip install --quiet --upgrade 'pip>=25.1'
-"$venv/bin/python" -m pip install --quiet --editable '.[demo]' --group dev
+PDGATE_COMPILE=0 "$venv/bin/python" -m pip install --quiet --editable '.[demo]' --group dev
 
 # What the transfer backends are tested with (115 MB), without what these packages ask for: it
 # is torch and a web framework, and the parts that pdgate uses need neither.

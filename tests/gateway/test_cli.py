@@ -6,6 +6,7 @@ import re
 import socket
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from typer.testing import CliRunner
 
 from pdgate.__main__ import app
 from pdgate.forwarders.base import Mode
+from pdgate.gateway import service
 from pdgate.gateway.cli import flags as cli_flags
 from pdgate.gateway.cli.serve import serve
 from pdgate.gateway.config import ConfigError, Settings
@@ -65,6 +67,14 @@ def test_the_version_comes_without_the_web_framework() -> None:
 
     assert said[0].startswith("pdgate ")
     assert said[1] == "[]"
+
+
+def test_the_version_says_whether_the_hot_path_is_compiled() -> None:
+    compiled = Path(service.__file__).suffix == ".so"
+
+    code, said, _ = pdgate("--version")
+
+    assert (code, said) == (0, f"pdgate {version('pdgate')}{' (compiled)' if compiled else ''}\n")
 
 
 def test_every_key_has_a_flag() -> None:
