@@ -4,8 +4,9 @@ Values are added many at a time: to sort a few hundred and to look for the bound
 a fifth of what it takes to look for the bucket of each.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
+from math import inf
 from operator import add
 from typing import Final
 
@@ -14,6 +15,8 @@ from prometheus_client.core import HistogramMetricFamily
 SECONDS: Final[Sequence[float]] = (
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0,
 )  # fmt: skip
+
+_BOUNDS: Final = (*SECONDS, inf)
 
 
 class Histogram:
@@ -30,12 +33,14 @@ class Histogram:
         if not values:
             return
         values.sort()
-        before = 0
-        for bucket, bound in enumerate(SECONDS):
-            behind = bisect_right(values, bound, before)
-            self.counts[bucket] += behind - before
+        counts, before, last = self.counts, 0, len(values)
+        # They lie close together: few buckets have any of them.
+        bucket = bisect_left(SECONDS, values[0])
+        while before < last:
+            behind = bisect_right(values, _BOUNDS[bucket], before)
+            counts[bucket] += behind - before
             before = behind
-        self.counts[-1] += len(values) - before
+            bucket += 1
         self.sum += sum(values)
 
     def join(self, other: "Histogram") -> None:

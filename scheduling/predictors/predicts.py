@@ -11,6 +11,7 @@ What comes back is asked for so often that it must be cheap: a line that was fit
 """
 
 from pdgate.scheduling.predictors.accuracy import Accuracy
+from pdgate.scheduling.predictors.bend import SHORT
 from pdgate.scheduling.predictors.family import Family
 from pdgate.scheduling.predictors.pace import Pace
 from pdgate.scheduling.predictors.speed import ENOUGH, Speed
@@ -103,8 +104,10 @@ class Predicts:
         if expected is not None:
             self.prefill_accuracy.compare(expected, seconds)
         bend, reading = self.family.bend, self.reading
-        believed = reading.learn(bend.straight(tokens, squares), seconds, expected)
-        bend.learn(tokens, squares, believed)
+        # `Bend.straight`, and what `Bend.learn` would not learn from: neither is asked for each call.
+        believed = reading.learn(tokens + bend.per_token * squares, seconds, expected)
+        if tokens >= SHORT:
+            bend.learn(tokens, squares, believed)
         if reading.seen == ENOUGH:
             self.family.changed()
 
