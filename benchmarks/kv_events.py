@@ -24,12 +24,12 @@ import msgspec
 import zmq
 
 from pdgate.engine.kv_events.publisher import Publisher
-from pdgate.gateway.kv_events import feed as feeding
+from pdgate.gateway.kv_events import subscriber as feeding
 from pdgate.gateway.kv_events.cached import Cached
 from pdgate.gateway.kv_events.events import Stored, read
-from pdgate.gateway.kv_events.feed import Feed
 from pdgate.gateway.kv_events.prompts import Prompt
 from pdgate.gateway.kv_events.sources import Source
+from pdgate.gateway.kv_events.subscriber import Subscriber
 from pdgate.gateway.kv_events.translation import Seen, Translation
 from pdgate.scheduling.prefix import PrefixIndex
 
@@ -113,7 +113,7 @@ async def microseconds(made: list[Text], step: int) -> tuple[float, int]:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     source = Source(publisher.endpoint, publisher.replay_endpoint)
     begun = time.thread_time()
-    feed = Feed(context, source, taken, lambda: None)
+    feed = Subscriber(context, source, taken, lambda: None)
     await done.wait()
     spent = time.thread_time() - begun
     feed.close()

@@ -4,7 +4,7 @@
 
 8 prefill and 8 decode engines of `pdgate simulate`; each line is a kind of engine, a policy for
 prefill, and how many times as fast calls come as in the trace. `error` and `bias` are those on
-/metrics (docs/operations/predictors.md), the mean over the engines of a side at the end of the run:
+/metrics (docs/operations/latency-prediction.md), the mean over the engines of a side at the end of the run:
 of prefill until a prompt was read, of steps the time between two tokens. The same arguments give
 the same figures.
 """
@@ -16,14 +16,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
+from pdgate.lab.simulator.hardware import PRESETS
+from pdgate.lab.simulator.trace import Ask, faster, read
+from pdgate.lab.simulator.world import Plan, run
 from pdgate.protocols.call import Call
 from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling.latency.rate import Accuracy
 from pdgate.scheduling.policy import Policy, load
-from pdgate.scheduling.predictors.accuracy import Accuracy
-from pdgate.scheduling.surroundings import Surroundings
-from pdgate.simulator.hardware import PRESETS
-from pdgate.simulator.trace import Ask, faster, read
-from pdgate.simulator.world import Plan, run
+from pdgate.scheduling.policy_context import PolicyContext
 
 CASES: Final = (
     ("8b", "round_robin", 1.0),
@@ -66,8 +66,8 @@ class Watching(Policy):
 def measured(asks: Sequence[Ask], engines: str, policy: str, scale: float) -> Row:
     made: list[Watching] = []
 
-    def watching(name: str, around: Surroundings) -> Policy:
-        made.append(Watching(load(name, around)))
+    def watching(name: str, context: PolicyContext) -> Policy:
+        made.append(Watching(load(name, context)))
         return made[-1]
 
     run(
@@ -80,8 +80,8 @@ def measured(asks: Sequence[Ask], engines: str, policy: str, scale: float) -> Ro
         engines,
         policy,
         scale,
-        *_means([one.predicts.prefill_accuracy for one in prefill]),
-        *_means([one.predicts.pace.accuracy for one in decode]),
+        *_means([one.latency.prefill_accuracy for one in prefill]),
+        *_means([one.latency.step_time.accuracy for one in decode]),
     )
 
 

@@ -4,7 +4,7 @@
 
 A fleet of 8 and one of 1,000 instances are sent conversations that begin with one of a few system
 prompts, which every instance has read; then calls of 128 KB come, the long turns of such
-conversations. `look` is `matched`, `lesson` is `routed`, `stored` and `lost` what an engine says of
+conversations. `look` is `matched`, `update` is `routed`, `stored` and `lost` what an engine says of
 one block at a prompt's end. Times are of the wall, so that what else the machine does shows in the last column
 first. Memory is counted by Python itself (tracemalloc) beside the index's own count.
 
@@ -124,19 +124,19 @@ def memory(instances: int) -> tuple[float, float]:
 def times(instances: int) -> dict[str, Times]:
     random = Random(instances)
     index, conversations = taught(instances, random)
-    look, lesson, stored, lost = Times(), Times(), Times(), Times()
+    look, update, stored, lost = Times(), Times(), Times(), Times()
     for _ in range(CALLS):
         blocks, instance_id = conversations.long(), f"engine-{random.randrange(instances)}"
         call = call_of(blocks)
         with look:
             index.matched(call)
-        with lesson:
+        with update:
             index.routed(call, instance_id)
         with lost:
             index.lost(instance_id, blocks, CALL_BLOCKS - 1)
         with stored:
             index.stored(instance_id, blocks, CALL_BLOCKS - 1)
-    return {"look": look, "lesson": lesson, "stored": stored, "lost": lost}
+    return {"look": look, "update": update, "stored": stored, "lost": lost}
 
 
 def traced(path: Path, instances: int = 16) -> tuple[int, float, float]:

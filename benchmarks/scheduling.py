@@ -23,10 +23,10 @@ from pdgate.protocols.call import CHAT, Call, encode, parse_object
 from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.instances import Instances
 from pdgate.scheduling.policy import load
+from pdgate.scheduling.policy_context import PolicyContext
 from pdgate.scheduling.prefix.index import PrefixIndex
 from pdgate.scheduling.scheduler import Scheduler
 from pdgate.scheduling.status import Beyond
-from pdgate.scheduling.surroundings import Surroundings
 
 FLEETS: Final = (8, 1000)
 KILOBYTES: Final = 128
@@ -79,9 +79,9 @@ def fleet(count: int, random: Random) -> Instances:
         one.unread_tokens = one.tokens if role is Role.PREFILL else 0
         one.beyond = Beyond(kv_capacity=KV_TOKENS)
         for tokens in (1000, 2000, 4000, 8000):
-            one.predicts.reading.learn(tokens, tokens / random.uniform(8_000, 12_000))
+            one.latency.prefill_rate.learn(tokens, tokens / random.uniform(8_000, 12_000))
         for steps in range(20):
-            one.predicts.pace.learn(8, steps, 8 * 0.02)
+            one.latency.step_time.learn(8, steps, 8 * 0.02)
     return instances
 
 
@@ -105,7 +105,7 @@ def timed(policy: str, count: int, calls: int, kilobytes: int) -> dict[str, list
     instances, said = fleet(count, random), Conversations(random, kilobytes)
     index = taught(instances, said, random)
     prefill, decode, plain = (
-        load(policy, Surroundings(role, index, random=random))
+        load(policy, PolicyContext(role, index, random=random))
         for role in (Role.PREFILL, Role.DECODE, Role.PLAIN)
     )
     scheduler = Scheduler(instances, prefill, decode, plain, prefixes=index)

@@ -1,6 +1,6 @@
-"""Hosts and ports that may be dialled because somebody wrote them into a store.
+"""Hosts and ports that may be dialled although they only stand in a store.
 
-Whoever can write there chooses whom the gateway connects to, so nothing but a host and a
+Write access there chooses what the gateway connects to, so nothing but a host and a
 port gets through: no path, no query, no user name, no other scheme.
 """
 

@@ -22,8 +22,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
+from typing import Final
 
 from pdgate.cluster.member import BadMember, Member, read
+
+MOST_ENTRIES: Final = 2048
+"""Of a directory: write access to the store can forge any number, and to read one takes 10 us."""
+MOST_BYTES: Final = 1 << 20
+"""Of all of them; an engine writes some 300."""
+TOO_MANY: Final = (
+    f"there are more than {MOST_ENTRIES} entries, or {MOST_BYTES} bytes of them: it is not read"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +89,7 @@ class Listing(ABC):
     async def change(self, member: Member) -> None:
         """From now on this is listed, of the same process; returns when the store has it.
 
-        Whoever does not wait for that has still said it: it is listed as soon as it can be.
+        A caller that does not wait for that has still said it: it is listed as soon as it can be.
         """
 
 
@@ -103,9 +112,17 @@ def entry(key: str, value: bytes) -> Joined | Refused:
 
 
 def listed(entries: Mapping[str, bytes]) -> Listed:
-    """In the order of the entries, which is that in which they were written."""
+    """In the order of the entries, which is that in which they were written.
+
+    What is beyond MOST_ENTRIES or MOST_BYTES is not read, and the first of that is refused.
+    """
     members, refused = {}, {}
-    for key, value in entries.items():
+    read_bytes = 0
+    for number, (key, value) in enumerate(entries.items()):
+        read_bytes += len(value)
+        if number >= MOST_ENTRIES or read_bytes > MOST_BYTES:
+            refused[key] = TOO_MANY
+            break
         match entry(key, value):
             case Joined(member=member):
                 members[key] = member

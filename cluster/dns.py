@@ -6,10 +6,10 @@
 As a headless Service of Kubernetes, Consul or docker compose give it: A and AAAA records, asked
 again and again, by the system's own resolver. Role and port are said here, as the records
 have room for neither. A name that begins with "_" and has no port is one of SRV records, which
-have ports and host names; these take a DNS library, and its own idea of resolv.conf (srv/).
+have ports and host names; these take a DNS library, and its own idea of resolv.conf (srv.py).
 
     an address      --> an engine
-    no such name    --> nobody: a Service without a ready pod looks so
+    no such name    --> no engine: a Service without a ready pod looks so
     no answer       --> Lost: what was known stays
 """
 
@@ -74,7 +74,7 @@ class Dns(Polled):
         self._servers = servers
         if self._services and servers is None:
             # Only who has such names needs the package.
-            from pdgate.cluster.srv.lookup import servers as asked
+            from pdgate.cluster.srv import servers as asked
 
             self._servers = asked
         self._value = {"protocol": protocol, "model": model}

@@ -6,7 +6,7 @@
 
     {"/workers/decode/10.0.0.2/8200": {"protocol": "vllm-nixl"}}
 
-Keys and values are those of every other store (member.py). Whoever writes the file should
+Keys and values are those of every other store (member.py). A writer of the file should
 write another one and rename it. A file that is half written, or no longer well formed, is
 refused and counts as what it said last, so a slip of the editor takes no engine away.
 
@@ -16,12 +16,14 @@ Kubernetes exchanges when it updates a mounted ConfigMap.
 """
 
 import asyncio
+import errno
 import json
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from pdgate.cluster import regular
 from pdgate.cluster.polled import Polled, Seen, Unseen
 
 SUFFIXES: Final = (".toml", ".json")
@@ -90,10 +92,12 @@ def _read(path: Path, before: _Said | None) -> _Said:
     if before is not None and before.stamp == stamp:
         return before
     last = before.entries if before else {}
-    if stat.st_size > MAX_BYTES:
-        return _Said(stamp, last, f"it has more than {MAX_BYTES} bytes")
     try:
-        return _Said(stamp, parsed(path.suffix, path.read_bytes()))
+        return _Said(stamp, parsed(path.suffix, regular.read(path, MAX_BYTES)))
+    except OSError as error:
+        if error.errno not in (errno.EFBIG, errno.EINVAL):
+            raise
+        return _Said(stamp, last, str(error.strerror))
     except ValueError as error:
         return _Said(stamp, last, str(error))
 

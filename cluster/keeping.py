@@ -1,11 +1,11 @@
-"""Keeps one engine's entry in a store that gives it a lease, and may be away for a while.
+"""One engine's entry in a store that gives it a lease, and may be away for a while.
 
     renew, renew, ...  --> what is announced is listed, for as long as this goes on
       | it fails
     wait, renew        --> a store that is away may still have the lease when it is back
       | the block ends
     leave              --> written as draining first, so that readers can tell an engine that
-                           leaves from one whose lease nobody could renew
+                           leaves from one whose lease could not be renewed
 
 What is said of an engine may change, and the key with it, of which the role is a part; then
 the store has to do both in one step.
@@ -19,6 +19,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 from typing import Any, ClassVar
 
 from pdgate.cluster.directory import Listing, StoreAway
+from pdgate.cluster.jobs import Jobs
 from pdgate.cluster.member import Member
 
 log = logging.getLogger(__name__)
@@ -62,12 +63,13 @@ class Keeping(Listing):
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Listing]:
         async with self._open():
-            keeping = asyncio.create_task(self._keep())
+            jobs = Jobs()
+            jobs.add(f"announcement in {self.store}", self._keep)
+            jobs.start()
             try:
                 yield self
             finally:
-                keeping.cancel()
-                await asyncio.wait([keeping])
+                await jobs.stop()
                 try:
                     await self._leave()
                 except StoreAway as error:
@@ -76,9 +78,6 @@ class Keeping(Listing):
                         self.store,
                         error,
                     )
-                if not keeping.cancelled():
-                    # Nothing but a bug of ours ends it early.
-                    keeping.result()
 
     async def change(self, member: Member) -> None:
         self._member = member

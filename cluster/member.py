@@ -1,10 +1,10 @@
-"""What one engine says of itself in a directory: a key, and a JSON object under it.
+"""One engine's entry in a directory: a key, and a JSON object under it.
 
     /workers/decode/10.0.0.2/8200
     {"protocol": "vllm-nixl", "model": "llama", "kv": "10.0.0.2:5600", "epoch": "9f3c...",
      "tp": 1, "block_tokens": 16, "state": "ready", "rack": "r7", "zone": "east"}
 
-Role, host and port are the key's, so nobody can announce a URL; "host" in the value is no
+Role, host and port are the key's, so no URL can be announced; "host" in the value is no
 address but the machine's name, for who wants engines near each other. All fields may be
 missing, and unknown ones are left alone. Who changes what a field means says "version": 2,
 which is refused here. AWS Neuron's own proxy and engines write {"connections": []}, which is a
@@ -17,6 +17,8 @@ Source of keys and that value: AWS Neuron's fork of vLLM, its disaggregated infe
 import json
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Literal
+
+import msgspec
 
 from pdgate.cluster import address
 from pdgate.protocols.instance import Instance, Role
@@ -31,6 +33,9 @@ VERSION: Final = 1
 
 MAX_VALUE_BYTES: Final = 64 << 10
 LONGEST_TEXT: Final = 512
+LONGEST_FIELD: Final = 6 * LONGEST_TEXT + 2
+"""In bytes as it is written: a character may be an escape."""
+TOO_LONG: Final = object()
 HIGHEST_COUNT: Final = 1 << 20
 
 
@@ -85,7 +90,7 @@ class Member:
         return replace(self, state=DRAINING)
 
     def value(self) -> bytes:
-        """Without what the key says, and what nobody said of the place."""
+        """Without what the key says, and what was not said of the place."""
         said = asdict(self)
         place = said.pop("place")
         for name in ("role", "host", "port"):
@@ -157,15 +162,45 @@ def _place(key: str) -> tuple[Role, str, int]:
         raise BadMember(str(error)) from None
 
 
+_UNSAID: Final = msgspec.Raw()
+
+
+class _Said(msgspec.Struct):
+    """What is looked for in an entry, each as it is written there; all else is skipped, not built."""
+
+    version: msgspec.Raw = _UNSAID
+    scheme: msgspec.Raw = _UNSAID
+    protocol: msgspec.Raw = _UNSAID
+    generation: msgspec.Raw = _UNSAID
+    model: msgspec.Raw = _UNSAID
+    kv: msgspec.Raw = _UNSAID
+    epoch: msgspec.Raw = _UNSAID
+    tp: msgspec.Raw = _UNSAID
+    block_tokens: msgspec.Raw = _UNSAID
+    dp_size: msgspec.Raw = _UNSAID
+    state: msgspec.Raw = _UNSAID
+    host: msgspec.Raw = _UNSAID
+    rack: msgspec.Raw = _UNSAID
+    zone: msgspec.Raw = _UNSAID
+    connections: msgspec.Raw = _UNSAID
+
+
+_read = msgspec.json.Decoder(_Said).decode
+
+
 def _said(value: bytes) -> dict[str, Any]:
     try:
-        said = json.loads(value)
-    # Deep nesting exhausts the parser's stack.
-    except (ValueError, RecursionError):
+        found = _read(value)
+        return {
+            name: msgspec.json.decode(raw) if len(raw) <= LONGEST_FIELD else TOO_LONG
+            for name in found.__struct_fields__
+            if (raw := bytes(getattr(found, name)))
+        }
+    except msgspec.ValidationError:
+        raise BadMember("its value is no JSON object") from None
+    # Deep nesting exhausts the parser's stack; ValueError: a number of too many digits, or no UTF-8.
+    except (msgspec.DecodeError, ValueError, RecursionError):
         raise BadMember("its value is no JSON") from None
-    if not isinstance(said, dict):
-        raise BadMember("its value is no JSON object")
-    return said
 
 
 def _text(said: dict[str, Any], name: str) -> str:

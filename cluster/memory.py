@@ -65,6 +65,6 @@ class _Listing(Listing):
         self._memory.put(self._key, self._ours)
 
     def _drop(self, key: str, ours: bytes) -> None:
-        # Whoever took the place meanwhile, at the same address, keeps it.
+        # An engine that took the place meanwhile, at the same address, keeps it.
         if self._memory.get(key) is ours:
             self._memory.delete(key)

@@ -14,6 +14,7 @@ from typing import Any
 
 from pdgate.cluster.directory import Directory
 from pdgate.protocols import options, plugins
+from pdgate.protocols.extras import install
 
 KIND = "directory"
 # Package that is missing -> the extra of ours that brings it.
@@ -27,7 +28,7 @@ class CannotOpen(ValueError):
 def opened(name: str, words: Sequence[str], implied: Mapping[str, str] | None = None) -> Directory:
     """`implied`: options from elsewhere, which the words go over; those it has no use for are left.
 
-    Raises CannotOpen: for a name that nobody declares, listing those there are, too.
+    Raises CannotOpen: for a name that no package declares, listing those there are, too.
     """
     try:
         return _opened(name, words, implied or {})
@@ -37,7 +38,7 @@ def opened(name: str, words: Sequence[str], implied: Mapping[str, str] | None = 
         if error.name not in EXTRAS:
             raise
         raise CannotOpen(
-            f"the directory {name!r} needs more: pip install 'pdgate[{EXTRAS[error.name]}]'"
+            f"the directory {name!r} needs more: {install(EXTRAS[error.name])}"
         ) from None
     except ValueError as error:
         raise CannotOpen(str(error)) from None

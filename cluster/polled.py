@@ -1,4 +1,4 @@
-"""A directory that cannot tell us of changes, so that we look again and again.
+"""Directories that announce no changes, so that they are read again and again.
 
     look, look, ...      --> Listed, then what differs from the look before
     a look that fails    --> Lost, once
@@ -13,6 +13,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from pdgate.cluster.directory import (
+    MOST_BYTES,
+    MOST_ENTRIES,
+    TOO_MANY,
     Event,
     Left,
     Listed,
@@ -47,8 +50,13 @@ class Seen:
 
 
 def changes(before: Seen, after: Seen) -> Iterator[Event]:
-    """First who is new, then who is gone: whoever changes its key is there all the time."""
-    for key, value in after.entries.items():
+    """First the new, then the gone: an engine that changes its key is there all the time."""
+    read_bytes = 0
+    for number, (key, value) in enumerate(after.entries.items()):
+        read_bytes += len(value)
+        if number >= MOST_ENTRIES or read_bytes > MOST_BYTES:
+            yield Refused(key, TOO_MANY)
+            break
         if before.entries.get(key) != value:
             yield entry(key, value)
     for key, why in after.refused.items():

@@ -1,4 +1,4 @@
-"""Directories that are written by somebody else: a file, DNS, an orchestrator.
+"""Directories that are written elsewhere: a file, DNS, an orchestrator.
 
 An engine cannot announce itself there, and says so at its start instead of serving unheard.
 """

@@ -1,9 +1,9 @@
-"""What a directory told last, in a file, for a reader that starts while the store is away.
+"""The last known fleet, in a file, for a start while the store is away.
 
     {"version": 1, "at": 1790000000.0, "entries": {"/workers/decode/10.0.0.2/8200": {...}}}
 
 `at` is when the list was last known to be true, in seconds since 1970. Entries are as the
-store has them and pass the same checks when they are read: whoever can write the file chooses
+store has them and pass the same checks when they are read: write access to the file chooses
 whom we dial, as with the store. Written to a file beside it that then takes its place, so that a
 reader finds the old list or the new one, and never half of one.
 """
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from pdgate.cluster import regular
 from pdgate.cluster.directory import listed
 from pdgate.cluster.member import Member
 
@@ -47,7 +48,9 @@ def write(path: Path, members: Mapping[str, Member], now: float) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     # Several processes may write at once, each its own.
     beside = path.with_name(f"{path.name}.{os.getpid()}")
-    with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+    beside.unlink(missing_ok=True)
+    # Never what is there already, which in a folder that others write may be a fifo or a link.
+    with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
@@ -57,9 +60,7 @@ def write(path: Path, members: Mapping[str, Member], now: float) -> None:
 def read(path: Path, now: float) -> Remembered | None:
     """None if there is no file. Raises BadFile, also for a list that is too old."""
     try:
-        if path.stat().st_size > MAX_BYTES:
-            raise BadFile(f"{path} has more than {MAX_BYTES} bytes")
-        said = json.loads(path.read_bytes())
+        said = json.loads(regular.read(path, MAX_BYTES))
     except FileNotFoundError:
         return None
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Who is in use, after all that a directory has told. Pure: the time is a parameter.
+"""The engines in use after each event of a directory. Pure: the time is a parameter.
 
 A store that comes back from an outage may know less than we do: leases ended while nobody
 could renew them, or it starts empty. The engines are there all the same and announce
@@ -12,7 +12,17 @@ while a role changes or after a restart in another one, what was written last co
 
 from collections.abc import Mapping
 
-from pdgate.cluster.directory import Event, Joined, Left, Listed, Lost, Refused, Resumed
+from pdgate.cluster.directory import (
+    MOST_ENTRIES,
+    TOO_MANY,
+    Event,
+    Joined,
+    Left,
+    Listed,
+    Lost,
+    Refused,
+    Resumed,
+)
 from pdgate.cluster.member import Member
 
 GRACE_SECONDS = 15.0
@@ -68,14 +78,17 @@ class Roster:
             case Listed(members=members, refused=refused):
                 self._list(members, refused, now)
             case Joined(key=key, member=member):
-                self._put(key, member)
+                if key not in self._members and len(self._members) >= MOST_ENTRIES:
+                    self._refuse(key, TOO_MANY)
+                else:
+                    self._put(key, member)
             case Left(key=key):
                 self.refused.pop(key, None)
                 self._miss(key, now)
             case Refused(key=key, why=why):
                 # It was overwritten, so what it was before is no more.
                 self._drop(key)
-                self.refused[key] = why
+                self._refuse(key, why)
             case Lost(why=why):
                 if self.degraded is None:
                     self.losses += 1
@@ -86,7 +99,7 @@ class Roster:
     def expire(self, now: float) -> None:
         """Drops those who were doubted for too long."""
         for key in [key for key, until in self._doubted.items() if until <= now]:
-            # While the store is away, nobody can say that they are there.
+            # While the store is away, they cannot say that they are there.
             if self.degraded is None:
                 self._drop(key)
             else:
@@ -119,6 +132,10 @@ class Roster:
         self._members[key] = member
         self._doubted.pop(key, None)
         self.refused.pop(key, None)
+
+    def _refuse(self, key: str, why: str) -> None:
+        if key in self.refused or len(self.refused) < MOST_ENTRIES:
+            self.refused[key] = why
 
     def _miss(self, key: str, now: float) -> None:
         member = self._members.get(key)

@@ -1,4 +1,4 @@
-"""Whom to believe that a store is the one that it says it is: certificates in a file."""
+"""Certificates in a file, by which a store shows that it is the right one."""
 
 import ssl
 

@@ -1,4 +1,4 @@
-"""What an engine tells others of itself, and when.
+"""An engine's entry in a directory, and when it changes.
 
 listening, ready  --> listed: gateways send calls
 role changed      --> the entry says so, in one step (roles.py)
@@ -34,7 +34,7 @@ def announcement(
 ) -> AbstractAsyncContextManager[None]:
     """The block in which the engine is listed; nothing where there is no directory.
 
-    Raises ValueError for a directory that there is not, or in which nobody can announce itself.
+    Raises ValueError for a directory that there is not, or in which no engine can announce itself.
     """
     if not settings.listed_in:
         return nullcontext()
@@ -45,7 +45,7 @@ def announcement(
     }
     directory = opened(settings.listed_in, settings.directory_options, implied)
     said = member(settings, api_port, connector, names)
-    # Before anything is served, if nobody can announce itself there.
+    # Before anything is served, if no engine can announce itself there.
     return _settling(directory.announce(said), said, roles)
 
 

@@ -8,8 +8,10 @@ import typer
 
 from pdgate.cluster.opening import CannotOpen
 from pdgate.cluster.read_only import CannotAnnounce
+from pdgate.engine.kv_flags import KvSecretFile, KvTlsCaFile, KvTlsCertFile, KvTlsKeyFile
 from pdgate.engine.settings import NO_PROTOCOL, Settings
 from pdgate.protocols.place import Place
+from pdgate.transfer.kit.tls import Tls
 
 LIST_TRANSFERS = "help"
 # Read once, when NumPy is imported; so before it is.
@@ -36,6 +38,10 @@ def engine(
         str, typer.Option(help="Address for peers that hand KV over.")
     ] = "127.0.0.1",
     kv_port: Annotated[int, typer.Option(help="0 takes a free one.")] = 0,
+    kv_secret_file: KvSecretFile = "",
+    kv_tls_cert_file: KvTlsCertFile = "",
+    kv_tls_key_file: KvTlsKeyFile = "",
+    kv_tls_ca_file: KvTlsCaFile = "",
     peer: Annotated[str, typer.Option(help="host:port of the other engine (neuron).")] = "",
     queue: Annotated[
         str, typer.Option(help="Prefill queue, redis://host:port/0 (decode-first).")
@@ -159,6 +165,8 @@ def engine(
             protocol=pdd_protocol,
             kv_host=kv_host,
             kv_port=kv_port,
+            kv_secret_file=kv_secret_file,
+            kv_tls=Tls(kv_tls_cert_file, kv_tls_key_file, kv_tls_ca_file),
             peer=peer,
             queue=queue,
             neuron_layer_wise=neuron_layerwise,
@@ -207,7 +215,7 @@ def engine(
     except (CannotOpen, CannotAnnounce) as error:
         typer.echo(f"pdgate engine: the engine cannot be listed: {error}", err=True)
         raise typer.Exit(2) from None
-    except (OSError, ValueError, LookupError, OverflowError, MemoryError) as error:
+    except (OSError, ValueError, LookupError, TypeError, OverflowError, MemoryError) as error:
         typer.echo(f"pdgate engine: the engine could not start: {error}", err=True)
         raise typer.Exit(1) from error
 

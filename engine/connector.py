@@ -19,7 +19,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
+from pdgate.engine.hand_over.settings import ConnectorSettings
+from pdgate.engine.layout import Layout
 from pdgate.protocols.instance import Role
+from pdgate.transfer.base import Backend, Region
 from pdgate.transfer.messenger import core as messenger
 from pdgate.transfer.messenger import counters
 
@@ -31,7 +34,7 @@ class Pages:
     Attributes:
         block_ids: In prompt order; block i holds tokens [i * block_tokens, ...).
         tokens: How many leading tokens of the sequence they hold, or shall hold.
-        cached_tokens: How many of them the prefix cache gave, so nobody computed them.
+        cached_tokens: How many of them the prefix cache gave, so they were not computed.
     """
 
     block_ids: Sequence[int]
@@ -117,12 +120,34 @@ class Connector(ABC):
     Attributes:
         load_failure: How a request ends whose load failed: "error" is a 500,
             "abort" is a 200 with finish_reason "abort".
+        fixed_role: An engine of it is prefill or decode from its start to its end.
+        kv_port_offset: Where the KV side listens, counted from the HTTP API's port; 0 if it
+            listens on a port of its own choice.
         kv_address: Host and port that the KV side listens on, as bound.
+        counters: What /metrics shows of hand-overs.
     """
 
     load_failure: ClassVar[str] = "error"
+    fixed_role: ClassVar[bool] = False
+    kv_port_offset: ClassVar[int] = 0
     kv_address: tuple[str, int]
     counters: Counters
+
+    @abstractmethod
+    def __init__(
+        self,
+        *,
+        core: Core,
+        layout: Layout,
+        regions: Sequence[Region],
+        backend: Backend,
+        settings: ConnectorSettings,
+    ) -> None:
+        """Begin to listen for peers. Raise OSError if the port is taken, ValueError for bad settings.
+
+        `regions` are the engine's KV memory, one for each tensor-parallel shard, laid out as
+        `layout` says; `backend` moves bytes between them and a peer's.
+        """
 
     @abstractmethod
     def plan(self, arrival: Arrival) -> Load | Keep | None:

@@ -1,7 +1,7 @@
 """The thread that steps, and the thread-safe doors to it.
 
     any thread      submit, abort, loaded, release ...  --inbox-->  core thread: Work
-    core thread     outputs of a step, as one batch     --deliver-> whoever asked
+    core thread     outputs of a step, as one batch     --deliver-> the asker
 
 The thread sleeps on a condition while there is nothing to do: no polling, no spinning.
 """
@@ -62,7 +62,7 @@ class EngineCore:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends everything and waits for the thread, so that nobody touches the pages."""
+        """Ends everything and waits for the thread, so that nothing touches the pages."""
         with self._wake:
             self._stopping = True
             self._wake.notify()
@@ -141,7 +141,7 @@ class EngineCore:
         try:
             while self._turn():
                 pass
-        except Exception:  # the last stop of a thread: whoever waits must hear of it
+        except Exception:  # the last stop of a thread: its waiters must hear of it
             log.exception("the engine core died")
             self._failed = True
         self._end()

@@ -1,4 +1,4 @@
-"""Calls a connector, and survives it.
+"""Calls of a connector that the core survives.
 
 Connectors are written by others and speak with strangers, so whatever one of their hooks
 raises costs the request it was about and no other.

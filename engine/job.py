@@ -25,7 +25,7 @@ class Job:
         goal: Compute this many tokens and sample nothing; None samples.
         load: Leading tokens whose KV a peer has; None for no peer, also once they arrived.
         every_logit: Logits of the prompt are wanted, so all of it is computed here.
-        pinned: Somebody reads its pages while it is computed, so it is not preempted.
+        pinned: A peer reads its pages while it is computed, so it is not preempted.
         blocks: Its pages, in order.
         hits: Leading tokens that the prefix cache gave.
         loaded: Leading tokens that came from a peer or, before it, from the prefix cache.

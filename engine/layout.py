@@ -1,4 +1,4 @@
-"""Where the KV pages of every layer lie, in one stretch of memory per shard.
+"""Layout of KV pages: every layer's, in one stretch of memory per shard.
 
     shard 0    layer 0: page 0, page 1, ...   layer 1: page 0, ...
     shard 1    the same, for other heads

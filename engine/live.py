@@ -23,7 +23,7 @@ class Live:
         generation: None for a prefill that a peer asked for: it has no client.
         cached_by_peer: Prompt tokens that the prefill engine had cached, as it said.
         handed: The first token of the answer, if prefill sampled it.
-        cached: Prompt tokens that nobody computed for this request; None until the whole
+        cached: Prompt tokens that were not computed for this request; None until the whole
             prompt is in the pages.
     """
 

@@ -17,7 +17,7 @@ class Mailroom:
         self._boxes: dict[str, Mailbox] = {}
 
     def deliver(self, outputs: Sequence[Output]) -> None:
-        """Any thread. Outputs that nobody waits for any more are dropped."""
+        """Any thread. Outputs that are not waited for any more are dropped."""
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._sort, outputs)
 
@@ -67,7 +67,7 @@ class Mailbox:
         return index, output
 
     def close(self) -> None:
-        """Nobody will read on: aborts what is not over."""
+        """It will not be read on: aborts what is not over."""
         for request_id in self.open_ids:
             self._room.forget(request_id)
             self._core.abort(request_id)

@@ -11,6 +11,7 @@ from prometheus_client.registry import Collector
 
 from pdgate.engine.connector import Connector
 from pdgate.engine.core import EngineCore
+from pdgate.transfer.kit.refusals import Refusals
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -18,7 +19,14 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 class EngineMetrics(Collector):
     """Reads the core's numbers when asked; nothing is counted twice."""
 
-    def __init__(self, core: EngineCore, connector: Connector | None, model_name: str) -> None:
+    def __init__(
+        self,
+        core: EngineCore,
+        connector: Connector | None,
+        model_name: str,
+        refusals: Refusals | None = None,
+    ) -> None:
+        self._refusals = refusals or Refusals()
         self._core = core
         self._connector = connector
         self._model_name = model_name
@@ -124,6 +132,14 @@ class EngineMetrics(Collector):
                 yield self._gauge(name, meaning, number)
         for name, (meaning, number) in counters.items():
             yield self._counter(f"pdgate_engine_{name}", meaning, number)
+        refused = CounterMetricFamily(
+            "pdgate_engine_kv_peers_refused",
+            "Peers that did not prove who they are, by the port that they came to and by why",
+            labels=["model_name", "port", "why"],
+        )
+        for (port, why), count in self._refusals.counts.items():
+            refused.add_metric([self._model_name, port, why], count)
+        yield refused
 
     def _gauge(self, name: str, meaning: str, number: float) -> Metric:
         family = GaugeMetricFamily(name, meaning, labels=["model_name"])

@@ -1,4 +1,4 @@
-"""What comes out of the work: outputs for clients, in their order, and the numbers with them."""
+"""Outputs of the work: those for clients, in their order, and the numbers with them."""
 
 from collections.abc import Mapping
 from dataclasses import replace

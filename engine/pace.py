@@ -1,4 +1,4 @@
-"""Slows the engine down and makes it fail, on purpose, so that others can be tested.
+"""Delays and failures on purpose, so that what is beside the engine can be tested.
 
 With a pace for decoding and for reading, steps take as long as on a GPU, which loads its
 weights in each of them: a few prompt tokens ride along for nothing, many make a step longer.

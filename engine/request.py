@@ -1,4 +1,4 @@
-"""What the core is asked and what it answers."""
+"""Requests to the core and its answers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

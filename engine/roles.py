@@ -9,7 +9,7 @@ there is no moment at which a call that was chosen by the old role is refused.
 What stands against a change is said by name:
 
     role_fixed          the protocol gives prefill and decode different insides
-    role_not_announced  no directory is configured, so that nobody would learn of it
+    role_not_announced  no directory is configured, so that no gateway would learn of it
 """
 
 import asyncio
@@ -20,12 +20,10 @@ from typing import Final
 
 from pdgate.cluster.directory import Listing
 from pdgate.cluster.member import Member
+from pdgate.engine.hand_over import registry
 from pdgate.engine.settings import NO_PROTOCOL, Settings
 from pdgate.protocols.errors import BadRequest
 from pdgate.protocols.instance import Role
-
-ROLE_DECIDES: Final = ("neuron", "sglang")
-"""Protocols whose connector is built for one role."""
 
 TOLD_SECONDS = 2.0
 """How long a change waits for the directory, which may be away."""
@@ -43,10 +41,10 @@ class RoleNotAnnounced(BadRequest):
 
 
 def why_fixed(protocol: str) -> str:
-    """Why an engine of the protocol keeps its role; empty if it may change."""
+    """Why an engine of the protocol keeps its role; empty if it may change. Raises LookupError, TypeError."""
     if protocol == NO_PROTOCOL:
         return "an engine that hands nothing over is neither prefill nor decode"
-    if protocol in ROLE_DECIDES:
+    if registry.load(protocol).fixed_role:
         return f"with {protocol} an engine is prefill or decode from its start to its end"
     return ""
 

@@ -1,4 +1,4 @@
-"""Logits -> the next token.
+"""Sampling: logits -> the next token.
 
 The order of the filters is vLLM's: what the answer may be, temperature, min_p, top_k, top_p.
 Log-probabilities are those of the raw logits, before any filter.
@@ -49,7 +49,7 @@ class Sampler:
         return int(kept[min(int(np.searchsorted(sums, drawn, side="right")), len(kept) - 1)])
 
     def skip(self) -> None:
-        """Somebody else chose a token with this seed; the next one is drawn as if we had."""
+        """Another engine chose a token with this seed; the next one is drawn as if we had."""
         if self._sampling.temperature > 0:
             self._random.random()
 

@@ -59,7 +59,7 @@ class Scheduler:
         chunks = self._continue_running()
         loads = self._start_loads()
         if len(chunks) == len(self.running):
-            # Whoever is running has its chunk; so there may be budget for others.
+            # Running jobs have their chunks; so there may be budget for others.
             self._admit(chunks, handing_over)
         return Step(list(chunks.values()), loads)
 
@@ -208,7 +208,7 @@ class Scheduler:
         return False
 
     def _take_from_waiting(self, job: Job) -> bool:
-        """Pages of the last other job that waits with some; without it nobody might move."""
+        """Pages of the last other job that waits with some; without it no job might move."""
         holders = [other for other in self.waiting if other.blocks and other is not job]
         if not holders:
             return False

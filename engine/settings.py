@@ -7,6 +7,7 @@ from typing import Literal, get_args
 
 from pdgate.cluster import address
 from pdgate.protocols.place import NOWHERE, Place
+from pdgate.transfer.kit.tls import NO_TLS, Tls
 
 EngineRole = Literal["prefill", "decode", "both", "plain"]
 OnFailedLoad = Literal["fail", "recompute"]
@@ -27,6 +28,10 @@ class Settings:
         host: Listened on, and advertised to peers.
         port: 0 takes a free one.
         protocol: Which connector hands KV over; "plain" for none.
+        kv_secret_file: Holds the secrets of the fleet, one a line; empty for what the environment
+            says (PDGATE_KV_SECRET_FILE, PDGATE_KV_SECRET), if anything.
+        kv_tls: Files that encrypt what engines say to each other, beside the secret; unnamed for
+            what the environment says, if anything.
         peer: "host:port" of the other engine's API, where request ids name none (neuron).
         queue: URL of the prefill queue (decode-first), with its options.
         neuron_layer_wise: With neuron, a request leaves layer by layer while it is computed;
@@ -73,6 +78,8 @@ class Settings:
     protocol: str = NO_PROTOCOL
     kv_host: str = "127.0.0.1"
     kv_port: int = 0
+    kv_secret_file: str = ""
+    kv_tls: Tls = NO_TLS
     peer: str = ""
     queue: str = ""
     neuron_layer_wise: bool = True

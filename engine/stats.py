@@ -1,4 +1,4 @@
-"""What the core counts. Written on its thread, read anywhere: a torn read is harmless."""
+"""Counts of the core. Written on its thread, read anywhere: a torn read is harmless."""
 
 from dataclasses import dataclass
 

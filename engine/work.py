@@ -1,4 +1,4 @@
-"""What the core does, one thing at a time, on one thread.
+"""The core's work, one thing at a time, on one thread.
 
     submit, prefill, abort, loaded, release, end_leases    change what there is to do
     step                                                   does the next piece of it
@@ -20,7 +20,7 @@ from pdgate.engine.hooks import HookFailed, Hooks
 from pdgate.engine.job import Chunk, Job, State
 from pdgate.engine.kv_events.journal import Journal
 from pdgate.engine.layout import Layout
-from pdgate.engine.leases import Lease
+from pdgate.engine.leases import Lease, Outliving
 from pdgate.engine.live import (
     Live,
     begin,
@@ -33,7 +33,6 @@ from pdgate.engine.live import (
 from pdgate.engine.model.load import LoadedModel
 from pdgate.engine.model.weights import Floats
 from pdgate.engine.outbox import Outbox
-from pdgate.engine.outliving import Outliving
 from pdgate.engine.pace import Faults
 from pdgate.engine.request import Finish, Output, Refusal, Request
 from pdgate.engine.scheduler import Limits, Scheduler
@@ -332,7 +331,7 @@ class Work:
         never_started = live.load_never_started
         was_loading = job.state is State.LOADING
         # A reader of these pages has to be asked before they are used again. While they are
-        # being filled themselves nobody reads them.
+        # being filled themselves they are not read.
         filled = was_loading or job.state is State.DOOMED
         read = live.keep is not None and not filled
         blocks = self._scheduler.take_pages(job) if read else []

@@ -1,13 +1,13 @@
-"""What a forwarder is.
+"""Contract of forwarders: a call turned into legs.
 
 A forwarder turns a call into legs and does no I/O, so it can be read, tested and
-written without a network. execution.py sends the legs and gives every forwarder
+written without a network. attempt.py sends the legs and gives every forwarder
 the same failover, cancellation, metrics and traces.
 
 There are four ways to cross the engines, and a class for each:
 
     HandOff      prefill answers first; its reply tells decode where the cache is
-    Rendezvous   both start together and meet at an address that both were told
+    Rendezvous   both start together and meet at an address that both were given
     Delegation   only decode is asked; its connector calls the prefill engine named
     Plain        one engine does it all
 
@@ -22,18 +22,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from enum import StrEnum
 from types import TracebackType
 from typing import ClassVar, Protocol, Self
 
 import msgspec
 
+from pdgate.forwarders.choices import Mode
 from pdgate.forwarders.ownership import NOTHING_KEPT, KvRules
 from pdgate.forwarders.prompt import one_token, several_prompts
 from pdgate.protocols.call import CHAT, COMPLETIONS, Call, Headers, Json, Passed
 from pdgate.protocols.errors import GatewayError
 from pdgate.protocols.instance import Instance, Role
-from pdgate.protocols.members import plain_members
 from pdgate.scheduling.disaggregation import Decision
 from pdgate.scheduling.watch import Watch
 
@@ -55,12 +54,6 @@ __all__ = [
     "one_token",
     "several_prompts",
 ]
-
-
-@plain_members
-class Mode(StrEnum):
-    BATCH = "batch"
-    STAGED = "staged"
 
 
 class Leg(msgspec.Struct, frozen=True):
@@ -220,7 +213,7 @@ class Reserved(Protocol):
     def has_read(self, seconds: float) -> Watch | None:
         """It took so long to read the prompt, and what it had to read before.
 
-        Returns who is to be told of the pieces of a stream that begins with this, if anybody.
+        Returns the watch of the pieces of a stream that begins with this, or None.
         """
 
     def has_loaded(self, seconds: float) -> Watch | None:
@@ -264,6 +257,12 @@ class Engines(Protocol):
         `reads`: whether it computes the prompt; None for what the role says.
         `alone`: whether it will do even if there is none that it can be paired with.
         Raises NoInstance, UnknownModel, BadRequest.
+        """
+
+    def works(self, instance: Instance, *, lately: bool = False) -> bool:
+        """It answers looks, and is not known to stand still.
+
+        `lately`: and legs have ended well there in the last seconds.
         """
 
     def has(self, role: Role, call: Call) -> bool:
@@ -325,10 +324,17 @@ class Upstream(Protocol):
         """The whole JSON answer of a leg, its values still raw."""
 
     def open(
-        self, leg: Leg, call: Call, *, loads: bool = False, within: float | None = None
+        self,
+        leg: Leg,
+        call: Call,
+        *,
+        loads: bool = False,
+        within: float | None = None,
+        behind: str = "",
     ) -> AbstractAsyncContextManager[Answer]:
         """An answer with a good status. Leaving the block before its end closes the connection.
 
         `loads`: prefill has read the prompt, so that it has only to take the KV over.
         `within`: seconds in which the first byte must be here, if that is less than it may take.
+        `behind`: the id of the prefill engine without which the answer does not begin; empty for none.
         """

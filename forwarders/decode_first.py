@@ -1,4 +1,4 @@
-"""Decode gets the call and has its prompt computed by whichever prefill engine is free.
+"""Decode-first delegation: decode gets the call, and any free prefill engine computes its prompt.
 
 client        gateway          decode             queue            prefill
   | call ------> | call -------> |                  |                  |
@@ -9,9 +9,9 @@ client        gateway          decode             queue            prefill
   | <------------ tokens ------- |                  |                  |
 
 Whether a call is worth the queue is decided here, by the gateway's rule, and nowhere else:
-decode asks the queue only if it is told to. The prefill engine that execution
-reserves stands for all of them: that one is up means that somebody takes from the queue, and
-its number of calls is its share of the queue's.
+decode asks the queue only if the call asks it to. The prefill engine that execution
+reserves stands for all of them: that one is up means that a prefill engine takes from the queue,
+and its number of calls is its share of the queue's.
 """
 
 from typing import ClassVar

@@ -1,4 +1,4 @@
-"""One stream of prefill's first token and decode's whole answer.
+"""Merged stream of prefill's first token and decode's whole answer.
 
 Prefill has the first token before decode begins to stream, so the client gets it at
 once; decode's stream repeats it, so as much text is taken from there again:

@@ -1,25 +1,31 @@
-"""Has an answer begun well? Until that is known, another engine can still be asked."""
+"""First event of an answer: has it begun well? Until that is known, another engine can be asked."""
 
 from pdgate.forwarders.base import Answer, Leg
 from pdgate.protocols import named_events, openai
 from pdgate.protocols.apis import Kind
-from pdgate.protocols.call import CHAT, Call
+from pdgate.protocols.call import Call, Raw
 from pdgate.protocols.errors import EngineFailed, EngineGaveUp
 
 HELD_BYTES = 128 << 10
-"""Of an answer that is not a stream, or of its first event, before it is relayed as it comes."""
+"""Of the first events of a stream, or of an answer that nothing is generated for."""
+
+WHOLE_BYTES = 16 << 20
+"""Of an answer that is generated and no stream: it is relayed when all of it is there."""
 
 
-def good_whole(first: bytes, leg: Leg) -> None:
-    """`first`: of an answer of chat or completions that is no stream, once that much is there.
+def good_whole(answer: bytes, leg: Leg) -> Raw | None:
+    """`answer`: of chat or completions, no stream, as long as it came.
 
-    Half a JSON answer is of no use to a client, so it is held until it is whole (or long),
-    and can be had from another engine until then. Raises EngineFailed if it is bad.
+    Half a JSON answer is of no use to a client, so it is held until it is whole, and can be had
+    from another engine until then. Raises EngineFailed if it is bad.
+
+    Returns its usage, raw, as openai.raise_unless_whole does.
     """
-    if not first:
+    if not answer:
         raise EngineFailed("the engine's answer was empty", at=leg.to.id)
-    if openai.aborted(first):
-        raise EngineGaveUp("the engine gave the call up", at=leg.to.id)
+    if len(answer) > WHOLE_BYTES:
+        raise _too_large(leg)
+    return openai.raise_unless_whole(answer, at=leg.to.id)
 
 
 async def good_start(answer: Answer, leg: Leg, call: Call) -> None:
@@ -30,25 +36,39 @@ async def good_start(answer: Answer, leg: Leg, call: Call) -> None:
     first = await answer.ready()
     if not first:
         raise EngineFailed("the engine's answer was empty", at=leg.to.id)
-    while openai.says_nothing_yet(first, chat=call.path == CHAT):
+    if first.startswith(b"{"):
+        # It was asked for a stream, and answers otherwise.
+        good_whole(await answer.ready(WHOLE_BYTES), leg)
+        return
+    while openai.says_nothing_yet(first):
         more = await answer.ready(beyond=len(first))
-        if len(more) == len(first) or len(more) > HELD_BYTES:
-            break
+        if len(more) == len(first):
+            raise EngineGaveUp("the engine gave the call up", at=leg.to.id)
         first = more
-    if openai.aborted(first):
-        raise EngineGaveUp("the engine gave the call up", at=leg.to.id)
-    openai.raise_stream_error(first, at=leg.to.id)
+        if len(first) > HELD_BYTES:
+            break
+    if openai.may_have_failed(first):
+        if openai.aborted(first):
+            raise EngineGaveUp("the engine gave the call up", at=leg.to.id)
+        openai.raise_stream_error(first, at=leg.to.id)
 
 
 async def _good_start(answer: Answer, leg: Leg, call: Call, kind: Kind) -> None:
     """The same for other routes."""
+    whole = kind is Kind.GENERATES and not call.streams
     passes = kind is Kind.PASSES
-    first = await answer.ready(0 if call.streams or passes else HELD_BYTES)
+    first = await answer.ready(
+        WHOLE_BYTES if whole else 0 if call.streams or passes else HELD_BYTES
+    )
     if passes:
         # It may be anything, and even nothing.
         return
     if not first:
         raise EngineFailed("the engine's answer was empty", at=leg.to.id)
+    if whole:
+        if len(first) > WHOLE_BYTES:
+            raise _too_large(leg)
+        named_events.raise_unless_whole(call.path, first, at=leg.to.id)
     while call.streams and named_events.says_nothing_yet(first):
         more = await answer.ready(beyond=len(first))
         if len(more) == len(first) or len(more) > HELD_BYTES:
@@ -56,5 +76,7 @@ async def _good_start(answer: Answer, leg: Leg, call: Call, kind: Kind) -> None:
         first = more
     if call.streams:
         named_events.raise_stream_error(first, at=leg.to.id)
-    elif len(first) <= HELD_BYTES and named_events.gave_up(call.path, first):
-        raise EngineGaveUp("the engine gave the call up", at=leg.to.id)
+
+
+def _too_large(leg: Leg) -> EngineFailed:
+    return EngineFailed("the engine sent too large an answer", at=leg.to.id)

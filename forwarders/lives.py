@@ -1,4 +1,4 @@
-"""Has a prefill engine come back from a restart under its old engine id?
+"""Restart detection: has a prefill engine come back from a restart under its old engine id?
 
 NIXL's decode engines know a prefill engine by its engine id. vLLM draws a new one at each start;
 if the configuration pins it, every decode engine that has met the old process goes on talking
@@ -26,30 +26,30 @@ class Lives:
     """
     Attributes:
         pinned: Instances that were found out, since they were seen to refuse last.
+        met: Instance -> the engine id of this life, None where its answers name none.
     """
 
     def __init__(self) -> None:
         self.pinned: set[str] = set()
-        self._now: dict[str, str | None] = {}
+        self.met: dict[str, str | None] = {}
         self._before: dict[str, str] = {}
         self._failures: Counter[str] = Counter()
 
     def refused(self, prefill: str) -> None:
-        """Nobody listens there: this life is over."""
-        over = self._now.pop(prefill, None)
+        """No process listens there: this life is over."""
+        over = self.met.pop(prefill, None)
         if over is not None:
             self._before[prefill] = over
         self._failures.pop(prefill, None)
         self.pinned.discard(prefill)
 
     def answered(self, prefill: str, forwarder: Forwarder, reply: Json) -> None:
-        """It has computed a prompt, and said where the KV is."""
-        if prefill not in self._now:
-            self._now[prefill] = forwarder.engine_id(reply)
+        """Its first since it is not in `met`: it has computed a prompt, and said where the KV is."""
+        self.met[prefill] = forwarder.engine_id(reply)
 
     def decode_failed(self, prefill: str) -> None:
         """A decode engine took the call and failed with this one's KV."""
-        found = self._now.get(prefill)
+        found = self.met.get(prefill)
         if found is None or found != self._before.get(prefill) or prefill in self.pinned:
             return
         self._failures[prefill] += 1

@@ -1,10 +1,11 @@
-"""Decode's answer with prefill's first token in front of it."""
+"""Answer of decode with prefill's first token in front of it."""
 
 import asyncio
 from dataclasses import dataclass
 
 from pdgate.forwarders.base import Answer, Merge, Sink
-from pdgate.protocols.call import Headers, Json
+from pdgate.forwarders.body_filter import BodyFilter
+from pdgate.protocols.call import Json
 from pdgate.protocols.errors import GatewayError
 
 
@@ -19,44 +20,33 @@ class Merging:
         return Merged(answer, self.merge, self.prefilling)
 
 
-class Merged:
-    """An Answer whose bytes go through a Merge; also the sink of the answer behind it.
+class Merged(BodyFilter):
+    """An answer whose bytes go through a Merge."""
 
-    Its length is not the length that decode announced.
-    """
+    __slots__ = ("_early", "_failed", "_merge", "_prefilling")
 
     def __init__(self, answer: Answer, merge: Merge, prefilling: asyncio.Task[Json]) -> None:
-        self.status = answer.status
-        self.headers: Headers = [h for h in answer.headers if h[0] != b"content-length"]
-        self._answer = answer
+        super().__init__(answer, same_length=False)
         self._merge = merge
         self._prefilling = prefilling
         self._early: bytes | None = None
-        self._sink: Sink | None = None
         self._failed = False
 
     async def ready(self, beyond: int = 0) -> bytes:
         """The first token as soon as prefill has it; else what decode says first."""
         if self._early is None:
             self._early = self._merge.first(await self._prefilling)
-        return self._early or await self._answer.ready(beyond)
+        return self._early or await self.answer.ready(beyond)
 
     def start(self, sink: Sink) -> None:
-        self._sink = sink
         if self._early:
             sink.data(self._early)
-        self._answer.start(self)
-
-    def pause(self) -> None:
-        self._answer.pause()
-
-    def resume(self) -> None:
-        self._answer.resume()
+        super().start(sink)
 
     def data(self, chunk: bytes, framed: bytes = b"") -> None:
         merged = self._fed(chunk)
         if merged:
-            self._client().data(merged)
+            self.client.data(merged)
 
     def ended(self, error: GatewayError | None, last: bytes = b"") -> None:
         merged = self._fed(last) if last else b""
@@ -64,7 +54,7 @@ class Merged:
             return
         if error is None:
             merged += self._merge.end()
-        self._client().ended(error, merged)
+        self.client.ended(error, merged)
 
     def _fed(self, chunk: bytes) -> bytes:
         if self._failed:
@@ -74,9 +64,5 @@ class Merged:
         except GatewayError as error:
             # The two engines contradict each other: the answer ends here.
             self._failed = True
-            self._client().ended(error)
+            self.client.ended(error)
             return b""
-
-    def _client(self) -> Sink:
-        assert self._sink is not None, "data comes after start"
-        return self._sink

@@ -1,4 +1,4 @@
-"""AWS Neuron's disaggregated inference, in both of its generations.
+"""Forwarders of AWS Neuron's disaggregated inference, in both of its generations.
 
 zmq: both at once, the peer named in the request id (static: the pair knows each other)
 
@@ -63,7 +63,7 @@ class NeuronNixl(VllmNixl):
     """The plugin in its default mode, read: decode pulls what prefill's answer names."""
 
     name: ClassVar = "neuron"
-    # Nobody has seen the plugin hand over what other routes were asked.
+    # The plugin has not been seen to hand over what other routes were asked.
     splits = Rendezvous.splits
 
 

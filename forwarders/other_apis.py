@@ -1,7 +1,7 @@
-"""How calls of /v1/responses and /v1/messages are split, and which of them must not be.
+"""Splitting of calls of /v1/responses and /v1/messages, and which of them must not be split.
 
 Both take kv_transfer_params at the top and answer with it, as chat does, so a forwarder whose
-engines speak by that field alone can split them; it says so (`splits`). What is not as in chat:
+engines speak by that field alone can split them (`splits` declares it). What is not as in chat:
 
     /v1/responses   the limit is max_output_tokens; prefill must not keep what it answered;
                     an engine keeps responses to itself, so what goes on with one stays there;
@@ -18,10 +18,10 @@ from typing import Any, Final
 import msgspec
 
 from pdgate.forwarders.base import Forwarder, Leg
-from pdgate.forwarders.prompt import one_token
 from pdgate.protocols import response_id
 from pdgate.protocols.apis import RESPONSES
 from pdgate.protocols.call import Call
+from pdgate.protocols.fields import MOST_LIST_BYTES
 
 ROUTE: Final = "route"
 STORED: Final = "stored response"
@@ -30,8 +30,6 @@ ENGINES_TOOLS: Final = "tools of the engine"
 
 _OUR_TOOLS: Final = ("function", "custom")
 """Types of tools that the client runs."""
-
-_KEPT: Final = ("background", "stop", "stop_token_ids", "include", "top_logprobs", "request_id")
 
 
 def why_whole(forwarder: Forwarder, call: Call) -> str | None:
@@ -44,28 +42,11 @@ def why_whole(forwarder: Forwarder, call: Call) -> str | None:
         return STORED
     if call.value("background"):
         return BACKGROUND
-    return ENGINES_TOOLS if _engine_runs_tools(call.value("tools")) else None
-
-
-def prompt_alone(call: Call, **fields: object) -> dict[str, object]:
-    """What makes an engine read the prompt, and no more, with more fields of ours.
-
-    A response ends by length then, whatever its first token is: some connectors drop their
-    blocks if it ends otherwise, and there is no min_tokens here to prevent it.
-    """
-    if call.path != RESPONSES:
-        return one_token(call.body, **fields)
-    asked: dict[str, object] = {
-        **call.body,
-        "max_output_tokens": 1,
-        "stream": False,
-        "store": False,
-        "ignore_eos": True,
-    }
-    for left_out in _KEPT:
-        asked.pop(left_out, None)
-    asked.update(fields)
-    return asked
+    return (
+        ENGINES_TOOLS
+        if _engine_runs_tools(call.value("tools", most_bytes=MOST_LIST_BYTES))
+        else None
+    )
 
 
 def named(leg: Leg, call: Call) -> Leg:
@@ -77,7 +58,7 @@ def named(leg: Leg, call: Call) -> Leg:
         return leg
     if call.value("store", True) is False or call.value("request_id") is not None:
         return leg
-    body = {**leg.body, "request_id": response_id.new(leg.to.id)}
+    body = {**leg.body, "request_id": response_id.new(leg.to.id, call.model)}
     return msgspec.structs.replace(leg, body=body)
 
 

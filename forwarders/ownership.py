@@ -1,14 +1,14 @@
-"""Who holds the KV of a split call, and until when: one small machine per attempt. Pure.
+"""KV lease of a split call: the engine that holds it, and until when; a machine per attempt. Pure.
 
     PREFILLING    prefill computes: closing its leg frees all of it
     HELD          prefill has answered, and keeps the KV for its lease
-    HANDED_OVER   decode was told where it is; if it cannot be reached: HELD again
-    RELEASED      decode has it, or prefill has been told to drop it
-    LOST          prefill keeps it for nobody: stranded, in the `KvLedger`, until the lease is over
+    HANDED_OVER   decode has the KV's address; if it cannot be reached: HELD again
+    RELEASED      decode has it, or prefill has the order to drop it
+    LOST          prefill keeps it for no engine: stranded, in the `KvLedger`, until the lease ends
 
-In this order, and none after the last two. Where both legs start together decode is told while
-prefill computes, so HELD is left out. What a protocol does is data, its `KvRules`: each forwarder
-declares them, and docs/wire/ has the sources.
+In this order, and none after the last two. Where both legs start together decode gets the address
+while prefill computes, so HELD is left out. What a protocol does is data, its `KvRules`: each
+forwarder declares them, and docs/wire/ has the sources.
 
 All times are seconds on the clock of the call's record.
 """
@@ -38,7 +38,7 @@ class Late(Enum):
     """What decode does with KV that prefill may have dropped by then."""
 
     FAILS = auto()
-    """It says so: an error, or an abort."""
+    """Decode reports it: an error, or an abort."""
     ANSWERS_WRONG = auto()
     """It reads what is there now, and answers 200 with tokens of another prompt."""
 
@@ -48,8 +48,8 @@ class KvRules:
     """What a protocol does with the KV that prefill has computed.
 
     Attributes:
-        lease_seconds: How long prefill keeps it after its answer, if nobody comes. 0: its answer
-            means that nothing is kept. inf: for as long as it lives, or nobody knows.
+        lease_seconds: How long prefill keeps it after its answer, if no engine fetches it. 0: its
+            answer means that nothing is kept. inf: for as long as it lives, or unknown.
         late: What decode does when the lease is over.
         decode_frees: Closing decode's connection makes decode tell prefill, which frees it at
             once. Otherwise only the lease does.
@@ -104,7 +104,7 @@ class KvLedger:
 
     Attributes:
         held: Prompts whose KV waits for a decode engine, or for its first byte.
-        strandings: Instance -> prompts whose KV it has kept for nobody, ever.
+        strandings: Instance -> prompts whose KV it has kept for no engine, ever.
     """
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
@@ -115,13 +115,13 @@ class KvLedger:
         self._for_ever: Counter[str] = Counter()
 
     def strand(self, instance: str, until: float) -> None:
-        """A prompt's KV stays there for nobody, until then at the latest."""
+        """A prompt's KV stays there for no engine, until then at the latest."""
         self.strandings[instance] += 1
         if until == inf:
             self._for_ever[instance] += 1
             return
         heappush(self._until, (until, instance))
-        # Also where nobody asks for `stranded`, the list holds no more than one lease's worth.
+        # Also where `stranded` is never read, the list holds no more than one lease's worth.
         self._drop_over()
 
     def forget(self, instance: str) -> None:
@@ -132,7 +132,7 @@ class KvLedger:
             heapify(self._until)
 
     def stranded(self) -> Mapping[str, int]:
-        """Instance -> prompts whose KV it still keeps for nobody, at most."""
+        """Instance -> prompts whose KV it still keeps for no engine, at most."""
         self._drop_over()
         return Counter(at for _, at in self._until) + self._for_ever
 
@@ -202,7 +202,7 @@ class Ownership:
         return call if self._rules.apart is None else self._rules.apart(call, word)
 
     def decode_refused(self) -> None:
-        """Nothing reached it, so what it was told of is still good for another one."""
+        """Nothing reached decode, so the KV is still good for another decode engine."""
         self._decode = ""
         if self.state is _HANDED_OVER:
             self.state = _HELD

@@ -1,4 +1,4 @@
-"""What happened to one call: which legs, when, how they ended.
+"""Record of one call: which legs, when, how they ended.
 
 Written by execution as it goes, read when the call is over: metrics, the log line, the
 trace and "where did this call run" all come from here. Times are monotonic seconds.
@@ -11,11 +11,11 @@ from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
 from pdgate.forwarders.base import Sink
-from pdgate.protocols.call import Call
+from pdgate.protocols.call import Call, Raw
 from pdgate.protocols.errors import GatewayError
 from pdgate.protocols.instance import PREFILL, Instance, Role
 from pdgate.protocols.usage import Usage, counts_in, usage_in
-from pdgate.scheduling.choice import Choice
+from pdgate.scheduling.decision_trace import DecisionTrace
 from pdgate.scheduling.disaggregation import Decision, Taken
 
 Report = Callable[[Instance, GatewayError | None], None]
@@ -71,7 +71,7 @@ class LegRecord:
         outcome: "running", "ok", "cancelled", or the code of the error.
         usage: Of an answer that was read as a whole, as the engine wrote it.
         span: Its id in the trace of the call; empty without one.
-        report: Told of every end but a cancellation.
+        report: Called at every end but a cancellation.
     """
 
     # Slots, and no defaults of the class, which take ten times as long to read.
@@ -102,17 +102,6 @@ class LegRecord:
 
     def end(self, error: BaseException | None) -> None:
         """As at the end of a block, which takes 1,100 instructions more."""
-        self.__exit__(None, error, None)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
         # Not as methods, which they are none: until Python 3.12 that is a long way to find out.
         clock, report = self.clock, self.report
         self.ended = clock()
@@ -127,6 +116,17 @@ class LegRecord:
         else:
             self.outcome = "internal_error"
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.end(error)
+
 
 class Record:
     """The life of one call.
@@ -134,7 +134,7 @@ class Record:
     Attributes:
         path: DISAGGREGATED, LOCAL (a decode engine did it all, as was decided), DECODE_ONLY (it
             did, as no prefill engine could), PREFILL_ONLY, PLAIN; "" before it is known.
-        choices: (attempt, why this engine), if anybody wants to know.
+        choices: (attempt, why this engine), if the operator wants them.
         decisions: Attempt -> whether to split; none where only plain engines are.
         handed_over: Decode answered well with the KV that prefill was asked to leave for it.
         queued_seconds: How long it waited until engines had room; None if no limits are set.
@@ -143,11 +143,12 @@ class Record:
         committed: The first byte is on its way to the client: no retry any more.
         end_of_answer: The last bytes that the client got, as long as they are of use: of a stream
             at least the last event but "[DONE]", of another answer all of it, if it is short.
+        usage_said: By a whole answer, raw, where it was read before it went out: empty for none.
         usage: What the call took, when it is over, as far as engines said it.
         trace: None where the call is not sampled.
         gaps: None where they are not measured.
         resumed: How often another engine went on with an answer that had begun.
-        not_resumed: Why none could, or could have; "" if one may, or if nobody is to.
+        not_resumed: Why none could, or could have; "" if one may, or if no engine is to.
         outcome: "ok", "client_gone", or the code of the error that the client got.
     """
 
@@ -155,6 +156,7 @@ class Record:
         "attempts", "call", "choices", "clock", "committed", "decisions", "end_of_answer", "ended",
         "expired", "gaps", "handed_over", "key", "legs", "mode", "not_resumed", "outcome", "path",
         "protocol", "queued_seconds", "resumed", "started", "status", "trace", "usage",
+        "usage_said",
     )  # fmt: skip
 
     def __init__(self, call: Call, clock: Callable[[], float] = monotonic) -> None:
@@ -165,7 +167,7 @@ class Record:
         self.protocol = ""
         self.mode = ""
         self.path = ""
-        self.choices: tuple[tuple[int, Choice], ...] = ()
+        self.choices: tuple[tuple[int, DecisionTrace], ...] = ()
         self.decisions: dict[int, Decision] = {}
         self.legs: list[LegRecord] = []
         self.handed_over = False
@@ -175,6 +177,7 @@ class Record:
         self.committed: float | None = None
         self.end_of_answer = b""
         self.usage: Usage | None = None
+        self.usage_said: Raw | None = None
         self.trace: Trace | None = None
         self.gaps: Gaps | None = None
         self.resumed = 0
@@ -201,12 +204,22 @@ class Record:
 
     def since_prefill(self) -> float:
         """Seconds since prefill's leg of this attempt ended; 0 while it runs."""
-        ended = [leg.ended for leg in self.legs if leg.role is PREFILL]
-        return self.clock() - ended[-1] if ended and ended[-1] is not None else 0.0
+        ended = None
+        for leg in self.legs:
+            if leg.role is PREFILL:
+                ended = leg.ended
+        return self.clock() - ended if ended is not None else 0.0
 
     def count(self) -> None:
         """Reads what the call took out of the answers, and lets go of the legs'."""
-        usage = usage_in(self.end_of_answer) if self.end_of_answer else None
+        usage = None
+        if self.usage_said is not None:
+            # Empty where none was said, and as a piece of the answer it keeps all of it.
+            if counted := bytes(self.usage_said):
+                usage = counts_in(counted)
+            self.usage_said = None
+        elif self.end_of_answer:
+            usage = usage_in(self.end_of_answer)
         for leg in self.legs:
             said = leg.usage
             if said is None:

@@ -1,6 +1,6 @@
-"""vLLM with Llumnix's KVT transport: prefill pushes into decode's blocks.
+"""Forwarder of vLLM with Llumnix's KVT transport: prefill pushes into decode's blocks.
 
-batch: decode is told where P is, and asks it itself
+batch: decode gets P's address, and asks it itself
 
 client        gateway                          decode              prefill
   | call ------> | call + P's kv address ------> |                    |

@@ -1,4 +1,4 @@
-"""vLLM with Mooncake: prefill writes into decode's blocks.
+"""Forwarder of vLLM with Mooncake: prefill writes into decode's blocks.
 
 generation a, and all others when staged      generations b, c, d in batch mode
 
@@ -10,7 +10,7 @@ gateway        prefill        decode          gateway        prefill        deco
   |              | -- writes -> |               | <---------- tokens -------- |
   | <---------- tokens -------- |
 
-In generation a the answer says where P is, word for word; the others are told by the
+In generation a the answer says where P is, word for word; the others learn it from the
 gateway, and find each other by request id or transfer id in whatever order they start.
 Decode does not learn that prefill failed, and would wait minutes for it; execution
 closes decode's leg when prefill's fails.
@@ -23,8 +23,8 @@ from typing import ClassVar
 from zlib import crc32
 
 from pdgate.forwarders.base import Family, Forwarder, HandOff, Leg, Mode, Rendezvous
-from pdgate.forwarders.other_apis import prompt_alone
 from pdgate.forwarders.ownership import KvRules
+from pdgate.forwarders.prompt import prompt_alone
 from pdgate.protocols.apis import RESPONSES
 from pdgate.protocols.call import Call, Json
 from pdgate.protocols.dialects import mooncake, nixl
@@ -38,7 +38,7 @@ class Spelling:
     send: Callable[[Call], Json]
     receive: Callable[[Call, Instance], Json]
     pins_rank: Callable[[Instance], bool] = lambda prefill: False
-    """Whether prefill must use the rank whose engine decode is told of."""
+    """Whether prefill must use the rank whose engine is named to decode."""
     splits: frozenset[str] = Forwarder.splits
 
     def to_prefill(self, call: Call, prefill: Instance) -> Leg:

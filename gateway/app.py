@@ -1,4 +1,4 @@
-"""The FastAPI application: everything but the calls, which the front end takes before it.
+"""FastAPI application: everything but the calls, which the front end takes before it.
 
 Their routes are declared here all the same, so that the OpenAPI schema names them and a wrong
 method is answered 405.
@@ -21,10 +21,16 @@ from pdgate.gateway.heads import Heads
 from pdgate.gateway.lifecycle.drain import Drain
 from pdgate.gateway.probe import Prober
 from pdgate.gateway.readiness import Note, of_model, readiness
-from pdgate.gateway.security.door import Door
+from pdgate.gateway.security.door import Door, Holder
 from pdgate.protocols.apis import APIS, RESPONSES, shape_of
 from pdgate.protocols.call import CHAT, COMPLETIONS
-from pdgate.protocols.errors import GatewayError, NotFound, UnknownModel
+from pdgate.protocols.errors import (
+    BadRequest,
+    GatewayError,
+    NotFound,
+    Unauthorized,
+    UnknownModel,
+)
 from pdgate.scheduling.instances import Instances
 
 Running = Callable[[], AbstractAsyncContextManager[None]]
@@ -41,11 +47,13 @@ def create_app(
     door: Door | None = None,
     drain: Drain | None = None,
     aliases: Callable[[], Mapping[str, str]] = dict,
+    is_operator: Callable[[Request], bool] = lambda _: False,
 ) -> FastAPI:
     """
     `running` is the block in which the gateway has its connections and probes; `call_id`
-    names what is refused, as intake names calls; `notes` are told on /ready by their names;
-    `drain` ends the process; `aliases` are other names of models, as they are now.
+    names what is refused, as intake names calls; `notes` are shown on /ready by their names;
+    `drain` ends the process; `aliases` are other names of models, as they are now;
+    `is_operator` says whose requests see all of /ready without an API key.
     """
 
     @asynccontextmanager
@@ -69,8 +77,11 @@ def create_app(
         return {"status": "ok"}
 
     @app.get("/ready", responses={503: {"description": "A role lacks an instance"}})
-    async def ready(model: str = "") -> JSONResponse:
-        """200 only when every role that is needed has an instance; with `model`, of that model."""
+    async def ready(request: Request, model: str = "") -> JSONResponse:
+        """200 only when every role that is needed has an instance; with `model`, of that model.
+
+        Where API keys are asked for, only keys and operators are answered more than that.
+        """
         said = readiness(instances)
         if model:
             said["ready"] = of_model(instances, model)["ready"]
@@ -78,7 +89,22 @@ def create_app(
             said["ready"], said["draining"] = False, True
         found = {name: note.as_json() for name, note in notes.items()}
         said |= {name: told for name, told in found.items() if told is not None}
-        return JSONResponse(said, 200 if said["ready"] else 503)
+        status = 200 if said["ready"] else 503
+        if door is not None and not is_operator(request):
+            holder = holder_of(request)
+            if holder is None:
+                return JSONResponse({"ready": said["ready"]}, status)
+            models = said["models"].items()
+            said["models"] = {name: of for name, of in models if holder.may_ask(name)}
+        return JSONResponse(said, status)
+
+    def holder_of(request: Request) -> Holder | None:
+        """None for a stranger."""
+        assert door is not None
+        try:
+            return door.holder(Heads(request.scope["headers"]))
+        except (Unauthorized, BadRequest):
+            return None
 
     @app.get("/v1/models", responses={status: openapi.refusal(status) for status in (400, 401)})
     async def models(request: Request) -> dict[str, Any]:
@@ -97,11 +123,11 @@ def create_app(
         return card
 
     def shown(request: Request) -> dict[str, dict[str, Any]]:
-        """Model -> its card, for who asks."""
+        """Model -> its card, for a request that asks."""
         holder = None if door is None else door.holder(Heads(request.scope["headers"]))
         found = prober.known_cards()
         for alias, name in aliases().items():
-            # Whoever asks for the alias is answered by that model, whoever else has the name.
+            # A call for the alias is answered by that model, whatever else has the name.
             found.pop(alias, None)
             if name in found:
                 found[alias] = {**found[name], "id": alias}

@@ -18,7 +18,8 @@ TICK_SECONDS: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """How long an engine may take; None is no limit.
+    """How long an engine may take; None is no limit. What a gateway gives by default is
+    declared with its settings (config/sections.py).
 
     Attributes:
         connect_seconds: Until the connection (and TLS) stands.
@@ -31,11 +32,11 @@ class Timeouts:
         total_seconds: The whole call, its time in a queue and all its attempts included.
     """
 
-    connect_seconds: float | None = 5.0
-    prefill_seconds: float | None = 300.0
-    first_byte_seconds: float | None = 600.0
-    kv_wait_seconds: float | None = 600.0
-    idle_seconds: float | None = 120.0
+    connect_seconds: float | None = None
+    prefill_seconds: float | None = None
+    first_byte_seconds: float | None = None
+    kv_wait_seconds: float | None = None
+    idle_seconds: float | None = None
     total_seconds: float | None = None
 
 
@@ -86,6 +87,11 @@ class Deadlines:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    @property
+    def watched(self) -> tuple[Watched, ...]:
+        """All that has a limit now."""
+        return tuple(self._watched)
 
     @property
     def waiting(self) -> bool:

@@ -1,6 +1,6 @@
-"""What operators may see of single calls: recent records, and headers that name instances.
+"""Debug views of single calls for operators: recent records, and headers that name instances.
 
-Both are off unless asked for, because they show the fleet to whoever may call.
+Both are off unless asked for, because they show the fleet to all that may call.
 """
 
 from collections import OrderedDict
@@ -12,15 +12,11 @@ import msgspec
 from pdgate.forwarders.record import DECODE_ONLY, Record
 from pdgate.protocols.call import Call, Headers
 from pdgate.protocols.instance import Role
-from pdgate.scheduling.choice import Choice
+from pdgate.scheduling.decision_trace import DecisionTrace
 
 KEPT_RECORDS = 1024
 
 DebugHeaders = Callable[[Record], Headers]
-
-
-def no_headers(_: Record) -> Headers:
-    return ()
 
 
 def path_headers(record: Record) -> Headers:
@@ -60,8 +56,8 @@ class RecentCalls:
         if len(self._records) > KEPT_RECORDS:
             self._records.popitem(last=False)
 
-    def chose(self, call: Call, choice: Choice) -> None:
-        """Why an engine was chosen for the call, or nobody."""
+    def chose(self, call: Call, choice: DecisionTrace) -> None:
+        """Why an engine was chosen for the call, or none."""
         record = self._records.get(call.id)
         # Not of an earlier call by the same name.
         if record is not None and record.call.attempt_id == call.attempt_id:
@@ -71,7 +67,7 @@ class RecentCalls:
         record.call = msgspec.structs.replace(record.call, body={}, headers=(), blocks=None)
 
     def newest(self) -> Iterator[Record]:
-        """All of them, the newest first; for who does not wait in between."""
+        """All of them, the newest first; for a caller that does not wait in between."""
         return reversed(self._records.values())
 
     def find(self, call_id: str) -> dict[str, Any] | None:

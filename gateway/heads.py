@@ -1,7 +1,7 @@
-"""The headers of one request, read once for all who want to know what some of them say.
+"""Headers of one request, read once for all parts that want to know what some of them say.
 
 Mostly nothing is said twice, and then one look into `named` tells each of them all there is. Where
-something is, who must see every one of them goes through `all`.
+something is, a part that must see every one of them goes through `all`.
 """
 
 from pdgate.protocols.call import Headers
@@ -19,8 +19,10 @@ class Heads:
 
     def __init__(self, headers: Headers) -> None:
         self.all = headers
-        self.named: dict[bytes, bytes] = dict(reversed(headers))
+        self.named: dict[bytes, bytes] = dict(headers)
         self.twice = len(self.named) != len(headers)
+        if self.twice:
+            self.named = dict(reversed(headers))
 
     def times(self, name: bytes) -> int:
         """How often that name came."""

@@ -1,4 +1,4 @@
-"""Which protocols are installed here, and which package each came from."""
+"""Installed protocols, and which package each came from."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -91,7 +91,7 @@ def _installed(point: EntryPoint) -> Installed:
         modes = _modes(point.name)
         generations = {name: _modes(point.name, name) for name in registry.generations(point.name)}
     except Exception as error:  # noqa: BLE001
-        # Importing somebody else's package can raise anything, and this is where to see it.
+        # Importing another's package can raise anything, and this is where to see it.
         return Installed(point.name, package, version, error=f"{type(error).__name__}: {error}")
     return Installed(point.name, package, version, modes, generations)
 

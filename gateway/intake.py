@@ -1,8 +1,9 @@
-"""From what a client sent to a Call, or to the error that says what is wrong with it.
+"""Intake: from what a client sent to a Call, or to the error that says what is wrong with it.
 
 Nothing that an engine would take is refused, except what would let a client choose
-whom an engine dials: kv_transfer_params and its like kill engines when they are wrong
-(vLLM 0.32.0 asserts on them), and are the gateway's to set.
+which peer an engine dials: kv_transfer_params and its like kill engines when they are wrong
+(vLLM 0.32.0 asserts on them), and are the gateway's to set. And what costs all clients' time: the
+bounds of protocols/fields.py, which no call of a good client reaches.
 """
 
 from collections.abc import Iterable, Mapping
@@ -25,28 +26,15 @@ from pdgate.protocols.call import (
     value,
 )
 from pdgate.protocols.errors import BadRequest, TooLarge, UnsupportedMediaType
+from pdgate.protocols.internal import OUR_PREFIXES, OURS
 
 HOT_PATHS = frozenset({CHAT, COMPLETIONS})
 TAKEN = frozenset((*HOT_PATHS, *APIS))
 """Of which POST is a call that the front ends take before the framework."""
 
-OURS = frozenset(
-    {
-        "kv_transfer_params",
-        "ec_transfer_params",
-        "transfer_id",
-        "bootstrap_host",
-        "bootstrap_port",
-        "bootstrap_room",
-        "bootstrap_pair_key",
-        "disagg_spec",
-        "disaggregated_params",
-    }
-)
-_UNMISTAKABLE = frozenset(
+UNMISTAKABLE = frozenset(
     {"kv_transfer_params", "ec_transfer_params", "disagg_spec", "disaggregated_params"}
 )
-OUR_PREFIXES = ("do_remote_", "remote_", "bootstrap_")
 HOLDERS = ("vllm_xargs", "extra_args", "extra_body")
 """Objects whose fields some engines treat as if they stood at the top."""
 
@@ -76,6 +64,9 @@ _ORDINARY = frozenset(
     }
 )
 """Most calls have no other fields, which one comparison of sets tells."""
+
+READ_AT_ONCE_BYTES = 4 << 20
+"""Longer bodies are read in a thread of their own, which leaves the event loop its time."""
 
 _JSON = b"application/json"
 _READ = frozenset({b"content-type", b"content-encoding", b"x-request-id"})
@@ -238,7 +229,7 @@ class Intake:
         if self.trust_client_kv_params:
             return
         for name in names:
-            if name in _UNMISTAKABLE:
+            if name in UNMISTAKABLE:
                 raise _set_by_us(name)
 
     def _carries_address(self, name: str) -> bool:

@@ -1,4 +1,4 @@
-"""The sockets at which a gateway listens, before anything else of it is there."""
+"""Sockets at which a gateway listens, before anything else of it is there."""
 
 import socket
 
@@ -6,8 +6,8 @@ import socket
 class CannotListen(Exception):
     """The address cannot be had; the message says whose it is, and what to do.
 
-    Not the fault of what was told: who had the port may be about to leave, so a supervisor that
-    starts the gateway again does well.
+    Not the configuration's fault: the process that had the port may be about to leave, so a
+    supervisor that starts the gateway again does well.
     """
 
 

@@ -1,4 +1,4 @@
-"""How a serving process keeps its memory.
+"""Memory settings of a serving process.
 
 Bodies of a hundred kilobytes come and go with every call. By default glibc gives their pages back
 to the kernel at once and asks for them again with the next call, so each page is cleared and

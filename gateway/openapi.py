@@ -1,4 +1,4 @@
-"""What the OpenAPI schema says of the routes that the framework never sees, and of errors.
+"""OpenAPI schema of the routes that the framework never sees, and of errors.
 
 Only what the gateway itself reads is described: engines accept many more fields, and whatever is
 sent reaches them as it came. So bodies are open, and an answer is whatever the engine's schema

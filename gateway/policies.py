@@ -1,4 +1,4 @@
-"""The policy of each role, made of what the settings say of it."""
+"""Policies of each role, made of what the settings say of them."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -8,8 +8,8 @@ from typing import Final
 from pdgate.gateway.config.settings import Settings
 from pdgate.protocols.instance import Role
 from pdgate.scheduling.policy import Policy, load
+from pdgate.scheduling.policy_context import PolicyContext, Targets
 from pdgate.scheduling.prefix.index import PrefixIndex
-from pdgate.scheduling.surroundings import Surroundings, Targets
 
 KEYS: Final = {
     Role.PREFILL: "prefill_policy",
@@ -17,7 +17,7 @@ KEYS: Final = {
     Role.PLAIN: "plain_policy",
 }
 
-Load = Callable[[str, Surroundings], Policy]
+Load = Callable[[str, PolicyContext], Policy]
 """The policy of a name; raises LookupError and TypeError as `scheduling.policy.load`."""
 
 
@@ -26,7 +26,7 @@ class Policies:
     """
     Attributes:
         load: How a policy is found and made.
-        prefixes: Who has what cached, where somebody keeps count.
+        prefixes: What engines have cached, where that is counted.
         passed_over: Role and name of a policy -> which of its conditions no engine met, how often.
             All policies of a name count here, one after the other, so that no count goes back.
     """
@@ -56,7 +56,7 @@ class Policies:
     def _named(self, name: str, role: Role, settings: Settings) -> Policy:
         section = settings.targets
         targets = Targets(section.ttft_seconds, section.tpot_seconds)
-        policy = self.load(name, Surroundings(role, self.prefixes, targets))
+        policy = self.load(name, PolicyContext(role, self.prefixes, targets))
         if policy.passed_over is not None:
             policy.passed_over = self.passed_over.setdefault((role, name), Counter())
         return policy

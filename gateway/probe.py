@@ -1,15 +1,16 @@
-"""Looks at the engines: are they well, which models do they serve, who are they now?
+"""Prober of engines: are they well, which models do they serve, which engines are they now?
 
-Each look is a visit (gateway/upstream/visit.py), on a connection of its own. What it finds goes to
+Each look is a visit (gateway/upstream/one_shot.py), on a connection of its own. What it finds goes to
 scheduling's Instances; what operators should know goes to the log, once per change.
 
 Each engine is watched by a task of its own, so that none waits for another's timeout: every
-`interval_seconds` while it is well, every `retry_seconds` while it is not. Who is taken out by
-what calls met is looked at `retry_seconds` later.
+`interval_seconds` while it is well, every `retry_seconds` while it is not. An engine taken out by
+what calls met is looked at `retry_seconds` later. Of those that are not well MOST_AT_ONCE are looked
+at at a time: a directory may name thousands that are none.
 
 Mooncake's prefill engines change their engine id with every restart and decode hangs on
 an old one, so their bootstrap server is asked in every round. Which generation an engine
-speaks, if nobody said, follows from what answers at the bootstrap address:
+speaks, if it is not configured, follows from what answers at the bootstrap address:
 
     a JSON of engine ids        d    (current vLLM)
     another HTTP answer         b    (a bootstrap server without /query)
@@ -17,15 +18,17 @@ speaks, if nobody said, follows from what answers at the bootstrap address:
 """
 
 import asyncio
-import json
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
+
+from pdgate.gateway import model_cards
 from pdgate.gateway.security.engine_access import OPEN, EngineAccess
-from pdgate.gateway.upstream.visit import AskFailed, Gone, Visit
+from pdgate.gateway.upstream.one_shot import AskFailed, Gone, OneShotClient, Short
 from pdgate.protocols.dialects import mooncake
 from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.health.breaker import State
@@ -35,8 +38,12 @@ log = logging.getLogger(__name__)
 
 MOONCAKE = "vllm-mooncake"
 NAMES_ENGINES = ("c", "d")
+MOST_AT_ONCE = 256
+"""2,048 that say nothing are through in eight timeouts."""
 MAX_REASON = 100
 """Characters."""
+MOST_QUERY_BYTES = 256 << 10
+"""Of what a bootstrap server says of its ranks."""
 
 
 class NotWell(Exception):
@@ -59,13 +66,18 @@ class Silent:
     """It did not answer in time."""
 
 
+class Unasked:
+    """This host had no socket to ask with, so nothing is known."""
+
+
 class Prober:
     """Looks at every instance again and again, inside its `run`.
 
     Attributes:
         interval_seconds, timeout_seconds, retry_seconds: Count from the next look on.
         cards: Instance id -> its entries of /v1/models, from its last good answer.
-        on_gone: Told the id of who accepts no connection, at each look.
+        on_gone: Called with the id of an instance that accepts no connection, at each look.
+        short: Looks that could not be made for want of a socket of ours.
     """
 
     def __init__(
@@ -73,10 +85,11 @@ class Prober:
         instances: Instances,
         interval_seconds: float,
         timeout_seconds: float,
-        retry_seconds: float = 0.5,
+        retry_seconds: float,
         access: EngineAccess = OPEN,
     ) -> None:
         self.cards: dict[str, Sequence[dict[str, Any]]] = {}
+        self.short = 0
         self.on_gone: Callable[[str], None] = _nobody_listens
         self.interval_seconds = interval_seconds
         self.timeout_seconds = timeout_seconds
@@ -88,22 +101,27 @@ class Prober:
         self._watching: dict[str, asyncio.Task[None]] = {}
         self._taken_out: dict[str, asyncio.Event] = {}
         self._somebody_is_new = asyncio.Event()
+        self._slots = asyncio.Semaphore(MOST_AT_ONCE)
         self._not_looked_at: set[str] = set()
         self.first_round = asyncio.Event()
         """Set when every instance that was known when `run` began has been looked at once."""
         instances.on_out = self._hurry
 
     async def run(self) -> None:
-        async with asyncio.TaskGroup() as group:
-            self._not_looked_at = set(self._announced)
-            self._looked_at("")
-            while True:
-                self._somebody_is_new.clear()
-                for instance_id, announced in self._announced.items():
-                    if instance_id not in self._watching:
-                        watching = group.create_task(self._watch(announced))
-                        self._watching[instance_id] = watching
-                await self._somebody_is_new.wait()
+        try:
+            async with asyncio.TaskGroup() as group:
+                self._not_looked_at = set(self._announced)
+                self._looked_at("")
+                while True:
+                    self._somebody_is_new.clear()
+                    for instance_id, announced in self._announced.items():
+                        if instance_id not in self._watching:
+                            watching = group.create_task(self._watch(announced))
+                            self._watching[instance_id] = watching
+                    await self._somebody_is_new.wait()
+        finally:
+            # Started anew, it has to watch all of them again.
+            self._watching.clear()
 
     def known_cards(self) -> dict[str, dict[str, Any]]:
         """Model -> its card, of those that instances serve that may get calls."""
@@ -144,7 +162,17 @@ class Prober:
     async def _watch(self, announced: Instance) -> None:
         taken_out = self._taken_out[announced.id] = asyncio.Event()
         while True:
-            await self._look(announced)
+            try:
+                if self._is_well(announced.id):
+                    await self._look(announced)
+                else:
+                    async with self._slots:
+                        await self._look(announced)
+            # A bug of ours over one engine must not be the end of looking at the others.
+            except Exception as error:
+                if self._complain(announced.id, f"looking at it failed: {error!r}"):
+                    log.exception("looking at %s failed", announced.id)
+                self._instances.mark_silent(announced.id)
             self._looked_at(announced.id)
             taken_out.clear()
             if self._is_well(announced.id):
@@ -162,8 +190,12 @@ class Prober:
     async def _look(self, announced: Instance) -> None:
         found = await self._seen(announced)
         instance_id = announced.id
-        # Forgotten or replaced while we looked: then this says nothing of who is there now.
+        # Forgotten or replaced while we looked: then this says nothing of the one there now.
         if self._announced.get(instance_id) is not announced:
+            return
+        if isinstance(found, Unasked):
+            self.short += 1
+            self._complain(instance_id, "this host has no socket to ask it with")
             return
         if isinstance(found, Silent):
             self._complain(instance_id, f"no answer within {self.timeout_seconds:g} s")
@@ -179,26 +211,31 @@ class Prober:
         self._instances.put(found.instance)
         self._instances.mark_up(instance_id, found.models)
 
-    async def _seen(self, announced: Instance) -> Seen | Silent | str:
+    async def _seen(self, announced: Instance) -> Seen | Silent | Unasked | str:
         """What was found, or why the engine is not well."""
         try:
-            # For the whole look: byte by byte, an engine could hold up everybody's probes.
+            # For the whole look: byte by byte, an engine could hold up all engines' probes.
             async with asyncio.timeout(self.timeout_seconds):
                 return await look(self._access, announced)
         except TimeoutError:
             return Silent()
+        except Short:
+            return Unasked()
         except (NotWell, AskFailed) as why:
             if isinstance(why, Gone):
                 self.on_gone(announced.id)
             return str(why)
         # Whatever one engine's answer trips in us, the others are still to be probed.
         except Exception as error:  # noqa: BLE001
-            return f"its answer cannot be read: {error!r}"
+            return f"its answer cannot be read: {error!r}"[:MAX_REASON]
 
-    def _complain(self, instance_id: str, why: str) -> None:
-        if self._complaints.get(instance_id) != why:
-            self._complaints[instance_id] = why
-            log.warning("%s is not up: %s", instance_id, why)
+    def _complain(self, instance_id: str, why: str) -> bool:
+        """Returns whether that is news."""
+        if self._complaints.get(instance_id) == why:
+            return False
+        self._complaints[instance_id] = why
+        log.warning("%s is not up: %s", instance_id, why)
+        return True
 
 
 async def look(access: EngineAccess, announced: Instance) -> Seen:
@@ -223,14 +260,14 @@ def _reason(said: bytes) -> str:
     return f" {words[:MAX_REASON]!r}" if words else ""
 
 
-async def _models(engine: Visit, announced: Instance) -> Sequence[dict[str, Any]]:
+async def _models(engine: OneShotClient, announced: Instance) -> Sequence[dict[str, Any]]:
     answer = await engine.get("/v1/models")
     if answer.status != 200:
         raise NotWell(f"GET /v1/models answered {answer.status}")
     try:
-        cards = [card for card in json.loads(answer.body)["data"] if isinstance(card["id"], str)]
-    except (ValueError, KeyError, TypeError):
-        raise NotWell("GET /v1/models answered something else than a list of models") from None
+        cards = model_cards.read(answer.body)
+    except ValueError as error:
+        raise NotWell(f"GET /v1/models: {str(error)[:MAX_REASON]}") from None
     if not announced.model:
         return cards
     # Adapters (LoRA) are models of their own, whose cards name the one that they change.
@@ -254,9 +291,12 @@ async def _bootstrapped(access: EngineAccess, announced: Instance) -> Instance:
         return replace(announced, generation="a")
     if answer.status == 200:
         try:
-            engine_ids = mooncake.engine_ids(json.loads(answer.body))
-        except ValueError as error:
-            raise NotWell(f"its Mooncake bootstrap server answered nonsense: {error}") from None
+            if len(answer.body) > MOST_QUERY_BYTES:
+                raise ValueError("too long")
+            engine_ids = mooncake.engine_ids(msgspec.json.decode(answer.body))
+        except (ValueError, RecursionError, msgspec.DecodeError) as error:
+            why = str(error)[:MAX_REASON]
+            raise NotWell(f"its Mooncake bootstrap server answered nonsense: {why}") from None
         if not engine_ids:
             raise NotWell("its Mooncake bootstrap server knows no engine yet")
         return replace(announced, generation=generation or "d", engine_ids=engine_ids)

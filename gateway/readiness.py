@@ -1,4 +1,4 @@
-"""Whether calls can be served now, for those who route traffic to us: what GET /ready says.
+"""Readiness: whether calls can be served now, for what routes traffic to us; what GET /ready says.
 
     {"ready": false,
      "missing": [{"protocol": "vllm-nixl", "role": "decode", "why": "none is up"}],
@@ -12,6 +12,7 @@ doubted ones if there are no others (scheduling/lineup.py), as their calls are s
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from pdgate.cluster.jobs import Jobs
 from pdgate.protocols.errors import GatewayError
 from pdgate.protocols.instance import Role
 from pdgate.scheduling.instances import Instances
@@ -23,11 +24,23 @@ class Note(Protocol):
     """What /ready tells beside that, of something without which calls are served all the same."""
 
     def as_json(self) -> Mapping[str, Any] | None:
-        """Without names and addresses, as /ready is for everybody. None for nothing to tell."""
+        """Without names and addresses, as /ready is public. None for nothing to tell."""
+
+
+class JobNote:
+    """Background jobs (cluster/jobs.py) that do not run; calls are served without any of them."""
+
+    def __init__(self, jobs: Jobs) -> None:
+        self._jobs = jobs
+
+    def as_json(self) -> dict[str, int] | None:
+        """Without names, as /ready is public."""
+        failed = sum(bool(job.restarts) and not job.running for job in self._jobs)
+        return {"failed": failed} if failed else None
 
 
 def readiness(instances: Instances) -> dict[str, Any]:
-    """Ready means: of every role that is needed there is somebody."""
+    """Ready means: of every role that is needed there is an engine."""
     missing = [
         {"protocol": protocol, "role": role, "why": why}
         for why, found in (
@@ -42,7 +55,7 @@ def readiness(instances: Instances) -> dict[str, Any]:
 
 
 def of_model(instances: Instances, model: str) -> dict[str, Any]:
-    """Of one model, whatever the others lack; one that nobody serves is not ready."""
+    """Of one model, whatever the others lack; one that no engine serves is not ready."""
     try:
         lineup = instances.lineup(model)
     except GatewayError:

@@ -1,162 +1,164 @@
-"""Runs the gateway: one process, or several behind one listening socket."""
+"""Server of the gateway: one process, or several behind one listening socket."""
 
-import asyncio
 import logging
-import os
 import signal
+import sys
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing.connection import Connection
 from pathlib import Path
 from socket import socket as Socket
 from tempfile import TemporaryDirectory
+from types import FrameType
+from typing import Any
 
 import uvicorn
 
 from pdgate.gateway import memory
 from pdgate.gateway.config import Settings
 from pdgate.gateway.config.instances import host_and_port
-from pdgate.gateway.front import hot_protocol
 from pdgate.gateway.front.asgi import Front
-from pdgate.gateway.front.bounded_http import BoundedHttp
+from pdgate.gateway.front.hot_protocol import HotProtocol
+from pdgate.gateway.lifecycle.low_wakeup_server import LowWakeupServer
 from pdgate.gateway.lifecycle.signals import take_over
 from pdgate.gateway.lifecycle.source import Source
-from pdgate.gateway.lifecycle.unhurried import Unhurried
-from pdgate.gateway.lifecycle.workers import PARENT_VARIABLE, Workers, tell_the_others
+from pdgate.gateway.lifecycle.worker import Worker
+from pdgate.gateway.lifecycle.workers import Workers
 from pdgate.gateway.listening import bound
-from pdgate.gateway.logs.lines import log_to_stderr
-from pdgate.gateway.neighbours.place import shared_folder
+from pdgate.gateway.logs import log_to_stderr
 from pdgate.gateway.security.tls import server_options
+from pdgate.gateway.sync.workers.place import shared_folder
 from pdgate.gateway.wiring import build
 
 log = logging.getLogger(__name__)
 
-SETTINGS_VARIABLE = "PDGATE_SETTINGS"
-"""Brings the settings to the workers, which start as new processes."""
-
-SOURCE_VARIABLE = "PDGATE_SOURCE"
-"""Where they came from, to be read again."""
-
-METRICS_VARIABLE = "PDGATE_METRICS_FOLDER"
-"""Where workers add up what they count; set only where there are several."""
-
-LOAD_VARIABLE = "PDGATE_LOAD_FOLDER"
-"""Where they tell each other what they have in flight; set only where there are several."""
-
-ADMIN_PORT_VARIABLE = "PDGATE_ADMIN_PORT"
-"""Of the admin listener, where there is one."""
+BACKLOG = 2048
+"""Connections that wait to be accepted: what uvicorn takes, too."""
 
 KEEP_ALIVE_SECONDS = 75
-HUNG_SECONDS = 20
-"""After which the parent kills a worker that does not answer it, as while it still imports: on a
-busy machine that takes longer than the 5 s of uvicorn, and no worker would ever start."""
-
 LAST_SECONDS = 2
 """For what is still open when the drain is over (gateway/lifecycle/drain.py)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What the workers of one gateway share, where there are several; they start as new processes.
+
+    Attributes:
+        metrics: Folder in which they add up what they count.
+        load: Folder in which they tell each other what they have in flight.
+        admin_port: Of the admin listener; None where there is none. In the settings it may be 0.
+    """
+
+    metrics: Path | None
+    load: Path | None
+    admin_port: int | None
 
 
 def serve(settings: Settings, source: Source) -> None:
     """Blocks until SIGINT or SIGTERM. `source` is where the settings came from.
 
-    Raises CannotListen.
+    Raises CannotListen; SystemExit where it cannot go on.
     """
     log_to_stderr(settings.log_level, settings.log_format)
-    os.environ[SOURCE_VARIABLE] = source.as_json()
-    # Who starts has read it just now; workers inherit this until they listen to it.
+    # The settings have been read just now.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    tls = settings.tls
-    config = uvicorn.Config(
-        "pdgate.gateway.server:from_environment",
-        factory=True,
-        host=settings.listen.host,
-        port=settings.listen.port,
-        workers=settings.listen.workers,
-        loop="uvloop",
-        http=_protocol(),
-        ws="none",
-        # No proxy's headers are read, and nothing may stand between HotProtocol and Front.
-        proxy_headers=False,
-        log_config=None,
-        log_level=settings.log_level,
-        access_log=False,
-        server_header=False,
-        timeout_keep_alive=KEEP_ALIVE_SECONDS,
-        timeout_graceful_shutdown=LAST_SECONDS,
-        timeout_worker_healthcheck=HUNG_SECONDS,
-        **server_options(tls.cert_file, tls.key_file, tls.client_ca_file),
-    )
     sockets = [bound(settings.listen.host, settings.listen.port, "--host or --port")]
-    os.environ.pop(ADMIN_PORT_VARIABLE, None)
+    admin_port = None
     if settings.admin_listen:
         host, port = host_and_port(settings.admin_listen)
         sockets.append(bound(host, port, "--admin-listen"))
-        # Workers tell the two apart by it, and in the settings it may be 0.
-        os.environ[ADMIN_PORT_VARIABLE] = str(sockets[1].getsockname()[1])
+        admin_port = sockets[1].getsockname()[1]
     if not (settings.instances or settings.directory or settings.etcd):
         log.warning(
             "there are no engines, and no directory to find any in, so all calls are refused: "
             "name some by --prefill and --decode, by --directory, or in the file and reload"
         )
-    _begin_with(settings)
     for socket in sockets:
         # From the moment at which we say so: clients that come before we serve are kept waiting.
-        socket.listen(config.backlog)
-    scheme = "https" if tls.cert_file else "http"
+        socket.listen(BACKLOG)
+    scheme = "https" if settings.tls.cert_file else "http"
     if settings.admin_listen:
-        print(f"pdgate listens for admins on {scheme}://{_address(sockets[1])}", flush=True)
-    print(f"pdgate listens on {scheme}://{_address(sockets[0])}", flush=True)
+        _say(f"pdgate listens for admins on {scheme}://{_address(sockets[1])}")
+    _say(f"pdgate listens on {scheme}://{_address(sockets[0])}")
     if settings.listen.workers > 1:
         with (
             TemporaryDirectory(prefix="pdgate-metrics-") as folder,
             shared_folder() as load,
         ):
-            os.environ[METRICS_VARIABLE] = folder
-            os.environ[LOAD_VARIABLE] = str(load)
-            Workers(config, sockets, settings, source, _begin_with).run()
+            shared = Shared(Path(folder), load, admin_port)
+            if code := Workers(partial(work, shared), sockets, settings, source.read).run():
+                raise SystemExit(code)
     else:
-        os.environ.pop(METRICS_VARIABLE, None)
-        os.environ.pop(LOAD_VARIABLE, None)
-        os.environ.pop(PARENT_VARIABLE, None)
-        Unhurried(config).run(sockets=sockets)
+        _serve(settings, Shared(None, None, admin_port), sockets, source)
+
+
+def work(
+    shared: Shared, settings: Settings, sockets: list[Socket], connection: "Connection[Any, Any]"
+) -> None:
+    """What each worker does, in its own process, until its parent or a signal ends it."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    # uvicorn sends the signal once more when it is done, to end by it.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _stop)
+    worker = Worker(connection)
+    log_to_stderr(settings.log_level, settings.log_format)
+    _serve(settings, shared, sockets, worker)
+
+
+def _serve(
+    settings: Settings, shared: Shared, sockets: list[Socket], told_by: Source | Worker
+) -> None:
+    """In this process. `told_by`: where other settings come from."""
+
+    def front() -> Front:
+        """Built in the event loop, where signals mean what uvicorn makes of them by now."""
+        built = build(
+            settings, shared.metrics, admin_port=shared.admin_port, load_folder=shared.load
+        )
+        memory.keep()
+        drain, reload = built.service.drain, built.reload
+        assert reload is not None
+        take_over(drain, reload)
+        if isinstance(told_by, Worker):
+            told_by.orphaned = server.stop_listening
+            told_by.take_part(drain, reload)
+        else:
+            reload.source = told_by.read
+        return built
+
+    tls = settings.tls
+    config = uvicorn.Config(
+        front,
+        factory=True,
+        loop="uvloop",
+        http=HotProtocol,
+        ws="none",
+        # No proxy's headers are read, and nothing may stand between a connection and Front.
+        proxy_headers=False,
+        log_config=None,
+        log_level=settings.log_level,
+        access_log=False,
+        server_header=False,
+        backlog=BACKLOG,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=LAST_SECONDS,
+        **server_options(tls.cert_file, tls.key_file, tls.client_ca_file),
+    )
+    server = LowWakeupServer(config)
+    server.run(sockets=sockets)
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(0)
+
+
+def _say(line: str) -> None:
+    """In one piece: print writes the end of a line apart, behind what the log writes meanwhile."""
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
 
 
 def _address(socket: Socket) -> str:
     host, port = socket.getsockname()[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def _protocol() -> type[asyncio.Protocol]:
-    why_not = hot_protocol.why_not()
-    if why_not is None:
-        return hot_protocol.HotProtocol
-    log.warning("the fast front end is off: %s", why_not)
-    return BoundedHttp
-
-
-def from_environment() -> Front:
-    """What each worker builds."""
-    settings = Settings.model_validate_json(os.environ[SETTINGS_VARIABLE])
-    log_to_stderr(settings.log_level, settings.log_format)
-    folder = os.environ.get(METRICS_VARIABLE)
-    load = os.environ.get(LOAD_VARIABLE)
-    port = os.environ.get(ADMIN_PORT_VARIABLE)
-    front = build(
-        settings,
-        Path(folder) if folder else None,
-        admin_port=int(port) if port else None,
-        load_folder=Path(load) if load else None,
-    )
-    memory.keep()
-    _take_part(front)
-    return front
-
-
-def _take_part(front: Front) -> None:
-    """What this process is told, the others of this gateway are told as well."""
-    drain, reload = front.service.drain, front.reload
-    assert reload is not None
-    reload.source = Source.from_json(os.environ[SOURCE_VARIABLE]).read
-    take_over(drain, reload)
-    tell_the_others(drain, reload)
-
-
-def _begin_with(settings: Settings) -> None:
-    """Processes that start from now on, that is."""
-    os.environ[SETTINGS_VARIABLE] = settings.model_dump_json()

@@ -1,4 +1,4 @@
-"""The life of one call, from its bytes to the end of its answer. Knows no framework.
+"""Service: the life of one call, from its bytes to the end of its answer. Knows no framework.
 
 front end (ASGI, ...)            service
   | path, headers, body ------->   intake: Call, or an error
@@ -16,24 +16,24 @@ from pdgate.forwarders.execution import Execution
 from pdgate.forwarders.record import Record
 from pdgate.gateway import errors
 from pdgate.gateway.admission.gate import NO_TURN, Gate
-from pdgate.gateway.admission.urgency import urgency
+from pdgate.gateway.admission.place import place_of
 from pdgate.gateway.apis.passing import Asked, passing
+from pdgate.gateway.apis.restricted import check_fields
 from pdgate.gateway.apis.stored import placed
 from pdgate.gateway.heads import Heads
-from pdgate.gateway.intake import Intake
+from pdgate.gateway.intake import READ_AT_ONCE_BYTES, Intake
 from pdgate.gateway.lifecycle.drain import Drain
-from pdgate.gateway.metrics.books import Books
+from pdgate.gateway.metrics.call_stats import CallStats
 from pdgate.gateway.security.addresses import without_addresses
 from pdgate.gateway.security.door import Door, Holder
+from pdgate.gateway.security.echoes import without_echo
 from pdgate.gateway.total_time import NO_LIMIT, TotalTime
-from pdgate.protocols.apis import STORED, Kind
 from pdgate.protocols.call import Call
 from pdgate.protocols.errors import BadRequest, EngineRejected, GatewayError
-from pdgate.scheduling.admission import ORDINARY, Place
 from pdgate.scheduling.candidate import Candidate
 
 CLIENT_GONE = 499
-"""As nginx writes it; nobody gets to see it but the log."""
+"""As nginx writes it; only the log gets to see it."""
 
 
 class Client(Protocol):
@@ -52,7 +52,7 @@ class Client(Protocol):
 class Service:
     """
     Attributes:
-        door: Asks for API keys; None lets everybody in.
+        door: Asks for API keys; None lets all clients in.
         drain: Ends this process; no calls are taken from its beginning on.
         gate: Keeps calls waiting while engines have no room; None never does.
         total: How long a call may take in all; None for as long as it likes.
@@ -62,7 +62,7 @@ class Service:
         self,
         intake: Intake,
         execution: Execution,
-        books: Books,
+        stats: CallStats,
         door: Door | None = None,
         gate: Gate | None = None,
         drain: Drain | None = None,
@@ -73,10 +73,10 @@ class Service:
         self.door = door
         self.gate = gate
         self.total = total
-        self.drain = drain or Drain(lambda: books.in_flight, grace_seconds=0)
+        self.drain = drain or Drain(lambda: stats.in_flight, grace_seconds=0)
         self._execution = execution
         self._fleet = fleet
-        self._books = books
+        self._stats = stats
 
     def screen(self, heads: Heads) -> Holder | None:
         """Whose call it is, before its body is read.
@@ -100,47 +100,76 @@ class Service:
 
         Never raises for what goes wrong with the call; only CancelledError gets out."""
         call_id = self.intake.call_id(heads)
+        # Nothing waits within `except` (tools/compiled_awaits.py).
+        wrong: GatewayError | None = None
         try:
-            if asked is None:
+            if len(body) > READ_AT_ONCE_BYTES:
+                call = await self._read_aside(path, heads, body, call_id, asked, holder)
+            elif asked is None:
                 call = self.intake.call(path, heads, body, call_id)
             else:
-                call = passing(self.intake, asked, heads, body, call_id, self._fleet)
+                call = passing(self.intake, asked, heads, body, call_id, self._fleet, holder)
             if call.api is not None:
-                call = placed(call, self._fleet)
-            place = None if self.gate is None else _place(call, heads, holder)
+                call = placed(call, self._fleet, holder)
+            place = None if self.gate is None else place_of(call, heads, holder)
             if holder is not None:
+                if holder.key.models and call.passed is None:
+                    check_fields(call)
                 holder.enter(call.model)
         # As below: a body that trips us must not look different from other bugs.
         except Exception as caught:  # noqa: BLE001
-            await self._refuse(errors.known(caught), call_id, client)
+            wrong = errors.known(caught)
+        if wrong is not None:
+            await self._refuse(wrong, call_id, client)
             return
         record = Record(call)
         if holder is not None:
             record.key = holder.name
-        self._books.opened(record)
         try:
-            with (
-                NO_LIMIT if self.total is None else self.total.limit(call.model),
-                NO_TURN
-                if place is None or self.gate is None
-                else self.gate.turn(call.model, place) as turn,
-            ):
-                if turn is not None:
-                    if turn.waits:
-                        await turn.come()
-                    record.queued_seconds = turn.seconds
-                await self._execution.serve(call, record, client.deliver)
-            record.end("ok", 200)
-        except asyncio.CancelledError:
-            record.end("client_gone", CLIENT_GONE)
-            raise
-        # Whatever it is, the client gets an answer; `known` logs what is a bug of ours.
-        except Exception as caught:  # noqa: BLE001
-            await self._fail(errors.known(caught), record, client)
+            try:
+                self._stats.opened(record)
+                with (
+                    NO_LIMIT if self.total is None else self.total.limit(call.model),
+                    NO_TURN
+                    if place is None or self.gate is None
+                    else self.gate.turn(call.model, place) as turn,
+                ):
+                    if turn is not None:
+                        if turn.waits:
+                            await turn.come()
+                        record.queued_seconds = turn.seconds
+                    await self._execution.serve(call, record, client.deliver)
+                record.end("ok", 200)
+            except asyncio.CancelledError:
+                record.end("client_gone", CLIENT_GONE)
+                raise
+            # Whatever it is, the client gets an answer; `known` logs what is a bug of ours.
+            except Exception as caught:  # noqa: BLE001
+                wrong = errors.known(caught)
+            if wrong is not None:
+                await self._fail(wrong, record, client)
         finally:
-            self._books.closed(record)
+            # First, as it cannot fail: a bug in call stats would keep the key's place for ever.
             if holder is not None:
                 holder.leave()
+            self._stats.closed(record)
+
+    async def _read_aside(
+        self,
+        path: str,
+        heads: Heads,
+        body: bytes,
+        call_id: str,
+        asked: Asked | None,
+        holder: Holder | None,
+    ) -> Call:
+        """A large body, in another thread. Raises GatewayError."""
+        if asked is None:
+            return await asyncio.to_thread(self.intake.call, path, heads, body, call_id)
+        fleet = list(self._fleet)
+        return await asyncio.to_thread(
+            passing, self.intake, asked, heads, body, call_id, fleet, holder
+        )
 
     async def refuse(self, error: GatewayError, heads: Heads, client: Client) -> None:
         """What is wrong shows before there is a body to make a call of."""
@@ -148,29 +177,21 @@ class Service:
 
     def count_refused(self, error: GatewayError) -> None:
         """For a front end that answers what is not yet a call itself."""
-        self._books.refused(error)
+        self._stats.refused(error)
 
     async def _refuse(self, error: GatewayError, call_id: str, client: Client) -> None:
-        self._books.refused(error)
+        self._stats.refused(error)
         await client.refuse(error, call_id)
 
     async def _fail(self, error: GatewayError, record: Record, client: Client) -> None:
         record.end(_outcome(error), _status(error))
         if isinstance(error, EngineRejected):
-            error = without_addresses(error, (found.instance for found in self._fleet))
+            fleet = (found.instance for found in self._fleet)
+            error = await without_addresses(without_echo(error), fleet)
         if record.committed is None:
             await client.refuse(error, record.call.id)
         else:
             await client.break_off(error)
-
-
-def _place(call: Call, heads: Heads, holder: Holder | None) -> Place | None:
-    """None for what takes nothing that calls wait for. Raises BadRequest."""
-    if call.api is not None and (call.api.kind is Kind.COUNTS or call.api is STORED):
-        return None
-    if holder is None:
-        return Place(urgency(heads, ORDINARY), "", call.prompt_tokens)
-    return Place(urgency(heads, holder.priority), holder.name, call.prompt_tokens)
 
 
 def _outcome(error: GatewayError) -> str:

@@ -1,4 +1,4 @@
-"""How long a call may take in all: its time in a queue, all its attempts, and its answer.
+"""Total time of a call: its time in a queue, all its attempts, and its answer.
 
 Other limits are about engines that do nothing. This one also ends calls that go well, so it is
 off unless it is asked for; an answer that has begun ends with an error event.
@@ -32,7 +32,9 @@ class TotalTime:
 
     def limit(self, model: str | None) -> AbstractContextManager[object]:
         """A block of the current task, which begins at once. Raises CallTooLong."""
-        seconds = self._of_models.get(model, self._seconds)
+        seconds = self._seconds
+        if self._of_models:
+            seconds = self._of_models.get(model, seconds)
         if seconds is None:
             return NO_LIMIT
         if self._deadlines is None:
@@ -75,7 +77,9 @@ class _Limit:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._deadlines.forget(self)
+        # As a method it would be looked up anew each time.
+        forget = self._deadlines.forget
+        forget(self)
         # Where the client left as well, the task is cancelled for that, too, and stays so.
         if (
             self._over

@@ -1,10 +1,10 @@
-"""Instance -> how calls cross from and to it: the forwarder of its protocol, and the mode."""
+"""Ways by instance: how calls cross from and to it; the forwarder of its protocol, and the mode."""
 
 from collections.abc import Callable
 
 from pdgate.forwarders import registry
 from pdgate.forwarders.base import Forwarder, Mode
-from pdgate.forwarders.way import Way
+from pdgate.forwarders.route import Way
 from pdgate.gateway.config import Settings
 from pdgate.gateway.config.checks import mode_for
 from pdgate.protocols.instance import Instance

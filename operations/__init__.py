@@ -1,1 +1,1 @@
-"""Commands for who runs a fleet: looks at it, asks it, checks it. They speak HTTP to gateways and engines."""
+"""Operators' commands: they look at a fleet, ask and check it, by HTTP to gateways and engines."""

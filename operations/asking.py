@@ -1,4 +1,4 @@
-"""A running gateway, asked by an operator's command.
+"""Operator's question to a running gateway.
 
 with asking("http://127.0.0.1:8000", token_file) as gateway:
     found = gateway.get("/debug/calls/mine")
@@ -62,13 +62,25 @@ class Gateway:
         return Told(answer.status_code, body)
 
 
-def _is_url(url: str) -> bool:
+def address(url: str, flag: str = "") -> str:
+    """A gateway's URL without a slash at the end; `flag` is where it was given. Raises BadAsk."""
     try:
         parts = urlsplit(url)
         # A port beyond 65535 is found when it is asked for.
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
-        return False
+        good = False
+    if not good:
+        raise BadAsk(f"{flag} {url!r} is not a URL like http://host:port".lstrip())
+    return url.rstrip("/")
+
+
+def token_of(file: Path) -> str:
+    """The admin token in a file. Raises BadAsk."""
+    try:
+        return secret.token(str(file))
+    except ValueError as error:
+        raise BadAsk(f"--admin-token-file: {error}") from None
 
 
 @contextmanager
@@ -77,14 +89,10 @@ def asking(url: str, token_file: Path | None = None) -> Iterator[Gateway]:
 
     Raises BadAsk.
     """
-    if not _is_url(url):
-        raise BadAsk(f"--gateway {url!r} is not a URL like http://host:port")
+    url = address(url, "--gateway")
     headers = {}
     if token_file is not None:
-        try:
-            headers = {"authorization": f"Bearer {secret.token(str(token_file))}"}
-        except ValueError as error:
-            raise BadAsk(f"--admin-token-file: {error}") from None
+        headers = {"authorization": f"Bearer {token_of(token_file)}"}
     # A proxy of the environment is for the world outside.
     with httpx2.Client(
         headers=headers,
@@ -92,4 +100,4 @@ def asking(url: str, token_file: Path | None = None) -> Iterator[Gateway]:
         trust_env=False,
         limits=httpx2.Limits(max_keepalive_connections=0),
     ) as client:
-        yield Gateway(client, url.rstrip("/"))
+        yield Gateway(client, url)

@@ -1,4 +1,4 @@
-"""The routes besides chat and completions, and what a gateway must know of each of them.
+"""Routes besides chat and completions, and what a gateway must know of each of them.
 
     kind        an engine ...                         runs on
     GENERATES   reads a prompt and writes tokens      as chat does: two engines where they can hand
@@ -8,9 +8,11 @@
     PASSES      does something that we do not know    a plain engine, else any of the model
 
     shape       an error is                           and in a stream, where no end was seen
-    OPENAI      {"error": {...}}                      data: {"error": {...}}, then data: [DONE]
+    OPENAI      {"error": {...}}                      data: {"error": {...}}, and no data: [DONE]
     RESPONSES   the same                              event: error
     ANTHROPIC   {"type": "error", "error": {...}}     event: error
+
+What ends a stream of each is in endings.py.
 
 Source: vLLM 0.32.0, vllm/entrypoints: openai/responses/api_router.py, anthropic/api_router.py,
 pooling/*/api_router.py, serve/tokenize/api_router.py. There is no /v1/tokenize.

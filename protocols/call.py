@@ -1,4 +1,4 @@
-"""One client request, read once, never changed.
+"""Call: one client request, read once, never changed.
 
 The body is a JSON object whose values stay the bytes they came as (`Raw`): engines
 accept many fields that the gateway does not know, and each has to arrive untouched,
@@ -15,7 +15,15 @@ from typing import Any
 import msgspec
 
 from pdgate.protocols.apis import OTHER, Api, Kind
-from pdgate.protocols.fields import TOO_DEEP, Json, Raw, encode, parse_object, value
+from pdgate.protocols.fields import (
+    MOST_VALUE_BYTES,
+    TOO_DEEP,
+    Json,
+    Raw,
+    encode,
+    parse_object,
+    value,
+)
 
 __all__ = [
     "BYTES_PER_TOKEN",
@@ -60,7 +68,7 @@ class Call(msgspec.Struct, frozen=True):
         headers: Those of the client's that engines get, names in lower case.
         model: None when the client named none.
         prompt_tokens: Estimated from the body's size.
-        blocks: Hashes of its prompt's beginnings; None until somebody asks
+        blocks: Hashes of its prompt's beginnings; None until first asked for
             (scheduling/prefix/blocks.py).
         api: What its route is, if it is none of the two.
         at: The id of the only engine that can serve it; empty for any.
@@ -89,8 +97,9 @@ class Call(msgspec.Struct, frozen=True):
             return self.path
         return OTHER if api.kind is Kind.PASSES else api.path
 
-    def value(self, name: str, default: Any = None) -> Any:
-        return value(self.body, name, default)
+    def value(self, name: str, default: Any = None, most_bytes: int = MOST_VALUE_BYTES) -> Any:
+        """Raises BadRequest, also for a value that is longer."""
+        return value(self.body, name, default, most_bytes)
 
     def retried(self, attempt_id: str) -> "Call":
         return msgspec.structs.replace(self, attempt_id=attempt_id)

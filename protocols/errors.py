@@ -66,11 +66,13 @@ class MethodNotAllowed(BadRequest):
 
 
 class ClientTooSlow(BadRequest):
-    status, code = 408, "request_timeout"
+    """The rest of the body is still coming, too slowly to be waited for."""
+
+    status, code, closes = 408, "request_timeout", True
 
 
 class TooLarge(BadRequest):
-    """The rest of the body is still coming, and nobody will read it."""
+    """The rest of the body is still coming, and the gateway will not read it."""
 
     status, code, closes = 413, "request_too_large", True
 
@@ -103,6 +105,18 @@ class Draining(GatewayError):
     status, code, closes = 503, "draining", True
 
 
+class OutOfMemory(GatewayError):
+    """What this process may hold is held: the body was not read, or not to its end."""
+
+    status, code, closes = 503, "gateway_out_of_memory", True
+
+
+class NoMemoryForAnswer(OutOfMemory):
+    """The body was read to its end, and its answer cannot be held until it is whole: no engine's fault."""
+
+    closes = False
+
+
 class NoInstance(GatewayError):
     """No engine of a role that the call needs is up."""
 
@@ -121,8 +135,14 @@ class NotServed(GatewayError):
     status, code = 501, "not_served_here"
 
 
+class GatewayShort(GatewayError):
+    """This host has no socket to spare (descriptors, ports, memory): no engine's fault."""
+
+    status, code = 503, "gateway_short"
+
+
 class CallTooLong(GatewayError):
-    """It took longer, in all, than a call may: nobody's fault but the limit's."""
+    """It took longer, in all, than a call may: the limit's fault alone."""
 
     status, code = 504, "call_timeout"
 
@@ -148,6 +168,10 @@ class EngineGaveUp(EngineFailed):
 
 class EngineTooSlow(EngineFailed):
     status, code = 504, "engine_timeout"
+
+
+class EngineFrozen(EngineTooSlow):
+    """The engine, or the one that it waits for, was given up: it does nothing any more (gateway/liveness)."""
 
 
 class KvExpired(EngineTooSlow):

@@ -1,4 +1,4 @@
-"""The record that an engine announces to the cluster, as JSON in every store."""
+"""Instance: the record that an engine announces to the cluster, as JSON in every store."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -41,10 +41,10 @@ class Instance:
         generation: Which spelling of that protocol, where there are several ("a".."d").
         model: The model it was configured with; empty if it is to be asked.
         kv: "host:port" of its KV side (KVT rpc, bootstrap server); empty if unused.
-        engine_ids: Data-parallel rank -> engine id, as its bootstrap server told it.
+        engine_ids: Data-parallel rank -> engine id, as its bootstrap server gave it.
         dp_rank: The rank to pin calls to; None leaves the choice to the engine.
         dp_size: Number of data-parallel ranks behind the URL.
-        place: Its host, rack and zone; the host is that of the URL if nobody says otherwise.
+        place: Its host, rack and zone; the host is that of the URL unless set otherwise.
     """
 
     id: str

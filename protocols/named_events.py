@@ -17,7 +17,9 @@ import msgspec
 
 from pdgate.protocols.apis import MESSAGES, RESPONSES
 from pdgate.protocols.call import Json, Raw, value
-from pdgate.protocols.errors import EngineFailed, EngineRejected
+from pdgate.protocols.chunks import End, read_end
+from pdgate.protocols.errors import EngineFailed, EngineGaveUp, EngineRejected
+from pdgate.protocols.internal import lenient
 
 # Sent before the engine has computed anything.
 _OPENING: Final = re.compile(
@@ -26,11 +28,10 @@ _OPENING: Final = re.compile(
 )
 _BLANK_LINE: Final = re.compile(rb"\n\r?\n")
 _ERROR: Final = re.compile(rb"^event: ?(?:error|response\.failed)\r?\ndata: ?(.*)", re.MULTILINE)
-_CANCELLED: Final = re.compile(rb'"status"\s*:\s*"cancelled"')
 
 
 def says_nothing_yet(first: bytes) -> bool:
-    """Whether a stream has not yet told how the call goes: it has only been opened."""
+    """Whether a stream has not yet shown how the call goes: it has only been opened."""
     return len(_BLANK_LINE.findall(first)) <= len(_OPENING.findall(first))
 
 
@@ -52,23 +53,22 @@ def raise_stream_error(first: bytes, *, at: str) -> None:
     raise EngineFailed("the engine failed before the first token", at=at)
 
 
-def gave_up(path: str, answer: bytes) -> bool:
-    """Whether a whole answer says that the engine ended the request by itself.
+def raise_unless_whole(path: str, answer: bytes, *, at: str) -> None:
+    """`answer`: all of one that is no stream. It says why it ended, or is to be asked for later.
 
-    vLLM says so with the status of the response; a message just has no reason why it ends.
+    vLLM says that it ended a request by itself with the status of the response; a message just has
+    no reason why it ends.
     """
-    if path == RESPONSES:
-        return b'"cancelled"' in answer and _is_cancelled(answer)
-    return path == MESSAGES and b'"stop_reason"' not in answer
-
-
-def _is_cancelled(answer: bytes) -> bool:
-    if _CANCELLED.search(answer) is None:
-        return False
     try:
-        return bool(msgspec.json.decode(answer).get("status") == "cancelled")
-    except (msgspec.DecodeError, AttributeError):
-        return False
+        said = read_end(answer)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        found = lenient(answer)
+        if not isinstance(found, dict):
+            raise EngineFailed("the engine's answer is not whole", at=at) from None
+        said = msgspec.convert(found, End)
+    gave_up = said.gave_up if path == RESPONSES else said.stop_reason is None
+    if gave_up and path in (RESPONSES, MESSAGES):
+        raise EngineGaveUp("the engine gave the call up", at=at)
 
 
 def reply_gave_up(reply: Json) -> bool:

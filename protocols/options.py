@@ -1,4 +1,4 @@
-"""Options of what is found by name, as words of a command line.
+"""Options of parts that are found by name, as words of a command line.
 
     class Acme(Backend):
         def __init__(self, host: str = "", advertise: str = "", *, lanes: int = 4) -> None: ...
@@ -6,7 +6,7 @@
     --transfer acme --transfer-option lanes=8
 
 What may be set is what the constructor (or function) takes by keyword only, as a text, number
-or truth value; so whoever has options declares them where they are used, and nowhere else.
+or truth value; so a part that has options declares them where they are used, and nowhere else.
 """
 
 import inspect

@@ -1,10 +1,10 @@
-"""Where an engine runs, as far as somebody said so: which pairs are near each other.
+"""Place of an engine, as far as it was given: which pairs are near each other.
 
     host   a machine, whatever it is called: engines on one share its memory
     rack   machines behind one switch
     zone   racks that one failure can take away together
 
-Names are compared and nothing else; one that is unsaid (empty) is nobody's neighbour.
+Names are compared and nothing else; one that is unsaid (empty) is near no other.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What packages add to pdgate by entry point; nothing of them is imported until it is used.
+"""Plugins: what packages add to pdgate by entry point; nothing is imported until it is used.
 
 plugins.find("pdgate.policies", "policy", "least_loaded").load()
 
@@ -13,11 +13,12 @@ from functools import lru_cache
 from importlib import metadata
 from importlib.metadata import EntryPoint, EntryPoints
 
+CONNECTORS = "pdgate.connectors"
 DIRECTORIES = "pdgate.directories"
 FORWARDERS = "pdgate.forwarders"
 POLICIES = "pdgate.policies"
 TRANSFERS = "pdgate.transfers"
-GROUPS = (DIRECTORIES, FORWARDERS, POLICIES, TRANSFERS)
+GROUPS = (CONNECTORS, DIRECTORIES, FORWARDERS, POLICIES, TRANSFERS)
 
 
 def entry_points(*, group: str, name: str | None = None) -> EntryPoints:
@@ -31,7 +32,7 @@ def names(group: str) -> list[str]:
 
 
 def find(group: str, kind: str, name: str) -> EntryPoint:
-    """Raises LookupError for a name that nobody declares (naming those there are), or several."""
+    """Raises LookupError for a name that is not declared (naming those there are), or several."""
     found = list(entry_points(group=group, name=name))
     if not found:
         _declared.cache_clear()

@@ -13,32 +13,12 @@ import msgspec
 
 DONE = b"data: [DONE]\n\n"
 MAX_EVENT_BYTES = 8 << 20
-HELD_BYTES = 256 << 10
-"""Of an event that has only begun, before a relay passes it on in pieces."""
 
 _BLANK_LINE = re.compile(rb"\n\r?\n")
 
 
 def event(payload: Any) -> bytes:
     return b"data: " + msgspec.json.encode(payload) + b"\n\n"
-
-
-def whole(held: bytes, chunk: bytes) -> tuple[bytes, bytes]:
-    """held + chunk up to its last blank line, and the rest, to be held.
-
-    For a relay, which lets a chunk that ends with an event through as it is. Where the engine
-    breaks off inside an event, the client then has none of it: its parser would take it for
-    the whole one. An event that grows beyond HELD_BYTES goes out in pieces.
-    """
-    data = held + chunk if held else chunk
-    # The blank line may have begun in what was searched before.
-    start = max(0, len(held) - 2)
-    end = data.rfind(b"\n\n", start) + 2
-    if (other := data.rfind(b"\n\r\n", start)) >= 0:
-        end = max(end, other + 3)
-    if end == 1:
-        end = len(data) if len(data) > HELD_BYTES else 0
-    return data[:end], data[end:]
 
 
 def payload(event_bytes: bytes) -> bytes:
@@ -52,6 +32,53 @@ def payload(event_bytes: bytes) -> bytes:
         if line.startswith(b"data:")
     )
     return b"\n".join(lines)
+
+
+def events(whole: bytes) -> list[bytes]:
+    """What `WholeEvents` let through, one by one, each with its blank line."""
+    if whole.find(b"\n\n") == len(whole) - 2 and whole.find(b"\n\r\n") < 0:
+        return [whole]
+    found = []
+    start = 0
+    for blank in _BLANK_LINE.finditer(whole):
+        found.append(whole[start : blank.end()])
+        start = blank.end()
+    if start < len(whole):
+        found.append(whole[start:])
+    return found
+
+
+class WholeEvents:
+    """Lets only whole events through, however the network cut them.
+
+    For a relay. Where the engine breaks off inside an event, the client then has none of it: its
+    parser would take it for the whole one. An event that grows beyond MAX_EVENT_BYTES goes out in
+    pieces.
+
+    Attributes:
+        rest: What came after the last blank line.
+    """
+
+    def __init__(self) -> None:
+        self.rest = bytearray()
+
+    def feed(self, chunk: bytes) -> bytes:
+        """All up to the last blank line."""
+        rest = self.rest
+        if not rest and chunk.endswith(b"\n\n"):
+            # As nearly all do.
+            return chunk
+        # The blank line may have begun in what was searched before.
+        start = max(0, len(rest) - 2)
+        rest += chunk
+        end = rest.rfind(b"\n\n", start) + 2
+        if (other := rest.rfind(b"\n\r\n", start)) >= 0:
+            end = max(end, other + 3)
+        if end == 1:
+            end = len(rest) if len(rest) > MAX_EVENT_BYTES else 0
+        out = bytes(rest[:end])
+        del rest[:end]
+        return out
 
 
 class Splitter:

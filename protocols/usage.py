@@ -1,4 +1,4 @@
-"""What an engine says that a call took: the `usage` of its answer.
+"""Usage: what an engine says that a call took; the `usage` of its answer.
 
 Read from the end of an answer. `"usage"` with its quotes cannot be part of a text, where they
 would be escaped, and stands behind the choices.
@@ -56,6 +56,7 @@ class _Document(msgspec.Struct):
     usage: _Said
 
 
+_read_said = msgspec.json.Decoder(_Said).decode
 _read_document = msgspec.json.Decoder(_Document).decode
 
 
@@ -73,7 +74,11 @@ def usage_in(end: bytes) -> Usage | None:
     except msgspec.DecodeError:
         # None, one of another shape, or half a document, as the beginning of a long one is not kept.
         start = end.rfind(_NAME)
-        return None if start < 0 else counts_in(end[start : start + LONGEST])
+        return None if start < 0 else _counts_anywhere(end[start : start + LONGEST])
+    return _usage(said)
+
+
+def _usage(said: _Said) -> Usage:
     details = said.prompt_tokens_details
     cached = None if details is None else details.cached_tokens
     return Usage(said.prompt_tokens, said.completion_tokens, cached)
@@ -81,7 +86,19 @@ def usage_in(end: bytes) -> Usage | None:
 
 def counts_in(usage: bytes) -> Usage | None:
     """Of the JSON object itself, in whatever shape."""
-    found = {name: int(count) for name, count in _counts(usage)}
+    try:
+        said = _read_said(usage)
+    except msgspec.DecodeError:
+        return _counts_anywhere(usage)
+    # Some say elsewhere what was cached.
+    details = said.prompt_tokens_details
+    if details is None and usage.find(b"cache") >= 0:
+        return _counts_anywhere(usage)
+    return _usage(said)
+
+
+def _counts_anywhere(usage: bytes) -> Usage | None:
+    found = {name: int(count) for name, count in _counts(usage[:LONGEST])}
     if not found:
         return None
     return Usage(

@@ -1,4 +1,4 @@
-"""How busy an engine is: what we count ourselves, and what only the engine can know.
+"""Account of an engine's load: what we count ourselves, and what only the engine can know.
 
     what it says ----.
                       >-- beyond = said - ours, at that moment --.
@@ -9,13 +9,13 @@ The engine's word is seconds old, our account is not; so the word only adds what
 account (other gateways' calls, answers' KV), and a burst that we sent since then counts at once.
 
 Our account is also the floor: an engine that says that it is idle, while it has calls of ours, is
-no idler for that. So who lies gets no more than others, and who exaggerates only gets less. KV is
-the exception, as prompts of several calls share pages: what they take may be as little as
-MOST_SHARED says. An engine that claims less than that is not believed, and our account is all that
-counts, until it says something better. How much it can hold is believed up to MOST_TIMES what the
-middle one of its role says, as nothing that we know ourselves could be held against it.
+no idler for that. So an engine that lies gets no more than others, and one that exaggerates only
+gets less. KV is the exception, as prompts of several calls share pages: what they take may be as
+little as MOST_SHARED says. An engine that claims less than that is not believed, and our account is
+all that counts, until it says something better. How much it can hold is believed up to MOST_TIMES
+what the middle one of its role says, as nothing that we know ourselves could be held against it.
 
-A status that is too old is taken away by who reads it (gateway/engine_metrics/reader.py), so none
+A status that is too old is taken away by its reader (gateway/engine_metrics/reader.py), so none
 of this looks at a clock: it costs an addition for each candidate of each choice.
 """
 
@@ -36,12 +36,12 @@ MOST_TIMES: Final = 4
 
 
 def calls_there(candidate: Candidate) -> int:
-    """In flight at the engine, whoever sent them."""
+    """In flight at the engine, from any sender."""
     return candidate.calls + candidate.beyond.calls
 
 
 def unread_tokens_there(candidate: Candidate) -> int:
-    """Prompt tokens that it has still to compute, whoever sent them."""
+    """Prompt tokens that it has still to compute, from any sender."""
     return candidate.unread_tokens + candidate.beyond.unread_tokens
 
 
@@ -91,7 +91,7 @@ def told(
         if status.step_seconds is not None:
             context_tokens = max(0, candidate.tokens + candidate.beyond.kv_tokens)
             batch = max(1, status.running or 0, candidate.answering)
-            candidate.predicts.says(status.step_seconds, batch, context_tokens)
+            candidate.latency.says(status.step_seconds, batch, context_tokens)
 
 
 def most_kv_tokens(candidates: Iterable[Candidate]) -> Mapping[Role, int]:

@@ -1,12 +1,13 @@
-"""An instance as a policy sees it: the record, and what is in flight there."""
+"""Candidate: an instance as a policy sees it; the record, and what is in flight there."""
 
 from collections import Counter
 from dataclasses import dataclass, field
+from warnings import warn
 
 from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.health.breaker import Breaker, State
+from pdgate.scheduling.latency.model import LatencyModel
 from pdgate.scheduling.neighbours import Shared
-from pdgate.scheduling.predictors.predicts import Predicts
 from pdgate.scheduling.status import NOTHING, Beyond, Status
 
 
@@ -22,7 +23,11 @@ class Candidate:
         returned: When it was up again after an outage, monotonic seconds; None if that is long ago.
         breaker: Whether calls fail there.
         trials: Calls in flight that came while it was on trial.
+        ended_well: Legs of ours that did, ever.
+        worked_lately: Some of them did in the last seconds (gateway/liveness).
+        stuck: It says that it is well, and does nothing (scheduling/health/liveness.py).
         ejections: Why it was taken out -> how often.
+        given_up: Why legs there were ended that waited in vain -> how many.
         sides: Of those that its role allows, the ones that it is to serve now (scheduling/roles.py);
             None for all of them.
         models: Names that it serves; kept while it is down.
@@ -30,7 +35,7 @@ class Candidate:
         tokens: Prompt tokens of those calls, estimated.
         unread_tokens: Of these, what it has still to compute itself.
         own_unread_squares: The sum of squares of those of this process, prompt by prompt.
-        predicts: How long what it does will take.
+        latency: How long what it does will take.
         answering: Calls for which it makes tokens now, as far as can be seen.
         read_tokens: All prompt tokens that it has ever computed itself.
         watched: Streams of which its pace is learnt just now.
@@ -39,7 +44,7 @@ class Candidate:
         status: What it says of its own load; None while nothing (recent) is known.
         beyond: What it has besides, as of then (scheduling/account.py).
         shared: What of calls, tokens, unread_tokens and answering is other processes', which are
-            told ours; None where this process is alone.
+            added to ours; None where this process is alone.
     """
 
     instance: Instance
@@ -50,14 +55,18 @@ class Candidate:
     returned: float | None = None
     breaker: Breaker = field(default_factory=Breaker)
     trials: int = 0
+    ended_well: int = 0
+    worked_lately: bool = False
+    stuck: bool = False
     ejections: Counter[str] = field(default_factory=Counter)
+    given_up: Counter[str] = field(default_factory=Counter)
     sides: frozenset[Role] | None = None
     models: frozenset[str] = frozenset()
     calls: int = 0
     tokens: int = 0
     unread_tokens: int = 0
     own_unread_squares: int = 0
-    predicts: Predicts = field(default_factory=Predicts)
+    latency: LatencyModel = field(default_factory=LatencyModel)
     answering: int = 0
     read_tokens: int = 0
     watched: int = 0
@@ -71,6 +80,12 @@ class Candidate:
         """Whether it is to get such calls now."""
         allowed = self.instance.role.serves(role)
         return allowed and (self.sides is None or role in self.sides)
+
+    @property
+    def predicts(self) -> LatencyModel:
+        """Former name of `latency`, until 0.3."""
+        warn("Candidate.predicts is Candidate.latency now", DeprecationWarning, stacklevel=2)
+        return self.latency
 
     @property
     def own_calls(self) -> int:
@@ -99,7 +114,7 @@ class Candidate:
 
     @property
     def may_serve(self) -> bool:
-        """Calls may go there if there is nobody better: it is there, and nobody said no."""
+        """Calls may go there if there is no better one: it is there, and no component said no."""
         return (self.up or self.silent) and not self.drained
 
     @property

@@ -1,4 +1,4 @@
-"""The instances that exist, which may get calls, and what each serves.
+"""Instances that exist, which may get calls, and what each serves.
 
 Lists per model and role are kept ready for the scheduler and made anew only when
 something changes: an instance comes or goes, is ejected or drained, or serves another model.
@@ -8,8 +8,9 @@ What takes an instance out, and what brings it back:
     refused a connection, not well, drained   at once      a good look; undrained
     failed too many calls                     at once      a good look, then a good call
     did not answer a look in time             at the look  a good look
+    answers looks, and works at nothing       at once      a sign of work, or a while; then a good call
 
-The last two are doubts, and do not take the last one of a role (scheduling/lineup.py).
+The last three are doubts, and do not take the last one of a role (scheduling/lineup.py).
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -21,9 +22,8 @@ from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.candidate import Candidate
 from pdgate.scheduling.health.breaker import Limits
 from pdgate.scheduling.health.cause import Cause
-from pdgate.scheduling.health.returning import admitted
-from pdgate.scheduling.lineup import Lineup, lineup_of
-from pdgate.scheduling.predictors.family import Families
+from pdgate.scheduling.latency.model import Families
+from pdgate.scheduling.lineup import Lineup, admitted, lineup_of
 
 RETRY_AFTER_SECONDS = 2
 
@@ -32,12 +32,12 @@ class Instances:
     """
     Attributes:
         limits: When failing calls take an instance out, and how it comes back.
-        by_id: Those that exist; changed by nobody else.
+        by_id: Those that exist; changed by no other component.
         lineups: By the model that calls name, of those that were asked for since something changed;
             `lineup` makes the others.
         drained: Ids of those that operators want to get no more calls, known or not.
-        on_out: Told the id of who has been taken out by what calls met.
-        on_lost: Told the id of whose process is gone, and its cache with it.
+        on_out: Called with the id of an instance taken out by what calls met.
+        on_lost: Called with the id of one whose process is gone, and its cache with it.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Instances:
     def remove(self, instance_id: str) -> None:
         candidate = self.by_id.pop(instance_id, None)
         if candidate is not None:
-            self._families.remove(candidate.predicts)
+            self._families.remove(candidate.latency)
             self.on_lost(instance_id)
             self._changed()
 
@@ -98,7 +98,7 @@ class Instances:
         candidate = self.by_id.get(instance_id)
         if candidate is None:
             return
-        changed = candidate.breaker.seen_well(self._clock(), self.limits)
+        changed = not candidate.stuck and candidate.breaker.seen_well(self._clock(), self.limits)
         served = frozenset(models)
         if not candidate.up or candidate.models != served:
             changed = True
@@ -125,6 +125,20 @@ class Instances:
             return
         candidate.up, candidate.silent = False, True
         self._out(candidate, "silent")
+
+    def mark_stuck(self, instance_id: str) -> None:
+        """It answers looks, and works at nothing; to `free` it, it must show something else."""
+        candidate = self.by_id.get(instance_id)
+        if candidate is not None and not candidate.stuck:
+            candidate.stuck = True
+            candidate.breaker.open(self._clock())
+            self._out(candidate, "stuck")
+
+    def free(self, instance_id: str) -> None:
+        """A stuck one may be on trial again, after the next good look."""
+        candidate = self.by_id.get(instance_id)
+        if candidate is not None:
+            candidate.stuck = False
 
     def worked(self, instance_id: str) -> None:
         """A leg there ended well."""
@@ -199,7 +213,7 @@ class Instances:
         return any(name in c.models and c.instance.role.serves(role) for c in self)
 
     def missing_roles(self) -> list[tuple[str, str]]:
-        """(what is spoken, role) pairs that were announced and of which nobody may serve."""
+        """(what is spoken, role) pairs that were announced and of which none may serve."""
         missing = []
         for speech in dict.fromkeys(c.instance.speaks for c in self):
             of_it = [c for c in self if c.instance.speaks == speech]
@@ -210,7 +224,7 @@ class Instances:
         return missing
 
     def unpaired_roles(self) -> list[tuple[str, str]]:
-        """(what is spoken, role) pairs that are needed and nobody announced."""
+        """(what is spoken, role) pairs that are needed and that no instance announced."""
         unpaired = []
         for speech in dict.fromkeys(c.instance.speaks for c in self):
             roles = {c.instance.role for c in self if c.instance.speaks == speech}
@@ -226,7 +240,7 @@ class Instances:
     def _join(self, candidate: Candidate) -> None:
         """Those that it is like now."""
         one = candidate.instance
-        self._families.put(candidate.predicts, (candidate.models, one.role, one.speaks))
+        self._families.put(candidate.latency, (candidate.models, one.role, one.speaks))
 
     def _out(self, candidate: Candidate, why: str) -> None:
         candidate.ejections[why] += 1

@@ -1,24 +1,33 @@
-"""Who can serve one model now, made of the instances that serve it. Pure.
+"""Eligible set of one model now: the instances that serve it, and may have this call. Pure.
 
-Never nobody while somebody is there: if none of a role is fit, those that are doubted (their
+Never empty while an engine is there: if none of a role is fit, those that are doubted (their
 calls fail, or they did not answer a probe in time) may serve after all, as may those whose
-doubted partner would be the only one, and those whose role allows it, but who are to serve the
+doubted partner would be the only one, and those whose role allows it, but that are to serve the
 other side. An engine that refused a connection, said that it is not
-well, or is drained, serves nobody.
+well, or is drained, serves no call.
+
+While some are only on their way back, not every call is for them. On trial: one call at a time.
+Returned from an outage: a share of the calls that grows evenly from LEAST to all, as caches are cold
+and the others' load would come down on it at once. The share is drawn, so it holds under every
+policy.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from pdgate.protocols.instance import Role
 from pdgate.protocols.place import Place
 from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling.health.breaker import TRIAL
+
+LEAST: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Lineup:
-    """Who can serve one model now.
+    """Eligible set: the instances that can serve one model now.
 
     Attributes:
         up: Role -> candidates that may be sent calls; if there are pairs, then for prefill and
@@ -26,10 +35,10 @@ class Lineup:
         disaggregated: Whether there are pairs: two instances that speak the same.
         mixed: Whether not everyone pairs with everyone: there are pairs of several protocols,
             or roles change, so that prefill may have become decode, and is not its own.
-        careful: Whether somebody may have only some of the calls.
+        careful: Whether some instance may have only some of the calls.
         placed: Whether some pairs are nearer to each other than others.
-        several_read: Whether it matters who has which prompts cached: more than one instance reads
-            prompts, in whatever state it is now.
+        several_read: Whether it matters which instance has which prompts cached: more than one
+            instance reads prompts, in whatever state it is now.
     """
 
     up: dict[Role, Sequence[Candidate]] = field(default_factory=dict)
@@ -69,6 +78,31 @@ def lineup_of(serving: Sequence[Candidate], *, roles_change: bool = False) -> Li
     )
 
 
+def admitted(
+    candidates: Sequence[Candidate],
+    now: float,
+    slow_start_seconds: float,
+    draw: Callable[[], float],
+) -> Sequence[Candidate]:
+    """Return those that may have this call; all of them if it is none.
+
+    `draw` gives numbers from 0 to below 1.
+    """
+
+    def may(candidate: Candidate) -> bool:
+        if candidate.breaker.state is TRIAL:
+            return not candidate.trials
+        since = candidate.returned
+        return since is None or draw() < _share(now - since, slow_start_seconds)
+
+    return [c for c in candidates if may(c)] or candidates
+
+
+def _share(seconds: float, slow_start_seconds: float) -> float:
+    """Of the calls that it would get otherwise, so many seconds after its return."""
+    return max(LEAST, min(1.0, seconds / slow_start_seconds)) if slow_start_seconds else 1.0
+
+
 def _of(role: Role, some: Sequence[Candidate]) -> list[Candidate]:
     return [c for c in some if c.serves(role)] or [c for c in some if c.instance.role.serves(role)]
 
@@ -92,7 +126,7 @@ def _parts(at: Place) -> Iterator[tuple[str, ...]]:
 
 
 def _in_pairs(some: Sequence[Candidate], others: Sequence[Candidate]) -> list[Candidate]:
-    """Those for whom there is one of the others; nobody pairs with itself."""
+    """Those that have a partner among the others; none pairs with itself."""
     who_speak = Counter(c.instance.speaks for c in others)
     ids = {c.instance.id for c in others}
 

@@ -1,12 +1,12 @@
-"""What other processes have in flight at the same engines, as part of a candidate's account.
+"""Load from other processes in flight at the same engines, as part of a candidate's account.
 
     a reservation --> candidate.calls += 1 --> Shared.changed --> what this process tells
     what others tell --> Shared.take_in --> candidate.calls += by how much it is more now
 
-    near    other workers of this gateway, through memory    gateway/neighbours/
-    far     other replicas of it, through Redis              gateway/replicas/
+    near    other workers of this gateway, through memory    gateway/sync/workers/
+    far     other replicas of it, through Redis              gateway/sync/replicas/
 
-So whoever weighs candidates (policies, the rule for splitting) sees the calls of all, not this
+So all that weighs candidates (policies, the rule for splitting) sees the calls of all, not this
 process's, and does nothing for it. Where there is one process there is none of this.
 
 Pure: how processes tell each other is theirs.

@@ -1,8 +1,8 @@
-"""What the other half of a call would be worth, wherever its first half went.
+"""Worth of the other half of a call, wherever its first half went.
 
-A pair is chosen together where engines have said where they run: whoever reads the prompt adds to its
-own score that of the best engine that could answer beside it, nearness included. The best of all
-pairs is found without looking at each:
+A pair is chosen together where engines have said where they run: the engine that reads the prompt
+adds to its own score that of the best engine that could answer beside it, nearness included. The
+best of all pairs is found without looking at each:
 
     worth of a place = the most of   the best of all
                                      the best of its zone    + near * 1/3
@@ -17,7 +17,7 @@ from typing import Final
 from pdgate.protocols.instance import Instance
 from pdgate.protocols.place import FAR, Distance
 from pdgate.scheduling.candidate import Candidate
-from pdgate.scheduling.choice import Weighed
+from pdgate.scheduling.decision_trace import Weighed
 from pdgate.scheduling.instances import Instances
 
 _Key = tuple[str, str, str, str]
@@ -77,7 +77,7 @@ class Partners:
 
 
 def _keys(one: Instance) -> Iterable[tuple[_Key, Distance]]:
-    """Who shares the first is at most so far away."""
+    """An instance that shares the first is at most so far away."""
     speaks, place = one.speaks, one.place
     yield (speaks, "", "", ""), FAR
     if place.zone:

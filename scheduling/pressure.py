@@ -1,4 +1,4 @@
-"""How near an engine is to what it should not exceed: 1 is there, 0 is idle.
+"""Pressure: how near an engine is to what it should not exceed: 1 is there, 0 is idle.
 
     prefill   use    whether it reads: on the average of many looks, the share of its time   / FULL
                      the wait that is predicted for what it has to read, if that is more     / target
@@ -22,7 +22,7 @@ from typing import Final
 from pdgate.protocols.instance import Role
 from pdgate.scheduling.account import unread_tokens_there
 from pdgate.scheduling.candidate import Candidate
-from pdgate.scheduling.surroundings import Targets
+from pdgate.scheduling.policy_context import Targets
 
 FULL: Final = 0.85
 """Share of an engine's time beyond which prompts begin to queue, and of its KV beyond which answers
@@ -82,7 +82,7 @@ def pressure(candidate: Candidate, side: Role, targets: Targets) -> Pressure:
 
 
 def mean(several: Sequence[Pressure]) -> Pressure:
-    """NONE of nobody."""
+    """NONE if there are none."""
     if not several:
         return NONE
     count = len(several)
@@ -97,7 +97,7 @@ def _reading(candidate: Candidate, targets: Targets) -> Pressure:
     unread = unread_tokens_there(candidate)
     if not unread:
         return NONE
-    expected = candidate.predicts.prefill_seconds(unread, candidate.unread_squares)
+    expected = candidate.latency.prefill_seconds(unread, candidate.unread_squares)
     wait_seconds = unread / TOKENS_PER_SECOND if expected is None else expected
     return Pressure(max(1 / FULL, wait_seconds / targets.ttft_seconds))
 
@@ -117,8 +117,8 @@ def _making(candidate: Candidate, targets: Targets) -> Pressure:
     context_tokens = max(0, candidate.tokens + candidate.beyond.kv_tokens)
     if candidate.calls > candidate.answering:
         context_tokens = context_tokens * candidate.answering // candidate.calls
-    step = candidate.predicts.step_seconds(batch, context_tokens)
-    least = candidate.predicts.step_seconds(1, 0)
+    step = candidate.latency.step_seconds(batch, context_tokens)
+    least = candidate.latency.step_seconds(1, 0)
     if step is None or least is None:
         return Pressure(max(use, batch / MANY_CALLS))
     target = targets.tpot_seconds

@@ -1,4 +1,4 @@
-"""One leg's share of an engine's account, and what is learnt of the engine from it."""
+"""Reservation: one leg's share of an engine's account, and what is learnt of the engine from it."""
 
 from collections.abc import Callable
 from types import TracebackType
@@ -6,7 +6,7 @@ from typing import Self
 
 from pdgate.scheduling.candidate import Candidate
 from pdgate.scheduling.health.breaker import TRIAL
-from pdgate.scheduling.prefix.lesson import Lesson
+from pdgate.scheduling.prefix.index import PrefixUpdate
 from pdgate.scheduling.watch import MOST_WATCHED, Watch
 
 
@@ -14,8 +14,20 @@ class Reservation:
     """An instance that counts as busy until the block, or `end`, is over."""
 
     __slots__ = (
-        "_answering", "_candidate", "_ended", "_expected", "_freed", "_lesson", "_squares", "_to_read",
-        "_tokens", "_trial", "_unread", "_watch", "_watches", "instance",
+        "_answering",
+        "_candidate",
+        "_ended",
+        "_expected",
+        "_freed",
+        "_squares",
+        "_to_read",
+        "_tokens",
+        "_trial",
+        "_unread",
+        "_update",
+        "_watch",
+        "_watches",
+        "instance",
     )  # fmt: skip
 
     def __init__(
@@ -26,20 +38,20 @@ class Reservation:
         answering: bool = False,
         watches: bool = False,
         freed: Callable[[], None] | None = None,
-        lesson: Lesson | None = None,
+        update: PrefixUpdate | None = None,
     ) -> None:
         """
         Args:
             reads: It computes the prompt itself.
-            answering: Nobody will see its first token, so it counts as there.
-            watches: Somebody wants to know of the engine's pace.
+            answering: Its first token cannot be seen, so it counts as there.
+            watches: The rule for splitting asks for the engine's step time.
             freed: Told of the end.
-            lesson: What it has of the prompt, where somebody keeps count of that.
+            update: Of the prefix index, where there is one: what the engine has of the prompt.
         """
         self.instance = candidate.instance
         self._candidate = candidate
         self._tokens = tokens
-        self._lesson = lesson
+        self._update = update
         self._ended = False
         self._freed = freed
         trial = self._trial = candidate.breaker.state is TRIAL
@@ -50,7 +62,7 @@ class Reservation:
         self._expected: float | None = None
         self._squares = 0.0
         if reads:
-            unread = self._unread = tokens if lesson is None else tokens - lesson.cached_tokens
+            unread = self._unread = tokens if update is None else tokens - update.cached_tokens
             candidate.unread_tokens += unread
             candidate.own_unread_squares += unread * unread
             candidate.whole_calls += 1
@@ -58,7 +70,7 @@ class Reservation:
             alone = candidate.shared is None
             squares = candidate.own_unread_squares if alone else candidate.unread_squares
             self._squares = squares
-            self._expected = candidate.predicts.prefill_seconds(to_read, squares)
+            self._expected = candidate.latency.prefill_seconds(to_read, squares)
         else:
             self._unread, self._to_read = 0, candidate.unread_tokens
         self._answering = answering
@@ -72,26 +84,26 @@ class Reservation:
     def has_read(self, seconds: float) -> Watch | None:
         """It took so long to read the prompt, and what came before it.
 
-        Returns who is to be told of the pieces of a stream that begins with this, if anybody.
+        Returns the watch of the pieces of a stream that begins with this, or None.
         """
-        self._lesson = None
-        self._candidate.predicts.has_read(self._to_read, self._squares, seconds, self._expected)
+        self._update = None
+        self._candidate.latency.has_read(self._to_read, self._squares, seconds, self._expected)
         if self._unread:
             self._read()
         return self._begin()
 
     def has_loaded(self, seconds: float) -> Watch | None:
         """It took so long to take over the KV that prefill had computed; returns the same."""
-        self._lesson = None
-        self._candidate.predicts.has_loaded(self._tokens, seconds)
+        self._update = None
+        self._candidate.latency.has_loaded(self._tokens, seconds)
         return self._begin()
 
     def withdraw(self) -> None:
         """The prompt was not sent there, or in vain: the end, and the engine has not got it."""
-        lesson = self._lesson
-        if lesson is not None:
-            self._lesson = None
-            lesson.take_back()
+        update = self._update
+        if update is not None:
+            self._update = None
+            update.take_back()
         self.end()
 
     def end(self) -> None:
@@ -110,8 +122,10 @@ class Reservation:
                 self._read()
             if candidate.shared is not None:
                 candidate.shared.changed(candidate)
-            if self._freed is not None:
-                self._freed()
+            # As a method it would be looked up anew each time.
+            freed = self._freed
+            if freed is not None:
+                freed()
 
     def _begin(self) -> Watch | None:
         candidate = self._candidate

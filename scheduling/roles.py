@@ -1,16 +1,17 @@
-"""Which side of calls an engine is to serve that can serve both: whichever needs it more. Pure.
+"""Adaptive roles: the side that an engine able to serve both is to serve, the needier one. Pure.
 
     pressure of each side --> smoothed --> would one engine more, or less, make it better?
                                             |  three rounds in a row
-                                            '--> Turn: who, to which side, and why
+                                            '--> Turn: the engine, the side it goes to, and why
 
 An engine goes over to the other side if that is at BUSY or more, and if the side that it leaves
 would be at less than 1 without it, and clearly better off than the other one was: so what has been
 done is not undone, unless the load has moved by more than GAIN. Noise is held off by three things:
-pressures are smoothed, the same must be right in PERSISTS rounds in a row, and who has changed
-stays for a while. One engine changes at a time, and nobody is the last of its side when it goes.
+pressures are smoothed, the same must be right in PERSISTS rounds in a row, and an engine that has
+changed stays for a while. One engine changes at a time, and none is the last of its side when it
+goes.
 
-A side that has nobody is another matter: it gets one at once.
+A side that has no engine is another matter: it gets one at once.
 """
 
 from collections import defaultdict
@@ -34,8 +35,8 @@ class Engine:
     """One that calls may go to, at this moment.
 
     Attributes:
-        group: Those who can be paired with each other have the same.
-        side: PREFILL or DECODE; None if nobody has said which yet, and it serves both.
+        group: Engines that can be paired with each other have the same.
+        side: PREFILL or DECODE; None if it is not decided yet, and it serves both.
         movable: Whether it can serve both.
         since: When it came to its side, on the clock of `decide`.
         turning: It has still work of the side that it has left.

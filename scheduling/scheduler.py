@@ -1,4 +1,4 @@
-"""Chooses an instance for a leg and counts it as busy until the leg is over.
+"""Scheduler: chooses an instance for a leg and counts it as busy until the leg is over.
 
     with scheduler.reserve(Role.PREFILL, call) as prefill:
         ...                          # prefill.instance
@@ -23,7 +23,14 @@ from pdgate.protocols.instance import (
     Role,
 )
 from pdgate.scheduling.candidate import Candidate
-from pdgate.scheduling.choice import MOST_SHOWN, ONLY_ONE, Choice, Weighed, left_out, shown
+from pdgate.scheduling.decision_trace import (
+    MOST_SHOWN,
+    ONLY_ONE,
+    DecisionTrace,
+    Weighed,
+    left_out,
+    shown,
+)
 from pdgate.scheduling.disaggregation import Always, Decision, Rule, Taken
 from pdgate.scheduling.disaggregation.decision import ONE_TOKEN
 from pdgate.scheduling.disaggregation.rules import NOTHING_CACHED
@@ -33,8 +40,7 @@ from pdgate.scheduling.instances import RETRY_AFTER_SECONDS, Instances
 from pdgate.scheduling.lineup import Lineup
 from pdgate.scheduling.partners import Partners
 from pdgate.scheduling.policy import Policy
-from pdgate.scheduling.prefix.index import PrefixIndex
-from pdgate.scheduling.prefix.lesson import Lesson
+from pdgate.scheduling.prefix.index import PrefixIndex, PrefixUpdate
 from pdgate.scheduling.reservation import Reservation
 
 NOTHING_OF_THEIR_OWN: Final[Mapping[str, Mapping[Role, Policy]]] = {}
@@ -46,8 +52,8 @@ class Scheduler:
     """
     Attributes:
         rule: Which calls are split; another one may be put here at any time.
-        freed: Told when a prefill engine has room for another call.
-        told: Told of every choice, and why it was made; None if nobody wants to know.
+        freed: Called when a prefill engine has room for another call.
+        told: Called with the trace of every decision; None where no trace is wanted.
     """
 
     def __init__(
@@ -65,7 +71,7 @@ class Scheduler:
         # Looked up here for every call, so without a function where they are there.
         self._lineups, self._by_id = instances.lineups, instances.by_id
         self.freed: Callable[[], None] | None = None
-        self.told: Callable[[Call, Choice], None] | None = None
+        self.told: Callable[[Call, DecisionTrace], None] | None = None
         self.rule = rule or Always()
         self._policies = {PREFILL: prefill, DECODE: decode, PLAIN: plain}
         self._of_models = of_models
@@ -94,7 +100,7 @@ class Scheduler:
         return self._policies[role]
 
     def _keep_count(self) -> None:
-        """Of who has what cached, if anybody asks for it."""
+        """Of what each instance has cached, if a policy asks for it."""
         before = self._prefixes
         all_of_them = (self._policies, *self._of_models.values())
         asked = any(policy.needs_prefixes for each in all_of_them for policy in each.values())
@@ -123,12 +129,20 @@ class Scheduler:
         rule = self.rule
         if prefill_can_answer and rule.prefill_may_answer:
             return _PREFILL_ONLY
-        if rule.fixed is not None:
-            return rule.fixed
+        fixed = rule.fixed
+        if fixed is not None:
+            return fixed
         lineup = self._instances.lineup(call.model)
         decodes = _partners(lineup.up[DECODE], lineup, prefill)
         reserved = self._by_id.get(prefill.id) or Candidate(prefill)
         return rule.decide(call, reserved, decodes, self._cached_for_decode(call))
+
+    def works(self, instance: Instance, *, lately: bool = False) -> bool:
+        """It answers looks, and is not known to stand still."""
+        candidate = self._by_id.get(instance.id)
+        if candidate is None or not candidate.up or candidate.stuck:
+            return False
+        return candidate.worked_lately or not lately
 
     def reserve(
         self,
@@ -150,7 +164,7 @@ class Scheduler:
         model = call.model
         lineup = self._lineups.get(model) or self._instances.lineup(model)
         if not lineup.disaggregated and role is not PLAIN and not alone:
-            # Also for prefill: it would work, and keep its blocks, for nobody.
+            # Also for prefill: it would work, and keep its blocks, for no decode.
             if self.told is not None:
                 self._tell(self.told, call, role, (), None, avoid, peer)
             raise _no_pair(lineup)
@@ -185,20 +199,20 @@ class Scheduler:
             self._tell(self.told, call, role, candidates, one, avoid, peer, partners)
         if reads is None:
             reads = role is not DECODE
-        lesson = None
-        # What decode is handed is of use to nobody, unless decode is chosen by it, or may be prefill;
+        update = None
+        # What decode is handed is of no use, unless decode is chosen by it, or may be prefill;
         # and what prefill reads is not where it is the only one.
         if self._prefixes is not None and (
             self._decode_asks or (lineup.several_read and (reads or one.instance.role is BOTH))
         ):
-            lesson = Lesson.of(self._prefixes, call, one, reads)
+            update = PrefixUpdate.of(self._prefixes, call, one, reads)
         if role is DECODE:
             watches = self.rule.watches
             return Reservation(
-                one, call.prompt_tokens, reads, not call.streams, watches, None, lesson
+                one, call.prompt_tokens, reads, not call.streams, watches, None, update
             )
         freed = self.freed if role is PREFILL else None
-        return Reservation(one, call.prompt_tokens, reads, False, False, freed, lesson)
+        return Reservation(one, call.prompt_tokens, reads, False, False, freed, update)
 
     def _partners(self, call: Call, lineup: Lineup, avoid: Collection[str]) -> Partners | None:
         """For the prefill engine of the best pair; decode is then chosen beside it."""
@@ -209,7 +223,7 @@ class Scheduler:
 
     def _tell(
         self,
-        told: Callable[[Call, Choice], None],
+        told: Callable[[Call, DecisionTrace], None],
         call: Call,
         role: Role,
         candidates: Sequence[Candidate],
@@ -231,7 +245,7 @@ class Scheduler:
             considered.append(Weighed(one.instance.id, why=ONLY_ONE))
         more = len(candidates) - len(considered) + max(0, len(others) - MOST_SHOWN)
         chosen = "" if one is None else one.instance.id
-        told(call, Choice(role, policy, chosen, considered, others[:MOST_SHOWN], more))
+        told(call, DecisionTrace(role, policy, chosen, considered, others[:MOST_SHOWN], more))
 
     def _cached_for_decode(self, call: Call) -> Mapping[str, int]:
         """Instance id -> tokens of the prompt, if decode is chosen by that."""
@@ -254,6 +268,7 @@ class Scheduler:
             return
         candidate = self._by_id.get(instance.id)
         if candidate is not None:
+            candidate.ended_well += 1
             breaker = candidate.breaker
             # Else nothing would change.
             if breaker.latest or breaker.state is TRIAL:

@@ -1,4 +1,4 @@
-"""What an engine says of its own load, which no account of ours can know: others may use it too."""
+"""Load status that an engine reports: no account of ours can know it, as others may use it too."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -11,7 +11,7 @@ class Status:
     A field is None where the engine does not say it, which is not the same as idle.
 
     Attributes:
-        kv_free: Share of KV pages that nobody holds, 0..1.
+        kv_free: Share of KV pages that no request holds, 0..1.
         running: Requests in its batch.
         waiting: Requests that wait for a turn, for pages, or for their KV.
         step_seconds: Between two tokens of one request, lately.
@@ -34,8 +34,8 @@ class Beyond:
     """What an engine has beyond our account of it, as of its last word (scheduling/account.py).
 
     Attributes:
-        calls: That somebody else sent.
-        unread_tokens: Of prompts that somebody else sent.
+        calls: That other senders sent.
+        unread_tokens: Of prompts that other senders sent.
         kv_tokens: Whose KV is held for others, for answers, or for prefill's readers; less than 0
             where our calls share pages.
         kv_capacity: Tokens whose KV it can hold; None where it does not say.

@@ -1,8 +1,8 @@
-"""A stream of a decode engine, watched piece by piece for the engine's pace.
+"""Watch of a decode engine's stream, piece by piece, for the engine's pace.
 
 It is cut into stretches of STRETCH steps, each of which is learnt from, and so is the last,
 shorter one: streams that begin together end together, and then new prompts come at once.
-A long stretch blurs what is to be told apart, and of a short one it is uncertain what was read
+A long stretch blurs what is to be distinguished, and of a short one it is uncertain what was read
 in it, as a long prompt takes several steps.
 
 The first token of a prompt that was read comes with the pieces of the same step, often as the
@@ -56,6 +56,6 @@ class Watch:
     def _learn(self, since: float) -> None:
         candidate = self._candidate
         read = candidate.read_tokens - self._read_before
-        candidate.predicts.has_stepped(
+        candidate.latency.has_stepped(
             self._steps, read, self._latest - since, candidate.answering, candidate.tokens
         )

@@ -1,6 +1,32 @@
 """For all tests."""
 
 import gc
+import importlib.util
+from importlib.machinery import EXTENSION_SUFFIXES
+
+import pytest
+
+# From Python 3.12 on: mypyc (2.4, lib-rt/misc_ops.c) gives `throw` the three arguments that Python
+# deprecates. Nobody sees it outside tests, and there is nothing in our source to change.
+THROWN_BY_COMPILED_CODE = (
+    r"ignore:the \(type, exc, tb\) signature of throw\(\) is deprecated:DeprecationWarning"
+)
+
+from hypothesis import HealthCheck, settings
+
+from tests.long_files import SECONDS
+
+# A case that takes long says something about the machine and what else it does, not about pdgate.
+settings.register_profile("pdgate", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("pdgate")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Where several processes take files of tests from one queue, the longest ones come first, so
+    that none is begun when all others are through."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: -SECONDS.get(item.nodeid.partition("::")[0], 0))
 
 
 def pytest_collection_finish() -> None:
@@ -8,3 +34,9 @@ def pytest_collection_finish() -> None:
     loop, and with it the answers of a test's engines, for a second or more."""
     gc.collect()
     gc.freeze()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    found = importlib.util.find_spec("pdgate.gateway.service")
+    if found is not None and str(found.origin).endswith(tuple(EXTENSION_SUFFIXES)):
+        config.addinivalue_line("filterwarnings", THROWN_BY_COMPILED_CODE)

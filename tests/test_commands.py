@@ -71,7 +71,7 @@ def test_serving_loads_no_other_command() -> None:
     )
 
     assert said.returncode == 2, said.stderr
-    for folder in ("simulator", "operations", "engine", "chaos", "transfer"):
+    for folder in ("lab", "operations", "engine", "transfer"):
         assert f"pdgate.{folder}" not in said.stdout
 
 

@@ -12,6 +12,10 @@ mypyc believes mypy: after `self.error = None` it takes `self.error` for None un
 the function, and raises TypeError if a call has set it meanwhile. Such an assignment belongs
 into a method of its own. And a class forgets a default of None for an attribute whose type is a Protocol,
 so such attributes are set in __init__.
+
+A compiled class whose base is an interpreted ABC (slo's InTime) shares that one's cache of isinstance:
+after `isinstance(other, InTime)` said no, `isinstance(other, Policy)` says so, too. So pipelines, of
+which others may ask that, are interpreted.
 """
 
 import os
@@ -28,26 +32,23 @@ from setuptools import Distribution
 from setuptools.command.build_ext import build_ext
 
 HOT: Final = {
-    "forwarders": (
-        "attempt blame crossing execution good_start lives other_apis ownership prompt record retrying "
-        "splitting tried way"
-    ),
+    "forwarders": "attempt execution good_start lives other_apis ownership prompt record retry routing",
     "gateway": "deadlines heads intake service total_time",
-    "gateway/admission": "gate urgency",
-    "gateway/front": "answer_head head_lines hot_cycle",
-    "gateway/metrics": "books ended tally",
-    "gateway/security": "door headers keys limits",
-    "gateway/upstream": "client connection exchange lone_chunks pool request",
+    "gateway/admission": "gate place",
+    "gateway/front": "hot_cycle response_head",
+    "gateway/metrics": "aggregates call_stats ended",
+    "gateway/security": "door headers keys",
+    "gateway/upstream": "client connection exchange pool request",
     "protocols": "fields instance members openai request_id sse",
     "protocols/dialects": "nixl",
-    "scheduling/admission": "line others pace room",
+    "scheduling/admission": "line others room",
     "scheduling": "account candidate instances lineup reservation scheduler",
     "scheduling/health": "breaker cause",
     "scheduling/disaggregation": "decision",
     "scheduling/policies": "slo",
-    "scheduling/predictors": "accuracy bend family plane predicts speed",
-    "scheduling/prefix": "blocks index lesson tree",
-    "scheduling/sentence": "pick shortlist whereabouts words",
+    "scheduling/latency": "least_squares model quadratic rate",
+    "scheduling/prefix": "blocks index tree",
+    "scheduling/pipeline": "pickers scorers shortlist",
 }
 
 MYPY: Final = """\

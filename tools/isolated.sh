@@ -3,7 +3,7 @@
 #
 # Mooncake listens on every interface, whatever it is told, so what uses it is run here. It
 # takes root, or a kernel that lets users have namespaces; without, the command runs all the
-# same, and what needs this is left out. With CI set that is a failure.
+# same, and the tests that need this are skipped with the reason. With CI=true they fail.
 set -euo pipefail
 
 isolate=(unshare --net)
@@ -15,7 +15,4 @@ if "${isolate[@]}" ip link set lo up; then
     exec "${isolate[@]}" -- bash -c 'ip link set lo up && exec "$@"' _ "$@"
 fi
 echo "no network namespace here (it takes root, or user namespaces): Mooncake is left out" >&2
-if [ "${CI:-}" = true ]; then
-    exit 1
-fi
 exec "$@"

@@ -1,7 +1,7 @@
-"""A hook of MkDocs: draws the sequence diagrams of pages, so that the site needs no script of others.
+"""Sequence diagrams of pages, drawn as SVG when the site is built (tools/docs_site.py).
 
-Pages have them as Mermaid, which GitHub and editors draw themselves. In the site Mermaid would be
-fetched from elsewhere by who reads it, so they become SVG here. Known is what our pages use; anything
+Pages have them as Mermaid, which GitHub and editors draw themselves. In the site a reader's browser
+would fetch Mermaid from elsewhere, so they become SVG here. Known is what our pages use; anything
 else is an error, and fails the build.
 
     sequenceDiagram
@@ -16,7 +16,7 @@ import re
 from dataclasses import dataclass, field
 from html import escape
 from itertools import pairwise
-from typing import Any, Final
+from typing import Final
 
 FENCE: Final = re.compile(r"^```mermaid\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -92,7 +92,9 @@ def drawn(diagram: Diagram) -> str:
     return "".join([*said, "</svg>"])
 
 
-def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
+def with_figures(markdown: str) -> str:
+    """Return a page with its diagrams drawn; raise Unknown."""
+
     def figure(found: re.Match[str]) -> str:
         diagram = read(found[1])
         caption = f"<figcaption>{escape(diagram.title)}</figcaption>"

@@ -1,59 +1,22 @@
 #!/usr/bin/env bash
-# Makes a virtual environment with this checkout in it, editable, and every tool.
+# Adds every tool and server that tests need to the virtual environment of tools/virtual_env.sh.
 #
-#   tools/set_up.sh PYTHON VENV
+#   tools/set_up.sh VENV
 #
-# On Debian, the module that makes virtual environments is a package of its own, and so is the
-# library that Mooncake is linked to. As root they are installed; otherwise one line says what
-# is missing. The transfer libraries have no wheel for some Pythons: then their tests are
-# skipped, and with CI=true this fails.
+# On Debian, the library that Mooncake is linked to is a package of its own. As root it is
+# installed; otherwise one line says what is missing. The transfer libraries have no wheel for
+# some Pythons: then their tests are skipped, and with CI=true this fails.
 set -euo pipefail
+source "$(dirname "$0")/apt.sh"
 
-python=$1
-venv=$2
-
-stop() {
-    echo "set-up: $1" >&2
-    exit 2
-}
-
-apt_install() {
-    [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null || return 1
-    echo "set-up: installing $1"
-    apt-get update -qq
-    # Tests start what they need by themselves: no package is to leave a daemon running.
-    local policy=/usr/sbin/policy-rc.d made='' status=0
-    if [ ! -e "$policy" ]; then
-        made=yes
-        printf '#!/bin/sh\nexit 101\n' >"$policy"
-        chmod +x "$policy"
-    fi
-    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$1" >/dev/null ||
-        status=$?
-    [ -z "$made" ] || rm -f "$policy"
-    return "$status"
-}
+venv=$1
 
 left_out() {
     if [ "${CI:-}" = true ]; then stop "$1"; fi
     echo "set-up: $1; its tests are skipped" >&2
 }
 
-command -v "$python" >/dev/null || stop "$python is not installed: apt-get install python3"
-"$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
-    stop "$("$python" --version) is too old: pdgate needs 3.11 or newer (make PYTHON=python3.x)"
-
-if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
-    apt_install python3-venv ||
-        stop "$python cannot make virtual environments: apt-get install python3-venv"
-fi
-
-# A virtual environment that was moved or interrupted has no working pip: it is made anew.
-if ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
-    echo "set-up: making $venv"
-    "$python" -m venv --clear "$venv"
-fi
-echo "set-up: installing pdgate and its tools into $venv"
+echo "set-up: installing the tools and what tests need into $venv"
 # --group needs pip 25.1.
 "$venv/bin/python" -m pip install --quiet --upgrade 'pip>=25.1'
 PDGATE_COMPILE=0 "$venv/bin/python" -m pip install --quiet --editable '.[demo]' --group dev

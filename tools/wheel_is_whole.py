@@ -16,13 +16,11 @@ ROOT = Path(__file__).parents[1]
 def main() -> None:
     (wheel,) = sys.argv[1:]
     with ZipFile(wheel) as packed:
-        found = {
-            name: packed.read(name)
-            for name in packed.namelist()
-            if not name.endswith("/") and ".dist-info/" not in name
-        }
+        names = [n for n in packed.namelist() if not n.endswith("/") and ".dist-info/" not in n]
+        found = {name: packed.read(name) for name in names}
     wanted = dict(_wanted())
     wrong = [
+        *(f"{name} is there twice" for name in found if names.count(name) > 1),
         *(f"{name} is missing" for name in wanted.keys() - found.keys()),
         *(f"{name} is not of this checkout" for name in found.keys() - wanted.keys()),
         *(f"{name} differs" for name, text in found.items() if wanted.get(name, text) != text),

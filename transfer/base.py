@@ -1,4 +1,4 @@
-"""What a KV transfer backend is: it moves ranges of bytes between registered memory.
+"""The contract of a KV transfer backend, which moves ranges of bytes between registered memory.
 
     owner                                   peer
       | region = backend.register(memory)     |
@@ -27,6 +27,12 @@ from enum import StrEnum
 from typing import Any, ClassVar
 
 from pdgate.transfer.memory import Memory
+from pdgate.transfer.parts import Part
+
+
+class Op(StrEnum):
+    READ = "read"
+    WRITE = "write"
 
 
 class TransferError(Exception):
@@ -43,6 +49,10 @@ class OutOfBounds(TransferError):
 
 class PeerLost(TransferError):
     """The peer cannot be reached or broke off."""
+
+
+class Forbidden(TransferError):
+    """The peer was granted other bytes, another way, or until earlier."""
 
 
 class Corrupted(TransferError):
@@ -111,11 +121,41 @@ class Transfer(ABC):
         """Blocks until `settled`; False at the timeout. Starts nothing and cancels nothing."""
 
 
+class Grant(ABC):
+    """What one peer may do with a region, until it is revoked.
+
+    Attributes:
+        descriptor: For that peer.
+    """
+
+    descriptor: Descriptor
+
+    @abstractmethod
+    def revoke(self) -> None:
+        """Lets the peer in no more and breaks off what it does. Returns when nothing of it moves,
+        where the backend can know.
+        """
+
+
 class Region(ABC):
-    """Memory that peers may reach."""
+    """Memory that peers may reach.
+
+    Attributes:
+        descriptor: Of all of it, for good: what a peer gets comes from `grant`.
+    """
 
     memory: memoryview
     descriptor: Descriptor
+
+    def grant(
+        self, peer: str, op: Op, part: Part, seconds: float, immediates: range | None = None
+    ) -> Grant:
+        """Lets this peer do so with this part, for so long, and count these immediates.
+
+        A backend whose bytes are moved by hardware, by the kernel or by a library grants the whole
+        region, and only by not saying where it is to anybody else.
+        """
+        return _Whole(self.descriptor)
 
     def share(self) -> int | None:
         """A file descriptor for `Backend.adopt` in a process of ours; it stays the region's.
@@ -129,9 +169,18 @@ class Region(ABC):
         """Peers are refused from now on; memory that the backend allocated is freed."""
 
 
+class _Whole(Grant):
+    def __init__(self, descriptor: Descriptor) -> None:
+        self.descriptor = descriptor
+
+    def revoke(self) -> None:
+        return
+
+
 class Backend(ABC):
     """Built with `host` (where it may listen) and `advertise` (what peers dial instead, if
-    that differs); a backend's own options come after these and have defaults.
+    that differs); a backend's own options come after these and have defaults. One that takes
+    `identity` (kit/fleet.py) gets the engine's, and proves it on every connection.
     """
 
     name: ClassVar[str]
@@ -160,7 +209,7 @@ class Backend(ABC):
     def adopt(self, fd: int, length: int) -> Region:
         """Memory that a process of ours allocated and shared: a local side, no more.
 
-        Peers cannot reach it through us, and its descriptor is nobody's. The caller may
+        Peers cannot reach it through us, and its descriptor reaches nothing. The caller may
         close `fd`. Raises TransferError, OSError.
         """
         raise TransferError(f"{self.name} cannot move the memory of another process")

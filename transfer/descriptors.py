@@ -6,6 +6,7 @@ from typing import Any
 
 from pdgate.transfer.base import Descriptor, OutOfBounds, TransferError
 from pdgate.transfer.kit.arrivals import MAX_IMMEDIATE
+from pdgate.transfer.kit.links import Address
 
 EPOCH_BYTES = 16
 
@@ -59,6 +60,12 @@ def port(address: Mapping[str, Any]) -> int:
     if not isinstance(found, int) or isinstance(found, bool) or not 0 < found < 65536:
         raise TransferError("the descriptor has no port")
     return found
+
+
+def owner(address: Mapping[str, Any]) -> Address:
+    """Where its owner is dialled, and who has to answer. Raises TransferError."""
+    peer = address.get("peer", "")
+    return Address(text(address, "host"), port(address), peer if isinstance(peer, str) else "")
 
 
 def place(descriptor: Descriptor) -> str:

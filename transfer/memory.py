@@ -1,4 +1,4 @@
-"""Memory that somebody else allocated, as the backends take it: a view, or (address, length).
+"""Memory that was allocated elsewhere, as the backends take it: a view, or (address, length).
 
     backend.register((storage.data_ptr(), storage.nbytes()))    # torch's KV cache
     backend.register(memoryview(array))                         # NumPy's, a bytearray's

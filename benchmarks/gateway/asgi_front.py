@@ -1,10 +1,10 @@
-"""`pdgate` without its fast front end, as with a uvicorn that this one does not know."""
+"""`pdgate` on uvicorn's own connections: the plain ASGI way, as any other server would have it."""
 
 from unittest.mock import patch
 
 from pdgate.__main__ import main
-from pdgate.gateway.front import hot_protocol
+from pdgate.gateway import server
 
 if __name__ == "__main__":
-    with patch.object(hot_protocol, "why_not", return_value="the benchmark asks for the other"):
+    with patch.object(server, "HotProtocol", "httptools"):
         main()

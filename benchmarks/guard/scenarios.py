@@ -72,7 +72,7 @@ def _request(prompt_bytes: int, max_tokens: int, *, stream: bool) -> bytes:
     return head.encode() + body
 
 
-def _event(number: int) -> bytes:
+def _event(number: int, finish: str | None = None) -> bytes:
     """As vLLM writes them, 230 bytes or so."""
     chunk = {
         "id": "chatcmpl-0123456789abcdef0123456789abcdef",
@@ -84,7 +84,7 @@ def _event(number: int) -> bytes:
                 "index": 0,
                 "delta": {"content": f" token {number:04d}"},
                 "logprobs": None,
-                "finish_reason": None,
+                "finish_reason": finish,
                 "token_ids": None,
             }
         ],
@@ -143,14 +143,14 @@ def _whole_scenario(name: str, prompt_bytes: int) -> Scenario:
 
 
 def _stream_scenario(events: int) -> Scenario:
-    """`events` with the last one, which says that it is over."""
+    """`events` with the last two, which say why and that it is over."""
     body = b"".join(_events(events))
     request = _request(88, events, stream=True)
     return Scenario(f"stream_{events}", request, LAST_CHUNK, body, events)
 
 
 def _events(count: int) -> list[bytes]:
-    return [*map(_event, range(count - 1)), b"data: [DONE]\n\n"]
+    return [*map(_event, range(count - 2)), _event(count - 2, "length"), b"data: [DONE]\n\n"]
 
 
 SHORT, LONG = 8, 72

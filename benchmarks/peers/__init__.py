@@ -16,9 +16,9 @@ from benchmarks.peers.cache_aware import CacheAware
 from benchmarks.peers.dynamo import Dynamo, softmax_dynamo
 from benchmarks.peers.llm_d import llm_d, llm_d_pd
 from pdgate.scheduling.policy import Policy, load
-from pdgate.scheduling.surroundings import Surroundings
+from pdgate.scheduling.policy_context import PolicyContext
 
-PEERS: Final[Mapping[str, Callable[[Surroundings], Policy]]] = {
+PEERS: Final[Mapping[str, Callable[[PolicyContext], Policy]]] = {
     "cache_aware": CacheAware.made,
     "dynamo": Dynamo.made,
     "dynamo_softmax": softmax_dynamo,
@@ -27,7 +27,7 @@ PEERS: Final[Mapping[str, Callable[[Surroundings], Policy]]] = {
 }
 
 
-def load_any(name: str, around: Surroundings) -> Policy:
+def load_any(name: str, context: PolicyContext) -> Policy:
     """A peer's policy, or one of ours."""
     peer = PEERS.get(name)
-    return load(name, around) if peer is None else peer(around)
+    return load(name, context) if peer is None else peer(context)

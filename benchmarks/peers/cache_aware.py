@@ -19,7 +19,7 @@ from typing import Final
 from pdgate.protocols.call import Call
 from pdgate.scheduling.candidate import Candidate
 from pdgate.scheduling.policy import Policy
-from pdgate.scheduling.surroundings import Prefixes, Surroundings
+from pdgate.scheduling.policy_context import PolicyContext, Prefixes
 
 CACHE_THRESHOLD: Final = 0.3
 BALANCE_ABS_THRESHOLD: Final = 64
@@ -33,8 +33,8 @@ class CacheAware(Policy):
         self._prefixes = prefixes
 
     @classmethod
-    def made(cls, around: Surroundings) -> Policy:
-        return cls(around.prefixes)
+    def made(cls, context: PolicyContext) -> Policy:
+        return cls(context.prefixes)
 
     def choose(self, call: Call, candidates: Sequence[Candidate]) -> Candidate:
         # The first of equals, as Rust's min_by_key has it.

@@ -24,7 +24,7 @@ from pdgate.protocols.call import Call
 from pdgate.protocols.instance import Role
 from pdgate.scheduling.candidate import Candidate
 from pdgate.scheduling.policy import Policy
-from pdgate.scheduling.surroundings import Prefixes, Surroundings
+from pdgate.scheduling.policy_context import PolicyContext, Prefixes
 
 BLOCK_TOKENS: Final = 16
 """Costs are compared only, so this changes nothing."""
@@ -44,8 +44,8 @@ class Dynamo(Policy):
         self._temperature = temperature
 
     @classmethod
-    def made(cls, around: Surroundings) -> Policy:
-        return cls(around.role, around.prefixes, around.random)
+    def made(cls, context: PolicyContext) -> Policy:
+        return cls(context.role, context.prefixes, context.random)
 
     def choose(self, call: Call, candidates: Sequence[Candidate]) -> Candidate:
         costs = self._costs(call, candidates)
@@ -71,5 +71,5 @@ class Dynamo(Policy):
         ]
 
 
-def softmax_dynamo(around: Surroundings) -> Policy:
-    return Dynamo(around.role, around.prefixes, around.random, TEMPERATURE)
+def softmax_dynamo(context: PolicyContext) -> Policy:
+    return Dynamo(context.role, context.prefixes, context.random, TEMPERATURE)

@@ -22,7 +22,7 @@ from pdgate.protocols.call import Call
 from pdgate.scheduling.account import kv_free_after
 from pdgate.scheduling.candidate import Candidate
 from pdgate.scheduling.policy import Policy
-from pdgate.scheduling.surroundings import Prefixes, Surroundings
+from pdgate.scheduling.policy_context import PolicyContext, Prefixes
 
 
 class Scorers(Policy):
@@ -54,9 +54,9 @@ class Scorers(Policy):
         )
 
 
-def llm_d(around: Surroundings) -> Policy:
-    return Scorers(around.prefixes, around.random, prefix=3, queue=2, kv=2)
+def llm_d(context: PolicyContext) -> Policy:
+    return Scorers(context.prefixes, context.random, prefix=3, queue=2, kv=2)
 
 
-def llm_d_pd(around: Surroundings) -> Policy:
-    return Scorers(around.prefixes, around.random, prefix=2, queue=1, kv=0)
+def llm_d_pd(context: PolicyContext) -> Policy:
+    return Scorers(context.prefixes, context.random, prefix=2, queue=1, kv=0)

@@ -11,11 +11,11 @@ from typing import Final
 from benchmarks.peers import PEERS
 from benchmarks.policies import report
 from benchmarks.policies.measure import TARGETS, Found, at_load, search
+from pdgate.lab.simulator.comparing import Case
+from pdgate.lab.simulator.pictures.page import goodput
+from pdgate.lab.simulator.trace import BadTrace, read
+from pdgate.lab.simulator.world import Plan
 from pdgate.scheduling.policy import DEFAULT
-from pdgate.simulator.comparing import Case
-from pdgate.simulator.pictures.page import goodput
-from pdgate.simulator.trace import BadTrace, read
-from pdgate.simulator.world import Plan
 
 HERE = Path(__file__).parent
 TRACE = HERE.parents[2] / "shared/traces/conversation_trace.jsonl"

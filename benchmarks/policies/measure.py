@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 from benchmarks.peers import load_any
 from benchmarks.policies.capacity import capacity
-from pdgate.scheduling.surroundings import Targets
-from pdgate.simulator.summary import Summary, summary
-from pdgate.simulator.trace import Ask, faster
-from pdgate.simulator.world import Plan, run
+from pdgate.lab.simulator.summary import Summary, summary
+from pdgate.lab.simulator.trace import Ask, faster
+from pdgate.lab.simulator.world import Plan, run
+from pdgate.scheduling.policy_context import Targets
 
 TARGETS = Targets(ttft_seconds=5.0, tpot_seconds=0.025)
 

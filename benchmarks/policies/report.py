@@ -4,9 +4,9 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from pdgate.scheduling.surroundings import Targets
-from pdgate.simulator.report import markdown
-from pdgate.simulator.summary import Summary
+from pdgate.lab.simulator.report import markdown
+from pdgate.lab.simulator.summary import Summary
+from pdgate.scheduling.policy_context import Targets
 
 HEADING = "## Policies on the conversation trace"
 

@@ -70,7 +70,7 @@ FEATURES: Final = (
         parts={
             (attempt, "good_start"): without.any_start,
             (attempt, "good_whole"): without.any_whole,
-            (attempt, "HELD_BYTES"): 0,
+            (attempt, "WHOLE_BYTES"): 0,
         },
     ),
     Feature(
@@ -88,7 +88,7 @@ FEATURES: Final = (
         parts={(parts, "Intake"): without.Unread},
     ),
     Feature("heads", "bounds for a request's head", protocol=without.Unbounded),
-    Feature("books", "what is counted", parts={(build, "Books"): without.NoBooks}),
+    Feature("call stats", "what is counted", parts={(build, "CallStats"): without.NoCallStats}),
     Feature(
         "choice",
         "a policy chooses between two engines of each side",

@@ -3,16 +3,14 @@
 from collections.abc import Callable
 from typing import ClassVar
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-
 from pdgate.forwarders.attempt import Attempt, Deliver
 from pdgate.forwarders.base import Answer, Leg
 from pdgate.forwarders.execution import Execution
 from pdgate.forwarders.ownership import NOTHING_KEPT, KvRules
 from pdgate.forwarders.record import Record
-from pdgate.forwarders.tried import Tried
+from pdgate.forwarders.retry import FRESH
+from pdgate.forwarders.route import Way
 from pdgate.forwarders.vllm_nixl import VllmNixl
-from pdgate.forwarders.way import Way
 from pdgate.gateway.config import Settings
 from pdgate.gateway.config.checks import mode_for
 from pdgate.gateway.config.sections import Timeouts as TimeoutsSection
@@ -20,7 +18,7 @@ from pdgate.gateway.deadlines import Timeouts
 from pdgate.gateway.front.hot_protocol import HotProtocol
 from pdgate.gateway.heads import Heads
 from pdgate.gateway.intake import Intake
-from pdgate.gateway.metrics.books import Books
+from pdgate.gateway.metrics.call_stats import CallStats
 from pdgate.protocols.call import Call, Headers
 from pdgate.protocols.errors import GatewayError
 from pdgate.protocols.instance import Instance
@@ -39,7 +37,7 @@ def unowned(settings: Settings) -> Callable[[Instance], Way]:
     return lambda instance: way
 
 
-class NoBooks(Books):
+class NoCallStats(CallStats):
     """Nothing is counted."""
 
     def opened(self, record: Record) -> None:
@@ -51,26 +49,19 @@ class NoBooks(Books):
 
 def no_limits(section: TimeoutsSection) -> Timeouts:
     """In place of `timeouts_of`."""
-    return Timeouts(None, None, None, None, None, None)
+    return Timeouts()
 
 
 class OneAttempt(Execution):
-    """The first engines are the only ones, and nobody keeps account of whose fault it was."""
+    """The first engines are the only ones, and no account is kept of whose fault a failure was."""
 
     async def serve(self, call: Call, record: Record, deliver: Deliver) -> None:
         record.attempts = 1
-        attempt = Attempt(
-            self._engines,
-            self._upstream,
-            call,
-            record,
-            deliver,
-            Tried(),
-            self._lives,
-            self._reported,
-        )
+        route = self.router.route(call, FRESH)
+        record.path, record.protocol, record.mode = route.path, route.protocol, route.mode
+        attempt = Attempt(self._means, route, FRESH, call, record, deliver)
         try:
-            await self._make(attempt)
+            await attempt.send()
         except BaseException as error:
             attempt.end(error)
             raise
@@ -103,17 +94,13 @@ class Unread(Intake):
 
 
 class Unbounded(HotProtocol):
-    """A head may be as large, and take as long, as its client likes."""
+    """A head may have as many headers, and be as large, as its client likes."""
 
-    def data_received(self, data: bytes) -> None:
-        # Of uvicorn, past the one that counts.
-        HttpToolsProtocol.data_received(self, data)
+    def on_header(self, name: bytes, value: bytes) -> None:
+        name = name.lower()
+        if name == b"expect" and value.lower() == b"100-continue":
+            self.expect_100_continue = True
+        self.headers.append((name, value))
 
-    def head_begins(self) -> None:
-        """Nothing is timed."""
-
-    def head_ends(self) -> None:
+    def _weigh(self) -> None:
         """Nothing is counted."""
-
-    def body_goes_on(self) -> None:
-        """Nor here."""

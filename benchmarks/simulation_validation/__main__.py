@@ -16,10 +16,10 @@ from benchmarks.simulation_validation.asking import Seen, replay
 from benchmarks.simulation_validation.calibration import calibrated
 from benchmarks.simulation_validation.fleet import fleet
 from benchmarks.simulation_validation.piece import Call, piece
-from pdgate.simulator.spread import percentile
-from pdgate.simulator.summary import summary
-from pdgate.simulator.trace import BadTrace, read
-from pdgate.simulator.world import Plan, run
+from pdgate.lab.simulator.spread import percentile
+from pdgate.lab.simulator.summary import summary
+from pdgate.lab.simulator.trace import BadTrace, read
+from pdgate.lab.simulator.world import Plan, run
 
 TRACE = Path(__file__).parents[3] / "shared/traces/conversation_trace.jsonl"
 ALLOWED: Final = 0.15

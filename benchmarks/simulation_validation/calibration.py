@@ -24,7 +24,7 @@ from benchmarks.simulation_validation.fleet import (
     Fleet,
 )
 from benchmarks.simulation_validation.piece import PAGE_TOKENS, SMALLER
-from pdgate.simulator.hardware import Hardware
+from pdgate.lab.simulator.hardware import Hardware
 
 LENGTHS: Final = (64, 250, 500, 1000, 1500)
 ROUNDS: Final = 3

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from pdgate.simulator.trace import BLOCK_TOKENS, Ask
+from pdgate.lab.simulator.trace import BLOCK_TOKENS, Ask
 
 PAGE_TOKENS: Final = 16
 SMALLER: Final = BLOCK_TOKENS // PAGE_TOKENS

@@ -17,7 +17,7 @@ from urllib.request import urlopen
 from benchmarks.soak.faults import may_fail, must_fail
 from benchmarks.soak.load import SHOWN, Answers, ask_for
 from benchmarks.soak.process import Holding, holding
-from pdgate.chaos.process import running
+from pdgate.lab.chaos import running
 
 WARM_SECONDS = 300.0
 """After which memory may grow no more than GROWTH_BYTES."""

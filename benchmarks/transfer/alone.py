@@ -1,6 +1,6 @@
 """Mooncake's and NIXL's own figures: their library without the visits that we make around it.
 
-What is missing then is what transfer/visiting enforces: epochs, regions that close, counts.
+What is missing then is what transfer/external_mover enforces: epochs, regions that close, counts.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -9,12 +9,11 @@ from typing import Any, Final
 from benchmarks.transfer.bare import shared
 from benchmarks.transfer.ends import DONE, Far, Near
 from pdgate.transfer import memory as memories
-from pdgate.transfer.base import Range
-from pdgate.transfer.kit.op import Op
+from pdgate.transfer.base import Op, Range
+from pdgate.transfer.external_mover.library import Library, Move, Piece
 from pdgate.transfer.mooncake import engine as mooncake_engine
 from pdgate.transfer.mooncake.backend import Engines
 from pdgate.transfer.nixl.backend import Agent
-from pdgate.transfer.visiting.library import Library, Move, Piece
 
 LOOPBACK: Final = "127.0.0.1"
 

@@ -9,18 +9,10 @@ from benchmarks.transfer.rounds import Figures
 def markdown(found: Sequence[Figures]) -> str:
     return "\n\n".join(
         [
-            "GB/s, median over the rounds:\n\n"
-            + _table(found, lambda one: _short(one.gb_per_second)),
-            "Speed as a share of the baseline in the same round, median (least to most):\n\n"
-            + _table([one for one in found if not _is_baseline(one)], _ratio),
-            "Time of a call, µs:\n\n" + _table(found, lambda one: _short(one.call_us)),
+            "GB/s, median over the rounds; behind it the share of the baseline's in the same round:\n\n"
+            + _table(found, _speed),
             "CPU time of both processes, ms per MiB:\n\n"
             + _table(found, lambda one: _short(one.cpu_ms_per_mib)),
-            "CPU time of both processes, µs per page:\n\n"
-            + _table(
-                [one for one in found if one.pieces > 1],
-                lambda one: _short(one.cpu_us_per_piece),
-            ),
         ]
     )
 
@@ -44,9 +36,9 @@ def _name(contender: str) -> str:
     return contender if baseline == contender else f"{contender} / {baseline}"
 
 
-def _ratio(one: Figures) -> str:
-    middle, least, most = one.ratio
-    return f"{middle:.2f} ({least:.2f}-{most:.2f})"
+def _speed(one: Figures) -> str:
+    speed = _short(one.gb_per_second)
+    return speed if _is_baseline(one) else f"{speed} ({one.ratio[0]:.2f})"
 
 
 def _short(number: float) -> str:

@@ -1,4 +1,4 @@
-"""Where an etcd is, who we are to it, and whom we trust to be it."""
+"""Access to an etcd: its address, our name and password, and the certificates that it may show."""
 
 import ssl
 from collections.abc import Sequence

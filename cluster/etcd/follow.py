@@ -1,4 +1,4 @@
-"""Tells what happens to the entries in etcd: reads them once, then watches.
+"""Changes of the entries in etcd: a read of all, then a watch.
 
     read all at revision 41 --> Listed
     watch from 42: 43, 44   --> Joined, Left          progress = 44

@@ -1,11 +1,11 @@
-"""Who we are to an etcd that asks.
+"""Login at an etcd that asks for one.
 
     request                       --> "user name is empty", or "invalid auth token"
     POST /v3/auth/authenticate    --> a token
     the request again, with it
 
-So an etcd that asks nobody needs nothing, and one that begins to ask, or has forgotten its tokens
-(they end with it, and after some minutes), is satisfied without a failure.
+So an etcd that asks for no login needs nothing, and one that begins to ask, or has forgotten its
+tokens (they end with it, and after some minutes), is satisfied without a failure.
 
 Source: etcd 3.4.23, etcdserver/api/v3rpc/rpctypes/error.go, and "gRPC gateway: authentication"
 in its documentation; tokens live for --auth-token-ttl, 300 s.

@@ -1,4 +1,4 @@
-"""Where Kubernetes' API is, who we are to it, and whom we trust to be it.
+"""Access to Kubernetes' API: its address, our token, and the certificates that it may show.
 
 In a pod all of it is there: the address in the environment, the rest in a folder.
 
@@ -51,7 +51,7 @@ class Access:
     def trust(self) -> ssl.SSLContext | bool:
         """Raises OSError."""
         if self.url.startswith("http:"):
-            # Nobody has to prove who he is there; loading the usual authorities takes 35 ms.
+            # No certificate is needed there; loading the usual authorities takes 35 ms.
             return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         if not self.ca_file:
             return True

@@ -3,7 +3,7 @@
     pdgate serve --directory kubernetes                              in a pod
     directory = opened(url="http://127.0.0.1:8001", namespace="llm")     outside, by kubectl proxy
 
-Nobody announces itself there: whoever labels a Service has announced its pods, and the kubelet
+No engine announces itself there: the label of a Service announces its pods, and the kubelet
 says which are ready. What the labels are: slices.py. Why not a client package:
 docs/decisions/0009-kubernetes-over-http.md.
 """

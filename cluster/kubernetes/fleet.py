@@ -1,7 +1,7 @@
-"""What all EndpointSlices say together, and what is told when one of them changes. Pure.
+"""All EndpointSlices together, and the events that a change of one makes. Pure.
 
     slices of a Service, 100 endpoints in each, two families, moved about as pods come and go
-        |  one engine at an address, whoever lists it
+        |  one engine at an address, in whichever slices
         |  one address of a pod
     members  --what was told before-->  Joined, Left, Refused
 
@@ -48,7 +48,7 @@ class Fleet:
         return self._changes()
 
     def _changes(self) -> Sequence[Event]:
-        """Who comes is told before who goes, so that nobody is missing in between."""
+        """Joined before Left, so that no engine is missing in between."""
         members, refused = self._members, self._refused
         self._members, self._refused = _together(self._slices.values())
         events: list[Event] = [

@@ -1,15 +1,15 @@
-"""Tells what happens to the EndpointSlices: reads them once, then watches.
+"""Changes of the EndpointSlices: a read of all, then a watch.
 
     read all, as of version 41    --> Listed
     watch from 41: 43, 44         --> Joined, Left
     a bookmark: 60
     the server ends the watch     ... as it does every few minutes: watch from 60
     the connection breaks         ... read all --> Listed
-    nobody answers                --> Lost, and again and again: read all --> Listed
+    no answer                     --> Lost, and again and again: read all --> Listed
     410, version 60 is forgotten  ... read all --> Listed
 
 After anything but an orderly end everything is read anew: that is one small answer, and right
-even if somebody has restored an older state of the cluster meanwhile, in which a watch from
+even if an older state of the cluster was restored meanwhile, in which a watch from
 a version that was not there yet would say nothing. It is also read anew once in a while.
 
 A watch that says nothing is what a quiet fleet looks like, and also a server that hangs. So a

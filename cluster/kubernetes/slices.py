@@ -1,4 +1,4 @@
-"""What an EndpointSlice says of engines, as pure functions.
+"""Engines in an EndpointSlice, as pure functions.
 
     Service   labels: pdgate.dev/role: decode, pdgate.dev/protocol: vllm-nixl
        | Kubernetes copies a Service's labels to its slices, and finds the pods
@@ -76,7 +76,7 @@ class Slice:
 
 
 def read(said: Json) -> Slice:
-    """Never raises: what cannot be used is refused by name, and harms nobody else."""
+    """Never raises: what cannot be used is refused by name, and harms no other."""
     name = name_of(said)
     if name == NAMELESS:
         return Slice(name, refused={name: "it has no name"})

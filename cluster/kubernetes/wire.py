@@ -161,7 +161,7 @@ def _version(said: Body) -> str:
 
 
 def _written(slice_: Body) -> int:
-    """Later is more; versions are numbers of one counter, but nobody promised that for ever."""
+    """Later is more; versions are numbers of one counter, but that is not promised for ever."""
     metadata = slice_.get("metadata")
     version = metadata.get("resourceVersion") if isinstance(metadata, dict) else None
     return int(version) if isinstance(version, str) and version.isdecimal() else 0

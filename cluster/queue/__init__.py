@@ -6,6 +6,6 @@
     memory.py          within one process
     redis_streams.py   Redis 7, a stream and a consumer group;  redis_scripts.py: its atomic steps
 
-An item holds no prompt and no pages: whoever takes it asks the decode engine whether it is
+An item holds no prompt and no pages: its worker asks the decode engine whether it is
 still wanted, and that one says the rest. So nothing on the queue can be out of date.
 """

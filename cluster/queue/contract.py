@@ -1,4 +1,4 @@
-"""What a prefill queue is. Blocking and thread-safe; one test suite holds for every backend.
+"""The contract of a prefill queue. Blocking, thread-safe; one test suite holds for every backend.
 
     put ----> waiting --take--> taken --done--> gone
                  ^                |
@@ -6,7 +6,7 @@
                  '----------------'
                                   '--after `tries` deliveries--> buried
 
-Every item that was put is delivered at least once, and again when whoever took it falls
+Every item that was put is delivered at least once, and again when its worker falls
 silent; so two may work on one item at a time, and `tries` tells one delivery from another.
 """
 
@@ -39,7 +39,7 @@ class Item(msgspec.Struct, frozen=True):
         id: Of this request in this life of the decode engine; never used again.
         host, port: Where the decode engine is asked whether it still wants this.
         tokens: How many leading tokens of the prompt are to be computed.
-        deadline: Unix time in seconds after which nobody wants it.
+        deadline: Unix time in seconds after which it is not wanted any more.
     """
 
     id: str
@@ -67,8 +67,8 @@ class Delivery:
 class Depth:
     """
     Attributes:
-        waiting: Items that nobody has taken.
-        taken: Items that somebody works on, or has died over.
+        waiting: Items that no worker has taken.
+        taken: Items that a worker is at, or has died over.
         buried: Items given up since the queue was made, as far as they are remembered.
         oldest_seconds: Since the oldest item that is not done was put, or put back.
     """
@@ -98,15 +98,15 @@ class Queue(ABC):
 
     @abstractmethod
     def hold(self, delivery: Delivery) -> bool:
-        """Still at it. False if the item is somebody else's by now, or gone."""
+        """Still at it. False if the item is another worker's by now, or gone."""
 
     @abstractmethod
     def free(self, item_id: str) -> None:
-        """Whoever took it does not work on it any more: the next may have it at once."""
+        """Its worker is not at it any more: the next may have it at once."""
 
     @abstractmethod
     def done(self, item_id: str) -> None:
-        """Nobody is to have it again. Unknown ids are ignored."""
+        """It is not delivered again. Unknown ids are ignored."""
 
     @abstractmethod
     def depth(self) -> Depth: ...

@@ -3,6 +3,7 @@
 from pdgate.cluster.queue.contract import Queue
 from pdgate.cluster.queue.memory import shared
 from pdgate.cluster.queue.settings import MEMORY, QueueSettings
+from pdgate.protocols.extras import install
 
 
 def open_queue(settings: QueueSettings, model: str) -> Queue:
@@ -18,5 +19,5 @@ def open_queue(settings: QueueSettings, model: str) -> Queue:
     except ModuleNotFoundError as error:
         if error.name != "redis":
             raise
-        raise LookupError("a queue on Redis needs more: pip install 'pdgate[redis]'") from None
+        raise LookupError(f"a queue on Redis needs more: {install('redis')}") from None
     return RedisQueue(settings, model)

@@ -39,7 +39,7 @@ redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[3], 0, ARGV[2], 'JUSTID')
 return 1
 """
 
-# A new entry, so that whoever waits for one gets it. KEYS items, ids   ARGV group, id
+# A new entry, so that a worker that waits for one gets it. KEYS items, ids   ARGV group, id
 FREE: Final = """
 local entry = redis.call('HGET', KEYS[2], ARGV[2])
 if not entry then return 0 end

@@ -1,6 +1,6 @@
 """A queue on Redis 7: a stream, a consumer group, and what redis_scripts.py keeps beside it.
 
-    take    XAUTOCLAIM (whoever had it fell silent), else XREADGROUP, which blocks
+    take    XAUTOCLAIM (its worker fell silent), else XREADGROUP, which blocks
     hold    XCLAIM by the one who has it: the entry counts as just delivered
 
 A Redis that comes back empty is a new queue: stream and group are made when they are missed,
@@ -53,7 +53,7 @@ class RedisQueue(Queue):
         self._items, self._ids, self._dead = (
             f"{prefix}:{part}" for part in ("items", "ids", "dead")
         )
-        # Whoever calls us knows better whether to try again.
+        # Callers know better whether to try again.
         self._redis = redis.Redis.from_url(
             settings.url,
             decode_responses=True,

@@ -1,4 +1,4 @@
-"""A queue as one string, the same for all who share it.
+"""A queue as one string, the same for all processes that share it.
 
 redis://user:secret@10.0.0.1:6379/0?capacity=256&tries=3&redeliver_seconds=10
 memory://any-name

@@ -1,8 +1,12 @@
-"""Looks at a queue now and then, so that whoever asks for its depth need not wait for it."""
+"""The depth of a prefill queue, read now and then, so that asking for it takes no time.
+
+Every engine shows the whole queue on its /metrics, so the numbers of several must not be added up.
+"""
 
 import logging
 import threading
 import time
+from collections.abc import Mapping
 
 from pdgate.cluster.queue.contract import Depth, Queue, QueueError
 
@@ -47,3 +51,22 @@ class Watch:
                     log.warning("the prefill queue cannot be asked: %s", error)
                 self.depth = None
             self._closing.wait(self._every_seconds)
+
+
+def gauges(depth: Depth | None, away_seconds: float) -> Mapping[str, tuple[str, float]]:
+    """Name -> help and value; of a queue that cannot be asked only that, and for how long."""
+    reach = {
+        "pdgate_prefill_queue_up": ("Whether the queue could be asked", float(depth is not None)),
+        "pdgate_prefill_queue_away_seconds": ("Since it last could be", away_seconds),
+    }
+    if depth is None:
+        return reach
+    return reach | {
+        "pdgate_prefill_queue_waiting": ("Prompts that nobody has taken", depth.waiting),
+        "pdgate_prefill_queue_taken": ("Prompts that a worker has taken", depth.taken),
+        "pdgate_prefill_queue_buried": ("Prompts given up, as far as kept", depth.buried),
+        "pdgate_prefill_queue_oldest_seconds": (
+            "Since the oldest prompt that is not done was put, or put back",
+            depth.oldest_seconds,
+        ),
+    }

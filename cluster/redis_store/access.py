@@ -1,20 +1,14 @@
-"""A client of Redis for those who will try again themselves, and what its errors mean."""
+"""Access to the Redis of a directory."""
 
-from collections.abc import AsyncIterator, Awaitable, Iterator
-from contextlib import asynccontextmanager, contextmanager
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
 from urllib.parse import urlsplit
 
 from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
 
-from pdgate.cluster.cancellable import cancellable
-from pdgate.cluster.directory import StoreAway
+from pdgate.cluster import redis_client
 from pdgate.cluster.redis_store import scripts
-
-T = TypeVar("T")
 
 ANSWER_SECONDS = 2.0
 SCHEMES = ("redis", "rediss")
@@ -30,32 +24,11 @@ def check(url: str) -> None:
 @asynccontextmanager
 async def connected(url: str) -> AsyncIterator[Redis]:
     """Connects when it is asked for something."""
-    client = Redis.from_url(
-        url,
-        socket_timeout=ANSWER_SECONDS,
-        socket_connect_timeout=ANSWER_SECONDS,
-        retry=Retry(NoBackoff(), 0),
-    )
+    client = redis_client.client(url, ANSWER_SECONDS)
     try:
         yield client
     finally:
         await client.aclose()
-
-
-@contextmanager
-def translated() -> Iterator[None]:
-    """Raises StoreAway for what the client raises."""
-    try:
-        yield
-    # It leaves some errors of the system and of asyncio as they are.
-    except (RedisError, OSError) as error:
-        raise StoreAway(f"Redis: {error or type(error).__name__}") from None
-
-
-async def asked(answer: Awaitable[T]) -> T:
-    """The answer. Raises StoreAway."""
-    with translated():
-        return await cancellable(answer)
 
 
 class Script:
@@ -66,4 +39,4 @@ class Script:
 
     async def __call__(self, *words: str | bytes | int) -> Any:
         """Raises StoreAway."""
-        return await asked(self._run(keys=scripts.KEYS, args=words))
+        return await redis_client.asked(self._run(keys=scripts.KEYS, args=words))

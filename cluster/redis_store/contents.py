@@ -1,14 +1,15 @@
-"""What a look at the store finds, and what of it can be used. Pure."""
+"""Contents of the store at one look, and what of them can be used. Pure."""
 
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from pdgate.cluster.directory import MOST_ENTRIES, TOO_MANY, StoreAway
 from pdgate.cluster.polled import Seen
 
 LONGEST_LEASE_SECONDS: Final = 3600.0
-"""Nobody needs more; who says so has another clock, or wants to stay for ever."""
+"""None needs more; a longer one is of another clock, or is to stay for ever."""
 LONGEST_LEASE_MS: Final = 1000 * LONGEST_LEASE_SECONDS
 
 _HEAD: Final = struct.Struct(">IId")
@@ -33,8 +34,11 @@ class Found:
 
 
 def found(reply: Sequence[Any]) -> Found:
-    """Of the answer to LOOK."""
-    id_, revision = _text(reply[0]), int(reply[1])
+    """Of the answer to LOOK. Raises StoreAway for what no script of ours leaves there."""
+    try:
+        id_, revision = _text(reply[0]), int(reply[1])
+    except ValueError:
+        raise StoreAway(f"Redis: its revision is no number, but {reply[1][:40]!r}") from None
     return Found(id_, revision, _usable(reply[2]) if len(reply) > 2 else None)
 
 
@@ -50,6 +54,9 @@ def _usable(packed: bytes) -> Seen:
         at += key_bytes
         value = packed[at : at + value_bytes]
         at += value_bytes
+        if len(entries) + len(refused) >= MOST_ENTRIES:
+            refused[key] = TOO_MANY
+            break
         if left_ms < 0:
             refused[key] = "it has no lease"
         elif left_ms > LONGEST_LEASE_MS:

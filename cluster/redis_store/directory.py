@@ -3,18 +3,79 @@
 directory = RedisDirectory(url="redis://10.0.0.1:6379/0")
 """
 
-from contextlib import AbstractAsyncContextManager
+import logging
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import ClassVar
 
 from pdgate.cluster.directory import Directory, Listing, Tell
+from pdgate.cluster.keeping import Keeping
 from pdgate.cluster.member import Member
-from pdgate.cluster.redis_store.access import check
-from pdgate.cluster.redis_store.announce import Announcement
+from pdgate.cluster.redis_store import scripts
+from pdgate.cluster.redis_store.access import Script, check, connected
 from pdgate.cluster.redis_store.contents import LONGEST_LEASE_SECONDS
 from pdgate.cluster.redis_store.follow import Follower
 
 LEASE_SECONDS = 10.0
 LOOK_SECONDS = 1.0
 SHORTEST_SECONDS = 0.1
+MISSING = b"missing"
+
+log = logging.getLogger(__name__)
+
+
+class Announcement(Keeping):
+    """One engine's entry in Redis.
+
+    put -> renew, renew, ... -> put "draining" -> drop
+     ^       | missing: the lease has ended, or Redis has forgotten it
+     '-------'
+             | another: a process that came later has the place; it is let be, as long as it is there
+    """
+
+    store: ClassVar = "Redis"
+
+    def __init__(self, url: str, member: Member, lease_seconds: float) -> None:
+        super().__init__(member, lease_seconds)
+        self._url = url
+        self._lease_ms = round(1000 * lease_seconds)
+        # What Redis has for sure; None if the last write may have arrived or not.
+        self._listed: Member | None = None
+        # All that it may have of ours.
+        self._written: dict[str, bytes] = {}
+
+    @asynccontextmanager
+    async def _open(self) -> AsyncIterator[None]:
+        async with connected(self._url) as client:
+            self._put = Script(client, scripts.PUT)
+            self._hold = Script(client, scripts.RENEW)
+            self._drop = Script(client, scripts.DROP)
+            yield
+
+    async def _renew(self, member: Member) -> None:
+        if self._listed == member:
+            if await self._hold(self._lease_ms, member.key, member.value()) != MISSING:
+                return
+            self._listed = None
+        await self._write(member)
+
+    async def _write(self, member: Member) -> None:
+        old = [
+            word for key in self._written for word in (key, self._written[key]) if key != member.key
+        ]
+        self._listed, self._written[member.key] = None, member.value()
+        await self._put(self._lease_ms, member.key, member.value(), "", *old)
+        self._listed, self._written = member, {member.key: member.value()}
+        log.info("Redis lists %s", member.key)
+
+    async def _leave(self) -> None:
+        if self._listed is not None:
+            draining = self._listed.draining()
+            self._written[draining.key] = draining.value()
+            ours = self._listed.value()
+            await self._put(self._lease_ms, draining.key, draining.value(), ours)
+        if self._written:
+            await self._drop(*[word for pair in self._written.items() for word in pair])
 
 
 class RedisDirectory(Directory):

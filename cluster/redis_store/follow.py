@@ -1,4 +1,4 @@
-"""Tells what happens to the entries in Redis.
+"""Changes of the entries in Redis.
 
     subscribe, look      --> Listed
     a word on the channel, or a second without any: look again
@@ -8,7 +8,7 @@
     it does again        --> Resumed, and what differs; or Listed, if it has another id
 
 A word that was missed costs a second. Looking is also what finds out that leases have ended,
-and that a connection that is open is dead. Whoever writes without the scripts and forgets
+and that a connection that is open is dead. A writer without the scripts that forgets
 the revision is seen by the look that is done in full, every ten seconds.
 """
 
@@ -21,8 +21,9 @@ from redis.asyncio.client import PubSub
 
 from pdgate.cluster.directory import Lost, Resumed, StoreAway, Tell
 from pdgate.cluster.polled import Seen, changes
+from pdgate.cluster.redis_client import asked
 from pdgate.cluster.redis_store import scripts
-from pdgate.cluster.redis_store.access import Script, asked, connected
+from pdgate.cluster.redis_store.access import Script, connected
 from pdgate.cluster.redis_store.contents import Found, found
 
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.1, 2.0
@@ -85,7 +86,7 @@ class Follower:
             return
         if before is None or before.id != now.id or before.revision > now.revision:
             if before is not None and not self._is_lost:
-                # Who announced itself there is about to do it here: nobody is gone by that.
+                # Engines announced there are about to announce themselves here: none is gone.
                 self._tell(Lost("Redis has been emptied, or is another one"))
             self._tell(now.seen.listed())
         else:

@@ -4,9 +4,10 @@
 FROM python:3.13-slim AS build
 WORKDIR /src
 COPY . .
-RUN pip install --no-cache-dir build && python -m build --wheel --outdir /wheels
+# For any Python: vLLM's is another one than this stage's.
+RUN pip install --no-cache-dir build && PDGATE_COMPILE=0 python -m build --wheel --outdir /wheels
 
 FROM vllm/vllm-openai:v0.32.0
 COPY --from=build /wheels /tmp/wheels
 # vLLM has chosen its versions already, and they must stay.
-RUN pip install --no-cache-dir --no-deps /tmp/wheels/*.whl && pip install --no-cache-dir 'msgspec>=0.20' && rm -rf /tmp/wheels
+RUN pip install --no-cache-dir --no-deps /tmp/wheels/*.whl && pip install --no-cache-dir 'msgspec>=0.21' && rm -rf /tmp/wheels

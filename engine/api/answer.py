@@ -1,4 +1,4 @@
-"""Sends an answer, whole or as a stream of events.
+"""An answer on its way out, whole or as a stream of events.
 
 The status line waits for the first token: whatever goes wrong before it is an error with
 its own status; after it, an error event ends the stream.
@@ -42,6 +42,15 @@ class Choice:
     finish: Finish | None = None
     stopped_by: str | int | None = None
     kv_transfer_params: Mapping[str, Any] | None = None
+
+    @property
+    def without_chunk(self) -> bool:
+        """An abort before the first token, of which a stream says nothing.
+
+        As in vLLM 0.32.0, chat_completion_stream_generator() and completion_stream_generator(),
+        which skip an output without text and tokens while there have been none.
+        """
+        return self.finish is Finish.ABORT and not (self.text or self.tokens)
 
     def add(self, output: Output) -> None:
         self.text += output.text

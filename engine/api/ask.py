@@ -1,4 +1,4 @@
-"""What both endpoints read of a request body, beside the prompt itself."""
+"""Fields of a request body that both endpoints read, beside the prompt itself."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What a call says that its answer has to be.
+"""Constraints of a call on its answer.
 
     response_format       {"type": "json_schema", "json_schema": {"schema": ...}},
                           {"type": "json_object"}
@@ -32,6 +32,9 @@ REMOVED: Final = (
     "guided_whitespace_pattern",
 )  # fmt: skip
 """vLLM took these out and ignores them since, with a warning that a client does not see."""
+
+MOST_BYTES: Final = 64 << 10
+"""Of what says what an answer has to be, as JSON."""
 
 
 def grammar(service: Service, body: Body, calls: Calls | None = None) -> Grammar | None:
@@ -99,6 +102,10 @@ def _schema(service: Service, found: Any, param: str) -> Grammar:
 def _compiled(
     service: Service, expression: Callable[[], Expression], key: str, param: str
 ) -> Grammar:
+    if len(key) > MOST_BYTES:
+        raise BadRequest(
+            f"what the answer has to be is longer than {MOST_BYTES} bytes", param=param
+        )
     model = service.model
     try:
         return service.grammars.get(key, model.tokenizer, model.config.vocab_size, expression)

@@ -1,4 +1,4 @@
-"""Reads the fields of a request body: lenient about what is missing, null or unknown.
+"""Fields of a request body: lenient about what is missing, null or unknown.
 
 Every reader raises BadRequest for a value of the wrong kind, with the field as `param`.
 """

@@ -75,6 +75,9 @@ class MessagesShape(Shape):
     def closing(self, usage: Usage) -> list[bytes]:
         _, calls = collected(self._pieces)
         reason, sequence = _why(self._end, calls)
+        if self._end.without_chunk and not self._pieces:
+            # vLLM 0.32.0 makes its events of chunks, and takes it for "stop" if none says why.
+            reason = "end_turn"
         return [
             *self._blocks.close(),
             _event(

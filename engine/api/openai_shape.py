@@ -1,4 +1,4 @@
-"""What OpenAI's two older endpoints have in common: chunks, a chunk with the usage, [DONE]."""
+"""The shape of OpenAI's two older endpoints: chunks, a chunk with the usage, [DONE]."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -38,6 +38,8 @@ class OpenAIShape(Shape):
         return [sse.event(chunk | self._no_usage) for chunk in self.first_chunks()]
 
     def piece(self, choice: Choice) -> list[bytes]:
+        if choice.without_chunk and choice.index not in self._begun:
+            return []
         chunks = self.chunks(choice, choice.index not in self._begun)
         self._begun.add(choice.index)
         return [sse.event(chunk | self._no_usage) for chunk in chunks]

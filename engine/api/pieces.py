@@ -1,4 +1,4 @@
-"""The text of an answer as what clients are told: text, or calls of tools.
+"""Pieces of an answer as clients see them: text, or calls of tools.
 
 A reader is fed the text as it comes and gives pieces, so that a stream says a call while its
 arguments are still being written.

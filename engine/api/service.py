@@ -1,4 +1,4 @@
-"""What the endpoints share: the core, the model, and how a request becomes an answer."""
+"""The part that all endpoints share: the core, the model, and how a request becomes an answer."""
 
 import asyncio
 import time
@@ -115,7 +115,7 @@ def raise_refusal(output: Output) -> None:
 
 
 async def unless_client_leaves(http: HttpRequest, answer: Awaitable[Result]) -> Result:
-    """The answer. Raises ClientGone if nobody waits for it any more."""
+    """The answer. Raises ClientGone if its client has left."""
     working = asyncio.ensure_future(answer)
     leaving = asyncio.ensure_future(_gone(http))
     try:

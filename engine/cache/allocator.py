@@ -1,4 +1,4 @@
-"""Who owns which block. Pure bookkeeping; free + used == total at all times.
+"""Owners of blocks. Pure bookkeeping; free + used == total at all times.
 
     empty  --take-->  used (counted owners)  --last drop-->  empty
                         ^                                \\-> idle (contents worth keeping)

@@ -1,4 +1,4 @@
-"""Finds blocks that already hold the KV of a prompt's beginning.
+"""Prefix cache: blocks that already hold the KV of a prompt's beginning.
 
 A full block is known by the hash of its tokens and of the hash before it, so equal
 hashes mean equal text from the very start:

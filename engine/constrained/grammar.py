@@ -1,4 +1,4 @@
-"""Follows an answer token by token, and says which tokens may come next."""
+"""Grammar of an answer, followed token by token: a mask over the tokens that may come next."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Collection
@@ -12,7 +12,9 @@ from pdgate.engine.constrained.automaton import Automaton, Expression, State
 from pdgate.engine.constrained.vocabulary import Vocabulary
 from pdgate.engine.model.tokenizer import Tokenizer
 
-MOST_GRAMMARS: Final = 64
+MOST_GRAMMARS: Final = 16
+MOST_MASK_BYTES: Final = 16 << 20
+"""Of one grammar."""
 
 Mask = NDArray[np.bool_]
 
@@ -30,15 +32,18 @@ class Grammar:
 
     def mask(self, state: State) -> Mask:
         """[vocab], true for the tokens that may come; an end only where the text may end."""
-        if state not in self._masks:
+        allowed = self._masks.get(state)
+        if allowed is None:
             allowed = np.zeros(self.vocabulary.size, np.bool_)
             for first in self.automaton.next_bytes(state):
                 for token, value in self.vocabulary.by_first_byte.get(first, ()):
                     allowed[token] = self.after(state, value) is not None
             if self.automaton.accepts(state):
                 allowed[list(self.vocabulary.ends)] = True
+            if len(self._masks) * self.vocabulary.size >= MOST_MASK_BYTES:
+                self._masks.clear()
             self._masks[state] = allowed
-        return self._masks[state]
+        return allowed
 
     def after(self, state: State, value: bytes) -> State | None:
         at: State | None = state

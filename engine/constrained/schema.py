@@ -14,6 +14,7 @@ Source: JSON Schema 2020-12, sections "Validation" and "Applicator".
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any, Final
 
 from pdgate.engine.constrained.automaton import (
@@ -23,12 +24,16 @@ from pdgate.engine.constrained.automaton import (
     Expression,
     Literal,
     Repeat,
+    TooBig,
 )
 
 MOST_CHARACTERS: Final = 16
 MOST_ITEMS: Final = 3
 LONGEST_NAMED: Final = 4096
 """Of what a schema may ask for by minLength or minItems."""
+
+MOST_PARTS: Final = 1_000
+"""Of a schema: schemas within it, each as often as it is read. They are read in 10 ms."""
 
 ANY_DEPTH: Final = 2
 ANY_ITEMS: Final = 2
@@ -70,7 +75,7 @@ class Unsupported(ValueError):
 
 
 def expression(schema: Any) -> Expression:
-    """Raises Unsupported."""
+    """Raises Unsupported, automaton.TooBig."""
     try:
         return _Reader(schema).read(schema, "the schema")
     except RecursionError:
@@ -107,8 +112,12 @@ class _Reader:
         self._root = root
         self._known: dict[str, Expression] = {}
         self._open: set[str] = set()
+        self._parts = 0
 
     def read(self, schema: Any, at: str) -> Expression:
+        self._parts += 1
+        if self._parts > MOST_PARTS:
+            raise TooBig(f"too big: a schema may have {MOST_PARTS} parts at most")
         if schema is True:
             return _any(ANY_DEPTH)
         if not isinstance(schema, Mapping):
@@ -241,6 +250,7 @@ def _members(value: Expression) -> Expression:
     )
 
 
+@cache
 def _any(depth: int) -> Expression:
     kinds = [_string(0, MOST_CHARACTERS), _NUMBER, _SIMPLE["boolean"], _SIMPLE["null"]]
     if depth > 0:

@@ -1,4 +1,4 @@
-"""Hands KV pages from a prefill engine to a decode engine, in the words of each protocol.
+"""Hand-over of KV pages from a prefill engine to a decode engine, by each protocol.
 
     registry.py    connect("vllm-nixl", ...) -> Connector
     two_sided.py   what most protocols share: the engine's end of pdgate.transfer.messenger

@@ -1,11 +1,19 @@
-"""Mooncake's bootstrap: which engine lives behind an address, and where its KV side is.
+"""Mooncake's bootstrap server: which engine lives behind an address, and where its KV side is.
 
     POST /register   a worker says where it is (workers.py)
     GET /query       -> {"0": {"engine_id": "...", "worker_addr": {"0": {"0": "tcp://host:port"}}}}
 
-Keys are data-parallel, tensor-parallel and pipeline-parallel rank. The engine that runs the
-server is registered from the start. Whoever asks remembers nothing between queries: a
-restarted engine has another id and perhaps another port.
+Where the fleet has a secret (transfer/kit/fleet.py), a worker proves with its registration, and the
+server with its answer, that it knows it:
+
+    x-pdgate-kv: <key id>:<seconds since 1970>:<HMAC of them and the body>     of POST /register
+    x-pdgate-kv: <key id>:<nonce>          of GET /query, and in its answer
+    x-pdgate-kv: <HMAC of the nonce and the body>
+
+A client that proves nothing may still ask, and learns what reaches no KV. Keys are data-parallel,
+tensor-parallel and pipeline-parallel rank. The engine that runs the server is registered from the
+start. Clients remember nothing between queries: a restarted engine has another id and perhaps
+another port.
 
 Source: vLLM 0.32.0, distributed/kv_transfer/kv_connector/v1/mooncake/mooncake_utils.py.
 """
@@ -14,13 +22,25 @@ import http.client
 import json
 import socket
 import time
+from collections.abc import Mapping
 from http import HTTPStatus
 from urllib.parse import urlsplit
 
 import msgspec
 
-from pdgate.engine.hand_over.workers import Contradiction, Worker, Workers
+from pdgate.engine.hand_over import bootstrap_proof
+from pdgate.engine.hand_over.workers import (
+    MAX_ID,
+    MAX_RANK,
+    Contradiction,
+    Worker,
+    Workers,
+)
+from pdgate.transfer.kit import fleet
+from pdgate.transfer.kit.fleet import Identity, Keyring
 from pdgate.transfer.kit.listener import Listener
+from pdgate.transfer.kit.refusals import Reason
+from pdgate.transfer.kit.strangers import Strangers, receive
 from pdgate.transfer.messenger.errors import HandOverError, Why
 
 MAX_HEAD_BYTES = 16 << 10
@@ -41,13 +61,23 @@ class _Refusal(Exception):
 class Bootstrap:
     """The server, on threads of its own."""
 
-    def __init__(self, host: str, port: int, engine_id: str, worker: tuple[str, int]) -> None:
-        """Raises OSError if the address is taken."""
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        engine_id: str,
+        worker: tuple[str, int],
+        identity: Identity | None = None,
+    ) -> None:
+        """Raises OSError if the address is taken, ValueError if listening there takes a secret."""
+        identity = identity or Identity()
+        self._identity = identity
+        self._keyring = identity.keyring
+        self._strangers = Strangers()
         self._workers = Workers()
-        address = f"tcp://{bracketed(worker[0])}:{worker[1]}"
+        address = _tcp(*worker)
         self._workers.register(Worker(engine_id, 0, 0, 0, address))
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        sock = socket.create_server((host, port), family=family)
+        sock = fleet.listening("the bootstrap server", host, port, identity)
         self.port: int = sock.getsockname()[1]
         self._listener = Listener("pdgate-bootstrap", sock, self._serve)
 
@@ -56,24 +86,34 @@ class Bootstrap:
 
     def _serve(self, sock: socket.socket) -> None:
         """One request per connection. Raises OSError."""
-        sock.settimeout(QUERY_SECONDS)
-        try:
-            head, rest = _head(sock)
-            answer = _response(HTTPStatus.OK, self._answer(sock, head, rest))
-        except _Refusal as refusal:
-            answer = _response(refusal.status, refusal.body)
-        except EOFError:
-            return
-        sock.sendall(answer)
+        with self._strangers.one_more(sock):
+            until = time.monotonic() + QUERY_SECONDS
+            try:
+                head, rest = _head(sock, until)
+                answer = self._answer(sock, head, rest, until)
+            except _Refusal as refusal:
+                answer = _response(refusal.status, refusal.body)
+            except EOFError:
+                return
+            sock.settimeout(QUERY_SECONDS)
+            sock.sendall(answer)
 
-    def _answer(self, sock: socket.socket, head: bytes, rest: bytes) -> bytes:
+    def _answer(self, sock: socket.socket, head: bytes, rest: bytes, until: float) -> bytes:
         """Raises _Refusal, EOFError, OSError."""
-        first, *fields = head.split(b"\r\n")
+        first, *lines = head.split(b"\r\n")
+        fields = _fields(lines)
+        said = fields.get(bootstrap_proof.FIELD.encode(), b"").decode("ascii", "replace")
         match first.split(b" "):
             case [b"GET", target, _] if target.split(b"?")[0] == b"/query":
-                return json.dumps(self._workers.table()).encode()
+                body = json.dumps(self._workers.table()).encode()
+                proof = bootstrap_proof.of_answer(self._keyring, said, body)
+                return _response(HTTPStatus.OK, body, proof)
             case [b"POST", b"/register", _]:
-                return self._register(_body(sock, fields, rest))
+                body = _body(sock, fields, rest, until)
+                if not bootstrap_proof.of_worker_holds(self._keyring, said, body, time.time()):
+                    self._identity.refusals.add("bootstrap", Reason.SECRET)
+                    raise _Refusal(HTTPStatus.FORBIDDEN, "the worker proves no KV secret")
+                return _response(HTTPStatus.OK, self._register(body))
             case [_, _, _]:
                 raise _Refusal(HTTPStatus.NOT_FOUND)
             case _:
@@ -81,7 +121,13 @@ class Bootstrap:
 
     def _register(self, body: bytes) -> bytes:
         try:
-            self._workers.register(msgspec.json.decode(body, type=Worker))
+            worker = msgspec.json.decode(body, type=Worker)
+            named = _checked(worker)
+            if self._identity.is_open and not fleet.loopback(named):
+                raise _Refusal(
+                    HTTPStatus.FORBIDDEN, f"{named} is not loopback, and we have no KV secret"
+                )
+            self._workers.register(worker)
         except Contradiction as error:
             raise _Refusal(HTTPStatus.BAD_REQUEST, str(error)) from None
         except (msgspec.DecodeError, RecursionError) as error:
@@ -89,42 +135,64 @@ class Bootstrap:
         return b'{"status": "ok"}'
 
 
-def _head(sock: socket.socket) -> tuple[bytes, bytes]:
+def _checked(worker: Worker) -> str:
+    """The host that a registration names. Raises _Refusal."""
+    try:
+        parts = urlsplit(worker.addr)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host = port = None
+    if not worker.fits or host is None or not port or worker.addr != _tcp(host, port):
+        raise _Refusal(
+            HTTPStatus.UNPROCESSABLE_ENTITY,
+            f"no engine id of 1 to {MAX_ID} characters, ranks of 0 to {MAX_RANK} and address "
+            "tcp://host:port",
+        )
+    return host
+
+
+def _head(sock: socket.socket, until: float) -> tuple[bytes, bytes]:
     """A request up to its empty line, and what came behind it. Raises _Refusal, EOFError."""
     data = b""
     while b"\r\n\r\n" not in data:
         if len(data) > MAX_HEAD_BYTES:
             raise _Refusal(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
-        data += _some(sock)
+        data += _some(sock, until)
     head, _, rest = data.partition(b"\r\n\r\n")
     return head, rest
 
 
-def _body(sock: socket.socket, fields: list[bytes], data: bytes) -> bytes:
+def _fields(lines: list[bytes]) -> dict[bytes, bytes]:
+    """Names in lower case, and their values."""
+    named = [line.split(b":", 1) for line in lines if b":" in line]
+    return {name.lower(): value.strip() for name, value in named}
+
+
+def _body(sock: socket.socket, fields: Mapping[bytes, bytes], data: bytes, until: float) -> bytes:
     """Raises _Refusal, EOFError."""
-    named = dict(field.lower().split(b":", 1) for field in fields if b":" in field)
     try:
-        length = int(named[b"content-length"])
+        length = int(fields[b"content-length"])
     except (KeyError, ValueError):
         raise _Refusal(HTTPStatus.LENGTH_REQUIRED) from None
     if not 0 <= length <= MAX_BODY_BYTES:
         raise _Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
     while len(data) < length:
-        data += _some(sock)
+        data += _some(sock, until)
     return data[:length]
 
 
-def _some(sock: socket.socket) -> bytes:
-    """Raises EOFError when the client hung up."""
-    piece = sock.recv(MAX_HEAD_BYTES)
+def _some(sock: socket.socket, until: float) -> bytes:
+    """Raises EOFError when the client hung up, OSError."""
+    piece = receive(sock, MAX_HEAD_BYTES, until)
     if not piece:
         raise EOFError
     return piece
 
 
-def _response(status: HTTPStatus, body: bytes) -> bytes:
+def _response(status: HTTPStatus, body: bytes, proof: str = "") -> bytes:
+    proven = f"{bootstrap_proof.FIELD}: {proof}\r\n" if proof else ""
     head = (
-        f"HTTP/1.1 {status.value} {status.phrase}\r\n"
+        f"HTTP/1.1 {status.value} {status.phrase}\r\n{proven}"
         "Content-Type: application/json\r\n"
         f"Content-Length: {len(body)}\r\n"
         "Connection: close\r\n\r\n"
@@ -132,9 +200,14 @@ def _response(status: HTTPStatus, body: bytes) -> bytes:
     return head.encode() + body
 
 
-def query(host: str, port: int, rank: int, engine_id: str, until: float) -> tuple[str, int]:
+def query(
+    host: str, port: int, rank: int, engine_id: str, until: float, identity: Identity
+) -> tuple[str, int]:
     """The KV side of the engine with this rank and id (any id if empty). Raises HandOverError."""
-    data = _get(host, port, max(0.001, min(QUERY_SECONDS, until - time.monotonic())))
+    if identity.is_open and not fleet.loopback(host):
+        raise HandOverError(Why.UNPROVEN, f"{host} is not loopback, and we have no KV secret")
+    seconds = max(0.001, min(QUERY_SECONDS, until - time.monotonic()))
+    data = _get(host, port, seconds, identity.keyring)
     try:
         entry = json.loads(data)[str(rank)]
         found, worker = entry["engine_id"], urlsplit(entry["worker_addr"]["0"]["0"])
@@ -150,10 +223,11 @@ def query(host: str, port: int, rank: int, engine_id: str, until: float) -> tupl
     return address[0], address[1]
 
 
-def _get(host: str, port: int, seconds: float) -> bytes:
+def _get(host: str, port: int, seconds: float, keyring: Keyring) -> bytes:
+    asked = bootstrap_proof.Asked(keyring)
     connection = http.client.HTTPConnection(bracketed(host), port, timeout=seconds)
     try:
-        connection.request("GET", "/query")
+        connection.request("GET", "/query", headers={bootstrap_proof.FIELD: asked.said})
         response = connection.getresponse()
         data = response.read(MAX_ANSWER_BYTES)
     except (OSError, http.client.HTTPException) as error:
@@ -162,7 +236,15 @@ def _get(host: str, port: int, seconds: float) -> bytes:
         connection.close()
     if response.status != HTTPStatus.OK:
         raise HandOverError(Why.BROKEN, f"bootstrap server {host}:{port}: {response.status}")
+    if not asked.holds(response.headers.get(bootstrap_proof.FIELD, ""), data):
+        raise HandOverError(
+            Why.UNPROVEN, f"the bootstrap server at {host}:{port} proves no KV secret of ours"
+        )
     return data
+
+
+def _tcp(host: str, port: int) -> str:
+    return f"tcp://{bracketed(host)}:{port}"
 
 
 def bracketed(host: str) -> str:

@@ -1,51 +1,49 @@
 """The decode engine's port: a thread per worker that serves one of its requests.
 
-Prefill engines reach decode here as well, for KV that is lent to them: a claim begins with a
-brace, what the messenger says with a length, whose first byte is less than that.
+Prefill engines reach decode here as well, for KV that is lent to them: what a connection is for
+is said, and proven, in its handshake.
 """
 
 import logging
-import socket
-from collections.abc import Callable
 
 from pdgate.engine.hand_over.tickets import Tickets
-from pdgate.engine.prefill_worker.wire import Answer, BadLine, Claim, Lines, Word
+from pdgate.engine.prefill_worker.wire import PURPOSE, Answer, BadLine, Claim, Lines, Word
+from pdgate.transfer.kit import fleet
+from pdgate.transfer.kit.channel import Channel, Door, Serve
+from pdgate.transfer.kit.fleet import Identity
 from pdgate.transfer.kit.listener import Listener
+from pdgate.transfer.messenger import messages, service
 
 SPEAK_SECONDS = 5.0
-"""For a worker that has connected to say what it wants."""
+"""For a worker that has proven itself to say what it wants."""
 ALIVE_SECONDS = 2.0
 """How often a worker hears that it is still wanted."""
 
-CLAIM_STARTS = b"{"
-
 log = logging.getLogger(__name__)
-
-Serve = Callable[[socket.socket], None]
 
 
 class ClaimDesk:
-    def __init__(self, host: str, port: int, tickets: Tickets, kv: Serve) -> None:
-        """Listens from now on. `kv` gets who claims nothing. Raises OSError for a taken address."""
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        sock = socket.create_server((host, port), family=family, backlog=128)
+    def __init__(
+        self, host: str, port: int, tickets: Tickets, kv: Serve, identity: Identity
+    ) -> None:
+        """Listens from now on. `kv` gets who comes for KV. Raises OSError for a taken address,
+        ValueError if listening there takes a secret.
+        """
+        sock = fleet.listening("the claim desk", host, port, identity)
         self.port: int = sock.getsockname()[1]
         self._tickets = tickets
-        self._kv = kv
-        self._listener = Listener("pdgate-claims", sock, self._serve)
+        rooms = {PURPOSE: self._serve, messages.PURPOSE: kv}
+        door = Door("claims", identity, rooms, service.older)
+        self._listener = Listener("pdgate-claims", sock, door)
 
     def close(self) -> None:
-        """After `Tickets.close_all`, which ends whoever waits here."""
+        """After `Tickets.close_all`, which ends the waits here."""
         self._listener.close()
 
-    def _serve(self, sock: socket.socket) -> None:
+    def _serve(self, channel: Channel) -> None:
         """Raises OSError."""
-        sock.settimeout(SPEAK_SECONDS)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if sock.recv(1, socket.MSG_PEEK) != CLAIM_STARTS:
-            self._kv(sock)
-            return
-        lines = Lines(sock)
+        channel.sock.settimeout(SPEAK_SECONDS)
+        lines = Lines(channel)
         try:
             claim = lines.hear(Claim)
         except BadLine as error:

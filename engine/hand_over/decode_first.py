@@ -11,7 +11,7 @@
 
 The pages are named to one prefill engine at a time, by decode itself, when it has claimed
 them; and decode knows when that one can write no more. So a worker that comes late, twice or
-from the dead finds nobody who tells it of pages, and a prefill that failed is simply put
+from the dead is named no pages, and a prefill that failed is simply put
 back in line, with the same pages.
 
 What decode's prefix cache has of the prompt is lent to prefill (lending.py), which computes
@@ -33,16 +33,14 @@ from typing import Any, ClassVar
 from pdgate.cluster.queue import settings as queue_settings
 from pdgate.cluster.queue.contract import Buried, Item, QueueError, QueueFull
 from pdgate.cluster.queue.opening import open_queue
-from pdgate.cluster.queue.watch import Watch
+from pdgate.cluster.queue.watch import Watch, gauges
 from pdgate.engine.connector import Arrival, Core, Keep, Load, Pages
 from pdgate.engine.hand_over import params as read
 from pdgate.engine.hand_over.claim_desk import ClaimDesk
 from pdgate.engine.hand_over.kvt import Kvt
 from pdgate.engine.hand_over.lending import Lending
-from pdgate.engine.hand_over.queue_gauges import shown
-from pdgate.engine.hand_over.second_tries import SecondTries
 from pdgate.engine.hand_over.settings import ConnectorSettings
-from pdgate.engine.hand_over.tickets import Ticket, Tickets, Turn
+from pdgate.engine.hand_over.tickets import SecondTries, Ticket, Tickets, Turn
 from pdgate.engine.prefill_worker.wire import Claim
 from pdgate.engine.prefill_worker.worker import Serving, Worker
 from pdgate.protocols.dialects import decode_first
@@ -101,6 +99,7 @@ class DecodeFirst(Kvt):
                 0 if prefills else settings.kv_port,
                 self._tickets,
                 self._service.serve,
+                settings.identity,
             )
         except OSError:
             super().close()
@@ -110,7 +109,7 @@ class DecodeFirst(Kvt):
         self._takes = prefills
         if prefills and self.has_worker:
             serving = Serving(uuid.uuid4().hex, *self.service_address, chosen.hold_seconds)
-            self._worker = Worker(self._queue, serving, self._takes_now)
+            self._worker = Worker(self._queue, serving, settings.identity, self._takes_now)
             self._worker.start()
         if not prefills:
             self.kv_address = (settings.advertised_host, self._desk.port)
@@ -129,12 +128,20 @@ class DecodeFirst(Kvt):
         """An engine that only decodes is called at the desk, which passes it on."""
         return self.settings.kv_port if self.settings.may(Role.PREFILL) else 0
 
-    def borrow(self, lent: Lent | None, tokens: int) -> Load | None:
+    def borrow(self, lent: Lent | None, tokens: int, peer: str) -> Load | None:
         if lent is None or not self.lends:
             return None
         if not 0 < lent.tokens < tokens:
             raise ValueError(f"{lent.tokens} of {tokens} tokens are lent")
-        source = Borrowed(lent.host, lent.port, lent.key, wait_seconds=0, engine_id=lent.engine_id)
+        source = Borrowed(
+            lent.host,
+            lent.port,
+            lent.key,
+            wait_seconds=0,
+            engine_id=lent.engine_id,
+            # No other may be named, whatever is found there.
+            peer=peer,
+        )
         return Load(lent.tokens, source)
 
     def plan(self, arrival: Arrival) -> Load | Keep | None:
@@ -180,7 +187,7 @@ class DecodeFirst(Kvt):
         return claim.host, claim.port
 
     def gauges(self) -> Mapping[str, tuple[str, float]]:
-        return shown(self._watch.depth, self._watch.away_seconds)
+        return gauges(self._watch.depth, self._watch.away_seconds)
 
     def leave(self) -> None:
         if self._worker is not None:
@@ -224,9 +231,9 @@ class DecodeFirst(Kvt):
         return self._lending.lend(turn.key, blocks, target.skip * self._layout.block_tokens)
 
     def _stand_in_line(self, turn: Turn) -> Claim:
-        """Puts the item on the queue until somebody takes it. Raises HandOverError."""
+        """Puts the item on the queue until a worker takes it. Raises HandOverError."""
         ticket, away = turn.ticket, ""
-        # First of all: nobody may want it by now.
+        # First of all: it may not be wanted by now.
         claim = self._tickets.wait(turn, 0)
         while claim is None:
             left = ticket.until - time.monotonic()

@@ -39,7 +39,7 @@ class Kvt(TwoSided):
     def plan(self, arrival: Arrival) -> Load | Keep | None:
         params = arrival.params or {}
         if read.flag(params, "do_remote_decode"):
-            return self._keep(arrival.id, wire_id(arrival))
+            return self.keep_for(arrival.id, wire_id(arrival))
         if _local(params) or "remote_host" not in params:
             if read.flag(params, "do_remote_prefill"):
                 raise ValueError("do_remote_prefill needs remote_host and remote_port")
@@ -53,26 +53,26 @@ class Kvt(TwoSided):
             prompt=() if staged else tuple(arrival.prompt),
             push=True,
         )
-        return self._load(source, len(arrival.prompt) - 1)
+        return self.load_from(source, len(arrival.prompt) - 1)
 
-    def submit(self, key: str, prompt: Sequence[int], lent: Lent | None) -> None:
+    def submit(self, key: str, prompt: Sequence[int], lent: Lent | None, peer: str) -> None:
         if not self.settings.may(Role.PREFILL):
             raise HandOverError(Why.UNSUPPORTED, f"this engine's role is {self.settings.role}")
         if len(prompt) < 2:
             raise HandOverError(Why.TOO_SHORT, "a prompt of one token has nothing to hand over")
         request_id = f"kvt-{uuid.uuid4().hex}"
         try:
-            keep = self._keep(request_id, key)
+            keep = self.keep_for(request_id, key, peer)
             tokens = len(prompt) - 1
-            load = self.borrow(lent, tokens)
+            load = self.borrow(lent, tokens, peer)
             self.core.submit_prefill(request_id, prompt, tokens, keep, load)
         except ValueError as error:
             self._offers.drop(request_id, str(error))
             self._pushes.drop(request_id, str(error))
             raise HandOverError(Why.UNSUPPORTED, str(error)) from None
 
-    def borrow(self, lent: Lent | None, tokens: int) -> Load | None:
-        """What to read of a prompt that a peer has in part; here all of it is computed."""
+    def borrow(self, lent: Lent | None, tokens: int, peer: str) -> Load | None:
+        """What to read of a prompt that this peer has in part; here all of it is computed."""
         return None
 
 

@@ -1,4 +1,4 @@
-"""What decode has of a prompt already, from its prefix cache, lent to who computes the rest.
+"""Loans: decode's cached beginning of a prompt, lent to the prefill engine that computes the rest.
 
     decode                              prefill
       | prompt, and what of it is lent -> |
@@ -6,10 +6,12 @@
       | <------------- KV of the rest --- |
 
 Prefill computes only behind what it has read, so a load that ends well was read before. Other
-loads end while somebody may be reading: their pages are used again, so the loan is called in
+loads end while a peer may be reading: their pages are used again, so the loan is called in
 first, and the reader is told that what it has read is void.
 """
 
+import secrets
+import threading
 from collections.abc import Sequence
 
 from pdgate.transfer.messenger.messages import Lent
@@ -22,19 +24,22 @@ class Lending:
         self._offers = offers
         self._engine_id = engine_id
         self._host, self._port = address
+        self._lock = threading.Lock()
+        self._names: dict[str, str] = {}
 
     def lend(self, key: str, block_ids: Sequence[int], tokens: int) -> Lent:
         """The first `tokens` of a prompt, in full blocks, until `call_in`."""
-        name = _name(key)
+        # Not to be made from the other key, which those know who may not read this.
+        name = f"lent {secrets.token_hex(16)}"
+        with self._lock:
+            self._names[key] = name
         self._offers.expect(name, name)
         self._offers.put(name, block_ids, tokens, None)
         return Lent(self._host, self._port, self._engine_id, name, tokens)
 
     def call_in(self, key: str) -> None:
         """Before the pages may be used again; also of what was never lent, or has been read."""
-        self._offers.forget(_name(key))
-
-
-def _name(key: str) -> str:
-    """An engine that is both has the prompt itself under `key`."""
-    return f"{key} lent"
+        with self._lock:
+            name = self._names.pop(key, None)
+        if name is not None:
+            self._offers.forget(name)

@@ -1,4 +1,4 @@
-"""vllm-mooncake: four generations, told apart by what the params hold.
+"""vllm-mooncake: four generations, which the params distinguish.
 
     gen  prefill gets                        decode gets                    meet by
     a    do_remote_decode, nulls             prefill's answer               request id
@@ -14,18 +14,45 @@ in generation a, whose params name prefill's blocks, decode reads.
 Source: as protocols/dialects/mooncake.py.
 """
 
+import threading
+from collections import OrderedDict
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 from urllib.parse import urlsplit
 
 from pdgate.engine.connector import Arrival, Keep, Load, Pages
 from pdgate.engine.hand_over import params as read
 from pdgate.engine.hand_over.bootstrap import Bootstrap, query
-from pdgate.engine.hand_over.once import Once
 from pdgate.engine.hand_over.two_sided import TwoSided, wire_id
 from pdgate.transfer.messenger.source import Source
 
 _ASKED_BY_A = "remote_engine_id"
+
+MAX_REMEMBERED: Final = 65_536
+"""At a thousand calls a second that is a minute, twice what a lease takes."""
+
+
+class Once:
+    """Transfer ids that were used, as each is good for one request. Thread-safe.
+
+    On vLLM a second use gives wrong tokens, which then stay in decode's prefix cache (measured on
+    0.32.0); so here it fails the request that comes second. Both sides remember, as the second
+    use may reach another peer than the first.
+    """
+
+    def __init__(self, most: int = MAX_REMEMBERED) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._used: OrderedDict[str, None] = OrderedDict()
+
+    def use(self, id: str) -> None:
+        """Raises ValueError for one that was used before."""
+        with self._lock:
+            if id in self._used:
+                raise ValueError(f"{id!r} was used before, and is good for one transfer only")
+            self._used[id] = None
+            if len(self._used) > self._most:
+                self._used.popitem(last=False)
 
 
 class Mooncake(TwoSided):
@@ -38,7 +65,11 @@ class Mooncake(TwoSided):
         settings = self.settings
         try:
             self._bootstrap = Bootstrap(
-                settings.kv_host, settings.kv_port, self.engine_id, self.service_address
+                settings.kv_host,
+                settings.kv_port,
+                self.engine_id,
+                self.service_address,
+                settings.identity,
             )
         except OSError:
             super().close()
@@ -60,8 +91,8 @@ class Mooncake(TwoSided):
             return None
         key = self._key(arrival, params)
         if load:
-            return self._load(self._source(params, key), len(arrival.prompt) - 1)
-        kept = self._keep(arrival.id, key)
+            return self.load_from(self._source(params, key), len(arrival.prompt) - 1)
+        kept = self.keep_for(arrival.id, key)
         if _ASKED_BY_A in params:
             self._answered.add(arrival.id)
         return kept
@@ -101,7 +132,14 @@ class Mooncake(TwoSided):
     def locate(self, source: Source, until: float) -> tuple[str, int]:
         if not source.bootstrap:
             return super().locate(source, until)
-        return query(source.host, source.port, source.rank, source.engine_id, until)
+        return query(
+            source.host,
+            source.port,
+            source.rank,
+            source.engine_id,
+            until,
+            self.settings.identity,
+        )
 
     def close(self) -> None:
         super().close()

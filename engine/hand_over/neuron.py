@@ -1,4 +1,4 @@
-"""neuron: the request id says who the peer is, and its uid is where both meet.
+"""neuron: the request id names the peer, and its uid is where both meet.
 
     prefill   cmpl-<uid>_<decode ip>:<api port>, or cmpl-<uid>: keeps, and samples one token
     decode    cmpl-<uid>_<prefill ip>:<api port>, or cmpl-<uid> with a configured peer: loads
@@ -15,7 +15,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
-from urllib.parse import urlsplit
 
 from pdgate.cluster import address
 from pdgate.engine.connector import Arrival, Connector, Core, Keep, Load, Pages
@@ -43,6 +42,8 @@ class Neuron(Connector):
     """
 
     hands_first_token: ClassVar = True
+    fixed_role: ClassVar = True
+    kv_port_offset: ClassVar = SIGNAL_PORT_OFFSET
 
     def __init__(
         self,
@@ -72,6 +73,7 @@ class Neuron(Connector):
             ping_seconds=settings.patience.ping,
             wait_seconds=settings.lease_seconds,
             arrivals=self._arrivals,
+            identity=settings.identity,
         )
         host, port = settings.advertised_host, settings.api_port
         self._peers = Peers(setup, address.joined(host, port))
@@ -99,7 +101,7 @@ class Neuron(Connector):
             if self._send_buffer.expect(uid, arrival.id, len(arrival.prompt)):
                 return Keep(self._settings.lease_seconds, max_tokens=1)
             return None
-        peer = peer_of(self._settings) if named is None else (named.host, named.port)
+        peer = self._settings.peer_address if named is None else (named.host, named.port)
         if peer is None:
             return None
         return Load(len(arrival.prompt), _Ticket(uid, peer))
@@ -168,13 +170,3 @@ class _Ticket:
 
     uid: str
     peer: Address
-
-
-def peer_of(settings: ConnectorSettings) -> Address | None:
-    """Raises ValueError if it is configured, but not as "host:port"."""
-    if not settings.peer:
-        return None
-    parts = urlsplit(f"//{settings.peer}")
-    if not parts.hostname or not parts.port:
-        raise ValueError(f'peer must be "host:port", not {settings.peer!r}')
-    return parts.hostname, parts.port

@@ -26,7 +26,7 @@ class Nixl(TwoSided):
         if keep and load:
             raise ValueError("do_remote_decode and do_remote_prefill contradict each other")
         if keep:
-            return self._keep(arrival.id, arrival.id)
+            return self.keep_for(arrival.id, arrival.id)
         if not load:
             return None
         read.block_ids(params, "remote_block_ids")
@@ -40,7 +40,7 @@ class Nixl(TwoSided):
         offered = len(arrival.prompt)
         if params.get("remote_num_tokens") is not None:
             offered = read.integer(params, "remote_num_tokens", 0, 2**31)
-        return self._load(source, min(offered, len(arrival.prompt) - 1))
+        return self.load_from(source, min(offered, len(arrival.prompt) - 1))
 
     def answer(self, request_id: str, pages: Pages) -> Mapping[str, Any] | None:
         host, port = self.service_address

@@ -1,32 +1,31 @@
-"""Builds the connector of a protocol."""
+"""Connectors by the name of their protocol, ours and third-party ones alike.
 
-from collections.abc import Callable, Sequence
+A package adds one with an entry point, and nothing is imported until it is used:
+
+    [project.entry-points."pdgate.connectors"]
+    acme = "pdgate_acme:AcmeConnector"
+"""
+
+from collections.abc import Sequence
 
 from pdgate.engine.connector import Connector, Core
-from pdgate.engine.hand_over.decode_first import DecodeFirst
-from pdgate.engine.hand_over.kvt import Kvt
-from pdgate.engine.hand_over.mooncake import Mooncake
-from pdgate.engine.hand_over.neuron import Neuron, peer_of
-from pdgate.engine.hand_over.nixl import Nixl
 from pdgate.engine.hand_over.settings import ConnectorSettings
-from pdgate.engine.hand_over.sglang import Sglang
 from pdgate.engine.layout import Layout
-from pdgate.engine.roles import ROLE_DECIDES
+from pdgate.protocols import plugins
 from pdgate.protocols.instance import Role
 from pdgate.transfer.base import Backend, Region
 
-_PROTOCOLS: dict[str, Callable[..., Connector]] = {
-    "decode-first": DecodeFirst,
-    "neuron": Neuron,
-    "sglang": Sglang,
-    "vllm-kvt": Kvt,
-    "vllm-mooncake": Mooncake,
-    "vllm-nixl": Nixl,
-}
 
+def load(protocol: str) -> type[Connector]:
+    """The connector class of a protocol.
 
-def names() -> list[str]:
-    return sorted(_PROTOCOLS)
+    Raises LookupError for an unknown name, TypeError for an entry point that is no Connector.
+    """
+    declared = plugins.find(plugins.CONNECTORS, "protocol", protocol)
+    found = declared.load()
+    if isinstance(found, type) and issubclass(found, Connector):
+        return found
+    raise TypeError(f"{declared.value} is not a Connector class")
 
 
 def connect(
@@ -38,12 +37,8 @@ def connect(
     backend: Backend,
     settings: ConnectorSettings,
 ) -> Connector:
-    """A connector whose KV side listens. Raises LookupError, ValueError, OSError."""
-    if protocol not in _PROTOCOLS:
-        raise LookupError(f"no protocol is called {protocol!r}; there are {', '.join(names())}")
-    if protocol in ROLE_DECIDES and settings.role not in (Role.PREFILL, Role.DECODE):
+    """A connector whose KV side listens. Raises LookupError, TypeError, ValueError, OSError."""
+    made_for = load(protocol)
+    if made_for.fixed_role and settings.role not in (Role.PREFILL, Role.DECODE):
         raise ValueError(f"with {protocol} an engine is prefill or decode, not {settings.role}")
-    peer_of(settings)
-    return _PROTOCOLS[protocol](
-        core=core, layout=layout, regions=regions, backend=backend, settings=settings
-    )
+    return made_for(core=core, layout=layout, regions=regions, backend=backend, settings=settings)

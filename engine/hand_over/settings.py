@@ -1,9 +1,11 @@
-"""What a connector has to know of the engine it serves."""
+"""Settings of a connector: what it has to know of the engine that it serves."""
 
 from dataclasses import dataclass, field
 from typing import Literal
+from urllib.parse import urlsplit
 
 from pdgate.protocols.instance import Role
+from pdgate.transfer.kit.fleet import Identity
 from pdgate.transfer.messenger.receiving import Patience
 
 _WILDCARDS = ("", "0.0.0.0", "::")
@@ -25,12 +27,13 @@ class ConnectorSettings:
             which take turns at the interpreter with the model.
         patience: With peers that say nothing.
         peer: "host:port" of the other engine's API, for ids that name none (neuron, static
-            1P1D); empty if there is none.
+            1P1D); empty if there is none. Anything else raises ValueError.
         layer_wise: With neuron, a request may leave layer by layer while it is computed.
         whole_pages: With neuron, decode has prefill send pages whole where the two split the
             heads differently, and puts them in order; it takes the KV's memory once more.
         engine_id: What peers know this engine by; empty for a new name at each start.
         queue: URL of the prefill queue (decode-first).
+        identity: What we prove to peers.
     """
 
     role: str
@@ -47,6 +50,20 @@ class ConnectorSettings:
     engine_id: str = ""
     mover: Literal["process", "threads"] = "process"
     patience: Patience = field(default_factory=Patience)
+    identity: Identity = field(default_factory=Identity)
+
+    def __post_init__(self) -> None:
+        _ = self.peer_address
+
+    @property
+    def peer_address(self) -> tuple[str, int] | None:
+        """Host and port of `peer`."""
+        if not self.peer:
+            return None
+        parts = urlsplit(f"//{self.peer}")
+        if not parts.hostname or not parts.port:
+            raise ValueError(f'peer must be "host:port", not {self.peer!r}')
+        return parts.hostname, parts.port
 
     @property
     def advertised_host(self) -> str:

@@ -27,6 +27,7 @@ _FIELDS: Final = ("bootstrap_host", "bootstrap_port", "bootstrap_room")
 
 class Sglang(TwoSided):
     hands_first_token: ClassVar = True
+    fixed_role: ClassVar = True
 
     def plan(self, arrival: Arrival) -> Load | Keep | None:
         fields = {name: _only(arrival.body.get(name), name) for name in _FIELDS}
@@ -35,7 +36,7 @@ class Sglang(TwoSided):
         # One number serves all prompts and choices of a request, as SGLang spreads it.
         key = f"room {read.integer(fields, 'bootstrap_room', 0, 2**63 - 1) + arrival.index}"
         if self.settings.role == Role.PREFILL:
-            return self._keep(arrival.id, key)
+            return self.keep_for(arrival.id, key)
         if fields["bootstrap_port"] is None:
             fields["bootstrap_port"] = DEFAULT_PORT
         source = Source(
@@ -44,7 +45,7 @@ class Sglang(TwoSided):
             key,
             wait_seconds=self.settings.lease_seconds,
         )
-        return self._load(source, len(arrival.prompt))
+        return self.load_from(source, len(arrival.prompt))
 
 
 def _only(found: Any, name: str) -> Any:

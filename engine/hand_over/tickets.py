@@ -1,20 +1,25 @@
-"""Which requests of a decode engine wait for a prefill worker, and who serves them. No I/O.
+"""Tickets: requests of a decode engine that wait for a prefill worker, and which serves them. No I/O.
 
     open --> in line --claim--> being served --close--> over
                ^                     |
                '------ again --------'     that worker's engine failed, others may try
 
 A turn is one stay in line: each worker that tries gets a new one. All methods are
-thread-safe; a cancelled or closed ticket ends whoever waits in line.
+thread-safe; a cancelled or closed ticket ends the wait in line.
 """
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from pdgate.cluster.queue.contract import Item
 from pdgate.engine.prefill_worker.wire import Claim, Word
+from pdgate.transfer.messenger.core import Core
 from pdgate.transfer.messenger.errors import HandOverError, Why
 from pdgate.transfer.messenger.source import Target
+
+Ended = Callable[[str, str | None], bool]
+"""Gets the request and its error, if any. True if another load of it was started."""
 
 
 @dataclass(eq=False, slots=True)
@@ -22,8 +27,8 @@ class Turn:
     """
     Attributes:
         ticket: Whose turn it is.
-        claim: Who serves it, once somebody does.
-        changed: Somebody does, or nobody will.
+        claim: Of the worker that serves it, once one does.
+        changed: A worker does, or none will.
         ended: The worker may be told `word`.
     """
 
@@ -45,7 +50,7 @@ class Ticket:
     """
     Attributes:
         target: The pages to fill; the same ones in every turn.
-        until: On time.monotonic(): nobody waits in line any longer.
+        until: On time.monotonic(): no longer than that it waits in line.
         tries: The highest number of a delivery that was let in.
         why: What the last failure was.
     """
@@ -96,7 +101,7 @@ class Tickets:
             return turn
 
     def wait(self, turn: Turn, seconds: float) -> Claim | None:
-        """Who serves it; None if nobody does yet. Raises HandOverError if nobody will."""
+        """The claim of its worker; None without one yet. Raises HandOverError if none will come."""
         turn.changed.wait(seconds)
         with self._lock:
             if turn.claim is None and (turn.ticket.closed or turn.ticket.turn is not turn):
@@ -116,7 +121,7 @@ class Tickets:
             return ticket.turn
 
     def cancel(self, request_id: str) -> None:
-        """Nobody waits for it; who serves it hears so by `close`, when nothing moves any more."""
+        """It is not wanted; its worker hears so by `close`, when nothing moves any more."""
         with self._lock:
             if (ticket := self._by_request.get(request_id)) is not None:
                 ticket.closed = True
@@ -139,3 +144,31 @@ class Tickets:
         ticket.closed = True
         ticket.turn.changed.set()
         ticket.turn.ended.set()
+
+
+class SecondTries(Core):
+    """A core in front of another, which hears of a failed load only if it stays failed.
+
+    `ended` sees how each load ends, and may start it anew, into the same pages: nothing can land
+    in them any more.
+    """
+
+    def __init__(self, core: Core, ended: Ended, given_up: Callable[[str], None]) -> None:
+        """`given_up` gets the request of a load that failed while bytes may still land."""
+        self._core = core
+        self._ended = ended
+        self._given_up = given_up
+
+    def loaded(self, request_id: str, error: str | None = None) -> None:
+        if not self._ended(request_id, error):
+            self._core.loaded(request_id, error)
+
+    def gave_up(self, request_id: str, error: str) -> None:
+        self._given_up(request_id)
+        self._core.gave_up(request_id, error)
+
+    def release(self, request_id: str) -> None:
+        self._core.release(request_id)
+
+    def abort(self, request_id: str) -> None:
+        self._core.abort(request_id)

@@ -1,4 +1,4 @@
-"""What all protocols share: both sides of a hand-over, without the words of any of them.
+"""The part that all protocols share: both sides of a hand-over, without the words of any of them.
 
 A protocol says in `plan` which requests are kept under which key (`_keep`) and which are
 loaded from where (`_load`), and in `answer` what prefill's client gets to see.
@@ -31,7 +31,7 @@ from pdgate.transfer.messenger.messages import Lent
 from pdgate.transfer.messenger.mover import Mover, ThreadMover
 from pdgate.transfer.messenger.offers import Offers
 from pdgate.transfer.messenger.process_mover import ProcessMover
-from pdgate.transfer.messenger.pushes import Kept, Pushes
+from pdgate.transfer.messenger.push_table import Kept, PushTable
 from pdgate.transfer.messenger.service import Offering, Service
 from pdgate.transfer.messenger.shape import Shape
 from pdgate.transfer.messenger.source import Source, Target
@@ -62,12 +62,12 @@ class TwoSided(Connector):
         self.settings = settings
         self.counters = Counters()
         self.engine_id = settings.engine_id or uuid.uuid4().hex
-        """New for every life of the engine, so that nobody takes one for another, unless asked."""
+        """New for every life of the engine, so that no peer takes one for another, unless asked."""
         self._layout = layout
         self._offers = Offers(self.counters)
         shape = Shape.of(layout, settings.model, order=layout.order)
         self.movers = self._start_movers(backend, regions)
-        self._pushes = Pushes(core, shape, self._offers, self.movers, counters=self.counters)
+        self._pushes = PushTable(core, shape, self._offers, self.movers, counters=self.counters)
         self._loads = Loads(
             Reading(
                 self.hearer(core),
@@ -78,6 +78,7 @@ class TwoSided(Connector):
                 settings.lease_seconds,
                 self.locate,
                 settings.patience,
+                identity=settings.identity,
                 deliver=self._deliver,
             )
         )
@@ -91,7 +92,13 @@ class TwoSided(Connector):
             counters=self.counters,
         )
         try:
-            self._service = Service(settings.kv_host, self.service_port(), offering, self.submit)
+            self._service = Service(
+                settings.kv_host,
+                self.service_port(),
+                offering,
+                self.submit,
+                settings.identity,
+            )
         except BaseException:
             for mover in self.movers:
                 mover.close()
@@ -121,8 +128,8 @@ class TwoSided(Connector):
         """The KV service of the peer. May block until then. Raises HandOverError."""
         return source.host, source.port
 
-    def submit(self, key: str, prompt: Sequence[int], lent: Lent | None) -> None:
-        """A peer asks for a prefill. Raises HandOverError."""
+    def submit(self, key: str, prompt: Sequence[int], lent: Lent | None, peer: str) -> None:
+        """The peer of this name asks for a prefill. Raises HandOverError."""
         raise HandOverError(Why.UNSUPPORTED, "this protocol sends prompts by HTTP")
 
     def start(self, request_id: str, load: Load, pages: Pages, skip_tokens: int) -> None:
@@ -200,18 +207,29 @@ class TwoSided(Connector):
         wanted = self.pushes and self.settings.may(Role.PREFILL)
         # Memory that another process cannot map is moved from here, if more slowly.
         if wanted and self.settings.mover == "process" and region.share() is not None:
-            return ProcessMover(backend, region)
+            return ProcessMover(backend, region, self.settings.identity)
         return ThreadMover(backend, region)
 
-    def _keep(self, request_id: str, key: str) -> Keep:
+    def keep_for(self, request_id: str, key: str, only: str = "") -> Keep:
+        """Offer the request's pages under `key` once they are computed.
+
+        `only`: name of the process that they are for; empty for any that knows the key.
+        Raises ValueError on an engine that is not prefill.
+        """
         self.settings.demand(Role.PREFILL)
-        self._offers.expect(key, request_id)
+        wanted = self._offers.expect(key, request_id, only)
         self._pushes.expect(key, request_id)
+        if not wanted:
+            # Its decode engine has asked for it and left, so it is not going to be needed.
+            self.core.abort(request_id)
         most = 1 if self.hands_first_token else None
         return Keep(self.settings.lease_seconds, max_tokens=most)
 
-    def _load(self, source: Source, tokens: int) -> Load | None:
-        """None if nothing is worth loading; the peer is told."""
+    def load_from(self, source: Source, tokens: int) -> Load | None:
+        """Load the KV of the first `tokens` tokens; None, and the peer frees it, if that is none.
+
+        Raises ValueError on an engine that is not decode.
+        """
         self.settings.demand(Role.DECODE)
         if tokens > 0:
             return Load(tokens, source)

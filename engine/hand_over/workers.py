@@ -1,4 +1,4 @@
-"""Which workers of which engines live behind a Mooncake bootstrap address. Pure.
+"""Workers of the engines behind a Mooncake bootstrap address. Pure.
 
     POST /register  {"engine_id", "dp_rank", "tp_rank", "pp_rank", "addr"}  ->  {"status": "ok"}
     GET /query      {"<dp>": {"engine_id": ..., "worker_addr": {"<tp>": {"<pp>": addr}}}}
@@ -11,8 +11,13 @@ MooncakeBootstrapServer.
 """
 
 import threading
+from typing import Final
 
 import msgspec
+
+MAX_RANK: Final = 1023
+MAX_ID: Final = 128
+MAX_WORKERS: Final = 4096
 
 Table = dict[str, dict[str, object]]
 
@@ -26,9 +31,15 @@ class Worker(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pp_rank: int
     addr: str
 
+    @property
+    def fits(self) -> bool:
+        """But for the address."""
+        ranks = (self.dp_rank, self.tp_rank, self.pp_rank)
+        return all(0 <= rank <= MAX_RANK for rank in ranks) and 0 < len(self.engine_id) <= MAX_ID
+
 
 class Contradiction(ValueError):
-    """Somebody else is registered there."""
+    """Another worker is registered there, or too many are."""
 
 
 class Workers:
@@ -43,6 +54,8 @@ class Workers:
         """Raises Contradiction."""
         place = (worker.dp_rank, worker.tp_rank, worker.pp_rank)
         with self._lock:
+            if place not in self._workers and len(self._workers) >= MAX_WORKERS:
+                raise Contradiction(f"{MAX_WORKERS} workers are registered already")
             engine_id = self._engines.setdefault(worker.dp_rank, worker.engine_id)
             if engine_id != worker.engine_id:
                 raise Contradiction(

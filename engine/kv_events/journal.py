@@ -1,4 +1,4 @@
-"""What became of the blocks of the prefix cache since the last step, as vLLM's events.
+"""Journal of the prefix cache: what became of its blocks since the last step, as vLLM's events.
 
 Blocks that follow one another are one event. Names of blocks are the low 8 bytes of their hashes,
 as numbers.

@@ -1,4 +1,4 @@
-"""Messages -> text, with the model's own template.
+"""Chat template: messages -> text, by the model's own.
 
 Lenient about what OpenAI allows in a message: content may be null or a list of parts,
 of which the text ones count. Templates run in a sandbox: they come with a model, and

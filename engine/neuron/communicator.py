@@ -9,7 +9,7 @@ by position, in order, and by nothing else. At most PENDING pieces are under way
        arrival there                                                    D  slots are free again
 
 Both ends cut their posts into batches in the same way, and one batch is written at a time, so
-that arrivals need no names. Whoever posted polls a CompletionToken; nothing calls back.
+that arrivals need no names. The poster polls a CompletionToken; nothing calls back.
 
 What goes wrong (the other end is gone, lengths differ) ends a communicator for good, with
 everything posted on it: positions cannot be trusted any more. It takes a new pairing.
@@ -27,6 +27,7 @@ import numpy as np
 
 from pdgate.engine.neuron.ground import Ground, failure_of
 from pdgate.engine.neuron.posts import CompletionToken, Gate, Pieces
+from pdgate.transfer import parts
 from pdgate.transfer.base import (
     Descriptor,
     Range,
@@ -186,6 +187,7 @@ class Receiver(_Communicator):
 
     Args:
         local: Where the data lands; P counts `immediate` there.
+        awaited: Of `local`, where P may write: what it has been told and has not landed.
         staging: Ours, as long as all rings; `ring` is P's, both from `ring_offset` on.
     """
 
@@ -194,6 +196,7 @@ class Receiver(_Communicator):
         ground: Ground,
         local: Region,
         immediate: int,
+        awaited: parts.Pieces,
         staging: Region,
         ring: Descriptor,
         ring_offset: int,
@@ -203,6 +206,7 @@ class Receiver(_Communicator):
         super().__init__(ground)
         self._local = local
         self._immediate = immediate
+        self._awaited = awaited
         self._staging = staging
         self._ring = ring
         self._ring_offset = ring_offset
@@ -242,6 +246,7 @@ class Receiver(_Communicator):
         if transfer.state is State.RUNNING:
             return False
         self._landing.popleft()
+        self._awaited.remove(post.pieces.offsets.tolist(), post.pieces.lengths.tolist())
         self._pending -= len(post.pieces.lengths)
         post.token.ended()
         return True
@@ -260,6 +265,7 @@ class Receiver(_Communicator):
             return False
         post = self._posts.popleft()
         backend = self._ground.backend
+        self._awaited.add(post.pieces.offsets.tolist(), post.pieces.lengths.tolist())
         landed = backend.expect(self._local, self._immediate, 1, self._landing_seconds)
         self._landing.append((post, self._watched(landed)))
         self._pending += count

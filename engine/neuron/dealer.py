@@ -1,9 +1,10 @@
-"""D's connection to one P: a message, its answer, and what the connection itself tells.
+"""D's connection to one P: a message, its answer, and the end of the connection.
 
 A DEALER would dial for ever and queue what it cannot send. So its monitor is read as well:
-nobody listens, or the connection broke, is a peer that is gone; no answer, one that is silent.
+nothing listens, or the connection broke, is a peer that is gone; no answer, one that is silent.
 """
 
+import secrets
 import time
 from types import TracebackType
 from typing import Final, Self
@@ -14,9 +15,14 @@ from zmq.utils.monitor import recv_monitor_message
 from pdgate.cluster import address
 from pdgate.engine.neuron import messages
 from pdgate.engine.neuron.messages import Message
+from pdgate.engine.neuron.proof import Host
 from pdgate.engine.neuron.wake import Wake
+from pdgate.transfer.kit.fleet import Identity, loopback
+from pdgate.transfer.kit.handshake import Unproven
 from pdgate.transfer.messenger.errors import HandOverError, Why
 
+TAIL: Final = "~"
+"""Between an engine's address and a random part, in its ZMQ identity."""
 GONE: Final = zmq.EVENT_CONNECT_RETRIED | zmq.EVENT_DISCONNECTED
 
 
@@ -27,7 +33,15 @@ class Dealer:
         gone: The peer has ended, or never was there: it writes nothing any more.
     """
 
-    def __init__(self, identity: str, host: str, port: int, silence_seconds: float) -> None:
+    def __init__(
+        self, identity: str, host: str, port: int, silence_seconds: float, ours: Identity
+    ) -> None:
+        """`identity` is ZMQ's, `ours` what we prove."""
+        self._open_loopback_only = ours.is_open and not loopback(host)
+        self._host = Host(ours)
+        if not ours.is_open:
+            # Who cannot guess it cannot take its place (ROUTER_HANDOVER at the other end).
+            identity += TAIL + secrets.token_hex(16)
         self.name = address.joined(host, port)
         self.gone = False
         self.heard = time.monotonic()
@@ -46,20 +60,39 @@ class Dealer:
 
     def connect(self) -> None:
         """Begins to; and asks who is there. Raises HandOverError."""
+        if self._open_loopback_only:
+            raise HandOverError(
+                Why.UNPROVEN, f"{self.name} is not loopback, and we have no KV secret"
+            )
         try:
             self._socket.connect(f"tcp://{self.name}")
         except zmq.ZMQError as error:
             raise HandOverError(Why.BROKEN, f"{self.name}: {error}") from None
-        said = self.ask(messages.handshake())
+        said = self.ask(self._host.handshake())
         while "timestamp" not in said:
+            messages.raise_error(said)
             # Meant for an engine that had our identity before us.
             said = self._answer(time.monotonic() + self._silence_seconds)
+        try:
+            proof = self._host.welcomed(said)
+        except Unproven as error:
+            raise HandOverError(Why.UNPROVEN, f"{self.name}: {error}") from None
+        if proof is not None:
+            messages.raise_error(self._asked(proof))
+
+    @property
+    def peer(self) -> str:
+        """Name of P's process, as it was proven; empty where nothing is to be proven."""
+        return self._host.name
 
     def ask(self, message: Message) -> Message:
         """Raises HandOverError: the peer is gone, silent, or says what is no message."""
         self._look()
+        return self._asked(self._host.frames(message))
+
+    def _asked(self, frames: list[bytes]) -> Message:
         try:
-            self._socket.send_multipart(messages.encode(message), zmq.NOBLOCK)
+            self._socket.send_multipart(frames, zmq.NOBLOCK)
         except zmq.Again:
             raise HandOverError(Why.SILENT, f"{self.name} takes no messages") from None
         return self._answer(time.monotonic() + self._silence_seconds)
@@ -106,7 +139,9 @@ class Dealer:
                 continue
             self.heard = time.monotonic()
             try:
-                return messages.decode(frames)
+                return self._host.message(frames)
+            except Unproven as error:
+                raise HandOverError(Why.UNPROVEN, f"{self.name}: {error}") from None
             except (ValueError, RecursionError) as error:
                 raise HandOverError(Why.BROKEN, f"{self.name} says {error}") from None
 

@@ -1,4 +1,4 @@
-"""What communicators stand on: a backend, and how its transfers fail."""
+"""The ground of communicators: a backend, and how its transfers fail."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

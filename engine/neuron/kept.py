@@ -2,7 +2,7 @@
 
     expected --first layer computed--> begun --sampled--> kept
         |             '---- a lookup succeeds: leaving ----'  --all sent--> left (pages free)
-        '-- dropped --> gone: whoever looks it up is told why
+        '-- dropped --> gone: a lookup gets the reason
 
 With layers sent one by one a request may leave as soon as it has begun, and its token is
 looked up afterwards; else once it is kept. No I/O; the caller holds one lock over all calls.
@@ -62,7 +62,7 @@ class Requests:
         """Sent, and their tokens were still to be looked up: some askers are dead by now."""
 
     def expect(self, uid: str, request_id: str, prompt_tokens: int) -> bool:
-        """False if D has said already that nobody needs it. Raises ValueError if another
+        """False if D has said already that it does not need it. Raises ValueError if another
         live request has the uid.
         """
         if uid in self._by_uid:
@@ -75,7 +75,7 @@ class Requests:
         return True
 
     def unwanted(self, uid: str) -> None:
-        """Nobody will look this uid up, which is not here yet."""
+        """No lookup of this uid will come, which is not here yet."""
         if uid in self._gone:
             return
         self._unwanted[uid] = True
@@ -95,7 +95,7 @@ class Requests:
         return True
 
     def keep(self, request_id: str, blocks: Sequence[int], first_token: int | None) -> bool:
-        """All is computed. False if the pages may go at once: sent already, or nobody's."""
+        """All is computed. False if the pages may go at once: sent already, or not wanted."""
         one = self._by_id.get(request_id)
         if one is None:
             return False
@@ -136,7 +136,7 @@ class Requests:
             return one
         one.ending = one.ending or why
         one.dropped = True
-        # What is not computed is sent as it is, so that nobody waits; its token never follows.
+        # What is not computed is sent as it is, so that D does not wait; its token never follows.
         for gate in one.gates:
             gate.is_open = True
         return one

@@ -1,4 +1,4 @@
-"""Who holds which heads, and where: what P and D tell each other when they first meet.
+"""KV map: which rank holds which heads, and where; exchanged when P and D first meet.
 
     {"version": "0.1",
      "heads": {"0": [0, 1], "1": [2, 3]},        rank -> KV heads

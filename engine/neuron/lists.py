@@ -1,4 +1,4 @@
-"""What of a request goes over which communicator: the contract of slices.py and whole_pages.py.
+"""Lists of what goes over which communicator: the contract of slices.py and whole_pages.py.
 
 Both ends list the same pieces in the same order, from what both know: each other's shapes and
 block ids. P posts what `sent` says, and D what `received` says.

@@ -10,7 +10,7 @@ from pdgate.engine.neuron.rules import State
 class Load:
     """
     Attributes:
-        request_id: D's own; empty for one whose pages nobody needs.
+        request_id: D's own; empty for one whose pages are not needed.
         blocks: To fill, in order of the prompt; None where the KV is there already.
         until: P must have it by then (time.monotonic()).
     """

@@ -1,4 +1,4 @@
-"""Which lookup D sends next to one P, and when. Pure.
+"""Order of D's lookups at one P. Pure.
 
     waiting (oldest first)  --due--> asked --failed--> waiting, a little longer than before
 

@@ -1,4 +1,4 @@
-"""What D and P say on the signal plane: JSON, one answer for each message, in order.
+"""Messages of the signal plane: JSON, one answer for each message, in order.
 
     D says                                        P answers
     {"type": "handshake"}                         {"status": "ok", "timestamp": seconds}
@@ -13,9 +13,11 @@
                                                   {"success": false} while it still leaves
     what P cannot do                              {"status": "error", "message": why}
 
-`abort` is ours: nobody needs that request any more. The reference has no such message; it
+`abort` is ours: D needs that request no more. The reference has no such message; it
 ends its thread over one that it does not know, so we say it only to peers of our own kind
 (kv_map.py). Blocks that D has already are null: the reference has no prefix cache.
+
+`handshake` may carry the KV handshake, and a third frame the MAC: proof.py.
 
 Frames: [b"", json] from and to D's DEALER, [identity, b"", json] at P's ROUTER; the identity
 is D's "ip:api port".
@@ -87,6 +89,18 @@ def done(uid: str) -> Message:
 
 def error(message: str) -> Message:
     return {"status": "error", "message": message}
+
+
+def unproven(message: str) -> Message:
+    return error(f"{Why.UNPROVEN}: {message}")
+
+
+def broken(failure: Exception) -> Message:
+    return error(f"{Why.BROKEN}: {failure}")
+
+
+def proven() -> Message:
+    return {"status": "ok"}
 
 
 def encode(message: Message) -> list[bytes]:

@@ -1,4 +1,4 @@
-"""What is posted on a communicator, and what whoever posted it may look at."""
+"""Posts on a communicator, and what their poster may look at."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -4,7 +4,7 @@
                 |  '-- too late, cancelled: P is told ----------------------> failed
                 '-- P is gone: --------------------------------------------> failed
 
-A thread each, so that a P that is dead, slow or frozen holds up nobody else's requests.
+A thread each, so that a P that is dead, slow or frozen holds up no other's requests.
 
 Once a lookup has succeeded P writes, and what is posted cannot be taken back: a request that
 is cancelled then is received to its end. If P falls silent meanwhile its requests have
@@ -16,6 +16,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from math import inf
 from typing import Final
 
 from pdgate.engine.neuron import kv_map, messages
@@ -27,11 +28,12 @@ from pdgate.engine.neuron.messages import Message
 from pdgate.engine.neuron.posts import CompletionToken
 from pdgate.engine.neuron.rules import State
 from pdgate.engine.neuron.setup import Setup
-from pdgate.engine.neuron.transfer_engine import ReceiveEngine
+from pdgate.engine.neuron.transfer_engine import IMMEDIATES, ReceiveEngine
 from pdgate.engine.neuron.whole_pages import KEY
 from pdgate.transfer import descriptors
-from pdgate.transfer.base import TransferError
+from pdgate.transfer.base import Descriptor, Grant, Op, Region, TransferError
 from pdgate.transfer.messenger.errors import HandOverError, Why
+from pdgate.transfer.parts import Pieces
 
 CLOSE_SECONDS: Final = 10.0
 
@@ -65,7 +67,10 @@ class RecvBuffer:
         self._lookups = Lookups()
         self._loads: dict[str, Load] = {}
         self._engine: ReceiveEngine | None = None
-        self._dealer = Dealer(identity, *peer, setup.silence_seconds)
+        self._grants: list[Grant] = []
+        self._awaited: dict[str, Pieces] = {}
+        """Where P may write now, by the region's epoch."""
+        self._dealer = Dealer(identity, *peer, setup.silence_seconds, setup.identity)
         self._thread = threading.Thread(target=self._run, name="neuron-receive", daemon=True)
 
     def start(self) -> None:
@@ -113,6 +118,8 @@ class RecvBuffer:
                 late, self._inbox = self._inbox, []
             for load in late:
                 self._finish(load, str(error))
+            for grant in self._grants:
+                grant.revoke()
             if self._engine is not None:
                 self._engine.close()
             self._dealer.close()
@@ -121,10 +128,10 @@ class RecvBuffer:
     def _pair(self) -> ReceiveEngine:
         """Raises HandOverError, TransferError, OSError."""
         setup = self._setup
-        memory = [region.descriptor for region in setup.regions]
+        memory = [self._grant(region) for region in setup.regions]
         offer = {}
         if setup.arrivals is not None:
-            offer[KEY] = descriptors.as_data(setup.arrivals.descriptor)
+            offer[KEY] = descriptors.as_data(self._grant(setup.arrivals))
         ours = kv_map.as_data(setup.shape, memory, immediate=self._immediate, **offer)
         said = self._dealer.ask(messages.kv_map_init(ours))
         messages.raise_error(said)
@@ -137,8 +144,17 @@ class RecvBuffer:
             self._immediate,
             setup.backend.allocate,
             setup.wait_seconds + setup.silence_seconds,
+            self._awaited,
             setup.arrivals,
         )
+
+    def _grant(self, region: Region) -> Descriptor:
+        """P may write where we wait for it to, and nowhere else."""
+        pieces = self._awaited[region.descriptor.epoch] = Pieces()
+        only = range(self._immediate, self._immediate + IMMEDIATES)
+        grant = region.grant(self._dealer.peer, Op.WRITE, pieces, inf, only)
+        self._grants.append(grant)
+        return grant.descriptor
 
     def _turn(self) -> None:
         """The next thing to do, or to wait for. Raises HandOverError."""

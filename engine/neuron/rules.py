@@ -1,4 +1,4 @@
-"""Which requests may start, as the page on Neuron's scheduler says it. Pure.
+"""Scheduling rules: which requests may start, by the page on Neuron's scheduler. Pure.
 
 A request is Waiting, Transferring or Running. P runs a request and then transfers it; D
 transfers it and then runs it. `batch` is how many requests an engine serves at once.

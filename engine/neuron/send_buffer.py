@@ -1,7 +1,7 @@
 """P's side: a ROUTER that answers what decode engines ask, and the sending of what they may have.
 
 One thread does both and never waits for a peer: an answer is a lookup in memory, a transfer
-is pumped. So a decode engine that is dead, slow or talks nonsense holds up nobody else.
+is pumped. So a decode engine that is dead, slow or talks nonsense holds up no other.
 
     any thread    expect, layer_computed, kept, dropped   -> Requests, under a lock; wake
     our thread    message -> answer;  pump all pairings;  transfers that ended -> core.release
@@ -12,17 +12,20 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Final
 
 import zmq
 
 from pdgate.cluster import address
 from pdgate.engine.neuron import kv_map, messages, rules
+from pdgate.engine.neuron.dealer import TAIL
 from pdgate.engine.neuron.ground import Ground
 from pdgate.engine.neuron.kept import Request, Requests
 from pdgate.engine.neuron.messages import Message
 from pdgate.engine.neuron.posts import CompletionToken
+from pdgate.engine.neuron.proof import Guests
 from pdgate.engine.neuron.setup import Setup
 from pdgate.engine.neuron.transfer_engine import SendEngine, ring_bytes
 from pdgate.engine.neuron.turns import Turns
@@ -30,12 +33,19 @@ from pdgate.engine.neuron.wake import Wake
 from pdgate.engine.neuron.whole_pages import KEY
 from pdgate.engine.settings import WILDCARDS
 from pdgate.transfer import descriptors
-from pdgate.transfer.base import TransferError
+from pdgate.transfer.base import Op, TransferError
+from pdgate.transfer.descriptors import new_epoch
+from pdgate.transfer.kit import fleet
 from pdgate.transfer.messenger.errors import HandOverError, Why
+from pdgate.transfer.parts import Stretch
 
 MAX_PAIRINGS: Final = 1024
 """Decode engines that are remembered; the one that was not heard of for longest goes first."""
 CLOSE_SECONDS: Final = 10.0
+MAX_MESSAGE_BYTES: Final = 16 << 20
+"""A lookup of a million blocks takes 8 MB."""
+HANDSHAKE_MILLISECONDS: Final = 5000
+"""ZMTP's own, before ours."""
 SETTLE_MILLISECONDS: Final = 5
 
 log = logging.getLogger(__name__)
@@ -51,14 +61,18 @@ class _Pairing:
 class SendBuffer:
     """
     Attributes:
-        trouble: What ended our thread, if it was not `close`: nobody can be served then.
+        trouble: What ended our thread, if it was not `close`: no engine can be served then.
     """
 
     def __init__(self, setup: Setup, host: str, port: int, *, layer_wise: bool) -> None:
-        """Listens from now on. Raises OSError if the port is taken."""
+        """Listens from now on. Raises OSError if the port is taken, ValueError if listening there
+        takes a secret.
+        """
+        fleet.check_place("the signal plane", host, setup.identity)
         self.trouble = ""
         self._setup = setup
         self._lock = threading.Lock()
+        self._guests = Guests(setup.identity)
         self._requests = Requests(setup.shape.layers, layer_wise=layer_wise)
         self._turns = Turns()
         self._pairings: OrderedDict[bytes, _Pairing] = OrderedDict()
@@ -70,6 +84,9 @@ class SendBuffer:
         self._router.ipv6 = True
         # A decode engine that was started again has the same identity; the newcomer counts.
         self._router.router_handover = True
+        # Strangers are to be few words long, and soon gone.
+        self._router.maxmsgsize = MAX_MESSAGE_BYTES
+        self._router.handshake_ivl = HANDSHAKE_MILLISECONDS
         try:
             everywhere = host in WILDCARDS
             self._router.bind(
@@ -86,7 +103,7 @@ class SendBuffer:
         self._thread.start()
 
     def expect(self, uid: str, request_id: str, prompt_tokens: int) -> bool:
-        """False if nobody needs it any more. Raises ValueError if the uid is taken."""
+        """False if D needs it no more. Raises ValueError if the uid is taken."""
         with self._lock:
             return self._requests.expect(uid, request_id, prompt_tokens)
 
@@ -131,7 +148,7 @@ class SendBuffer:
                 self._wake.clear()
                 self._answer_all()
                 self._pump()
-        except Exception as error:  # the last stop of a thread: whoever looks must find why
+        except Exception as error:  # the last stop of a thread: a look must find why
             self.trouble = f"the signal plane broke: {error!r}"
             log.exception("the signal plane broke")
         finally:
@@ -157,13 +174,12 @@ class SendBuffer:
                 identity, *frames = self._router.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 return
-            answer = self._answer(identity, frames)
-            # To somebody who has left it is dropped: a ROUTER does not wait.
-            self._router.send_multipart([identity, *messages.encode(answer)], zmq.NOBLOCK)
+            answer = self._guests.answer(identity, frames, self._answer)
+            # To a peer that has left it is dropped: a ROUTER does not wait.
+            self._router.send_multipart([identity, *answer], zmq.NOBLOCK)
 
-    def _answer(self, identity: bytes, frames: Sequence[bytes]) -> Message:
+    def _answer(self, identity: bytes, message: Message) -> Message:
         try:
-            message = messages.decode(frames)
             match message.get("type"):
                 case "handshake":
                     return messages.welcome()
@@ -182,7 +198,7 @@ class SendBuffer:
         except HandOverError as error:
             return messages.error(str(error))
         except (ValueError, TransferError, OSError, RecursionError) as error:
-            return messages.error(f"{Why.BROKEN}: {error}")
+            return messages.broken(error)
 
     def _pair(self, identity: bytes, message: Message) -> Message:
         """Raises HandOverError, TransferError, OSError."""
@@ -194,15 +210,23 @@ class SendBuffer:
         except BaseException:
             ring.close()
             raise
-        if (old := self._pairings.pop(identity, None)) is not None:
-            self._end(old, TransferError("the decode engine has begun anew"))
+        for other in [one for one in self._pairings if address_in(one) == address_in(identity)]:
+            self._end(self._pairings.pop(other), TransferError("the decode engine has begun anew"))
         self._pairings[identity] = _Pairing(identity, engine)
         if len(self._pairings) > MAX_PAIRINGS:
             self._end(next(iter(self._pairings.values())), TransferError("too many peers"))
-        memory = [region.descriptor for region in setup.regions]
+        # D reads how long our memory is, and nothing in it.
+        memory = [replace(one.descriptor, epoch=new_epoch()) for one in setup.regions]
         whole = {KEY: True} if engine.whole_pages else {}
+        granted = ring.grant(
+            self._guests.name(identity),
+            Op.WRITE,
+            Stretch(0, len(ring.memory)),
+            inf,
+            range(len(engine.ends)),
+        )
         said = kv_map.as_data(
-            setup.shape, memory, ring=descriptors.as_data(ring.descriptor), **whole
+            setup.shape, memory, ring=descriptors.as_data(granted.descriptor), **whole
         )
         return messages.kv_map_answer(said)
 
@@ -309,3 +333,8 @@ class SendBuffer:
         elif one.ending:
             self._setup.core.abort(one.id)
         # Else it has left before its token was sampled, and `kept` finds it sent.
+
+
+def address_in(identity: bytes) -> bytes:
+    """ "ip:api port" of a decode engine, without what makes its identity hard to guess."""
+    return identity.partition(TAIL.encode())[0]

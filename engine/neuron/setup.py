@@ -1,10 +1,11 @@
-"""What both buffers need of the engine whose pages they move."""
+"""Setup of both buffers: what they need of the engine whose pages they move."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pdgate.engine.connector import Core
 from pdgate.transfer.base import Backend, Region
+from pdgate.transfer.kit.fleet import Identity
 from pdgate.transfer.messenger.counters import Counters
 from pdgate.transfer.messenger.shape import Shape
 
@@ -18,6 +19,7 @@ class Setup:
         ping_seconds: Between two signs of life that we ask for while a peer writes.
         arrivals: Where whole pages may arrive (decode), if there is such a place.
         wait_seconds: That pages wait for a reader, and a reader for pages.
+        identity: What is proven to peers.
     """
 
     core: Core
@@ -30,3 +32,4 @@ class Setup:
     ping_seconds: float
     wait_seconds: float
     arrivals: Region | None = None
+    identity: Identity = field(default_factory=Identity)

@@ -7,7 +7,7 @@ layers while it computes the last ones (a gate for each), and D need not know wh
     whole_pages.py   into D's staging, if D has one and the two split the heads differently
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 from pdgate.engine.neuron.communicator import RING_BYTES, Receiver, Sender
@@ -19,6 +19,7 @@ from pdgate.engine.neuron.slices import Slices
 from pdgate.engine.neuron.whole_pages import KEY, WholePages, offered
 from pdgate.transfer.base import Region, TransferError
 from pdgate.transfer.messenger.shape import Shape
+from pdgate.transfer.parts import Pieces
 
 IMMEDIATES: Final = 128
 """That D sets aside for a P: one for each of its ranks."""
@@ -68,6 +69,10 @@ class SendEngine:
             for number, (p, d) in enumerate(self._lists.ends)
         }
 
+    @property
+    def ends(self) -> Collection[Sender]:
+        return self._ends.values()
+
     def send(
         self,
         uid: str,
@@ -105,8 +110,9 @@ class ReceiveEngine:
     """D's end of a pairing.
 
     Args:
-        immediate: The first of IMMEDIATES that nobody else uses.
+        immediate: The first of IMMEDIATES that no other uses.
         allocate: Makes memory of the backend's.
+        awaited: Where P may write, by the epoch of each region; it is told with each post.
         arrivals: Where whole pages may arrive, if we have such a place.
     """
 
@@ -119,6 +125,7 @@ class ReceiveEngine:
         immediate: int,
         allocate: Callable[[int], Region],
         landing_seconds: float,
+        awaited: Mapping[str, Pieces],
         arrivals: Region | None = None,
     ) -> None:
         """Raises HandOverError, TransferError, OSError."""
@@ -141,6 +148,7 @@ class ReceiveEngine:
                 ground,
                 local[d],
                 immediate + p,
+                awaited[local[d].descriptor.epoch],
                 self._staging,
                 ring,
                 number * RING_BYTES,

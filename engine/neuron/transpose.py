@@ -6,7 +6,7 @@
 
 The slice planner (transfer/plan) scatters bytes into their places while they travel, which
 takes a piece for each run of heads and, from or to NHD, for each token. Where pieces are
-dear, whole pages can travel instead, into memory that nobody reads yet, and decode puts them
+dear, whole pages can travel instead, into memory that is not read yet, and decode puts them
 in order with a few NumPy copies. Both ways give the same bytes.
 
 Arrays of bytes (uint8), of one layer: [block][plane][plane_bytes], blocks in the order of the

@@ -1,8 +1,8 @@
-"""Whose lookup succeeds when not all can: who has asked for the longest. Pure.
+"""Turns of lookups when not all can succeed: the oldest asker's is first. Pure.
 
 A lookup that fails is asked again, each asker in a rhythm of its own. So a place that
-becomes free is kept for whoever waits for the longest, unless it has stopped asking: a dead
-asker must hold up nobody. The reference keeps its tasks on a heap, where newcomers overtake.
+becomes free is kept for the asker that waits for the longest, unless it has stopped asking: a dead
+asker must hold up no other. The reference keeps its tasks on a heap, where newcomers overtake.
 """
 
 from collections import OrderedDict
@@ -10,7 +10,7 @@ from collections.abc import Hashable
 from typing import Final
 
 STALE_SECONDS: Final = 1.0
-"""Nobody who lives is silent for so long between two lookups (lookups.LONGEST_SECONDS)."""
+"""No living asker is silent for so long between two lookups (lookups.LONGEST_SECONDS)."""
 
 
 class Turns:

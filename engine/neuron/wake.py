@@ -1,4 +1,4 @@
-"""Wakes a thread that polls sockets, from any other thread."""
+"""A wake-up, from any other thread, for a thread that polls sockets."""
 
 import socket
 

@@ -7,7 +7,7 @@
 One piece for each page instead of one for each run of heads: for engines whose pieces are dear,
 as the runtime's are, of which 128 may be pending. It costs decode as much memory again as its
 KV cache has: each of its blocks has a place of its own in the staging, so that requests, which
-never share a block that is being filled, need not share a place either, whoever their P is.
+never share a block that is being filled, need not share a place either, of whichever P.
 
 D offers its staging in its KV map, and P accepts if the two split the heads differently; a P
 that knows nothing of it sends slices. Each share of the heads comes from the first rank that

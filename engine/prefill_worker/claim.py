@@ -1,13 +1,14 @@
 """The worker's end of a claim: asks the decode engine, then waits for how it ends."""
 
-import socket
 import time
 from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
 from pdgate.cluster.queue.contract import Item
-from pdgate.engine.prefill_worker.wire import Answer, BadLine, Claim, Lines, Word
+from pdgate.engine.prefill_worker.wire import PURPOSE, Answer, BadLine, Claim, Lines, Word
+from pdgate.transfer.kit.channel import dial
+from pdgate.transfer.kit.fleet import Identity
 from pdgate.transfer.kit.listener import shut
 
 CONNECT_SECONDS = 5.0
@@ -23,12 +24,14 @@ class Unreachable(Exception):
 class Claiming:
     """Raises Unreachable, in all that it does."""
 
-    def __init__(self, item: Item) -> None:
+    def __init__(self, item: Item, identity: Identity) -> None:
         try:
-            self._sock = socket.create_connection((item.host, item.port), CONNECT_SECONDS)
+            channel = dial((item.host, item.port), identity, PURPOSE, CONNECT_SECONDS)
         except OSError as error:
             raise Unreachable(f"{item.host}:{item.port}: {error}") from None
-        self._lines = Lines(self._sock)
+        self._channel = channel
+        self._sock = channel.sock
+        self._lines = Lines(channel)
 
     def ask(self, claim: Claim) -> Word:
         try:
@@ -71,4 +74,4 @@ class Claiming:
         error: BaseException | None,
         at: TracebackType | None,
     ) -> None:
-        self._sock.close()
+        self._channel.close()

@@ -1,4 +1,6 @@
-"""A claim: one connection to the decode engine, one JSON object a line.
+"""A claim: one proven connection to the decode engine, one JSON object a line.
+
+Behind each object stand a space and the MAC of what comes before it (kit/handshake.py), in hex.
 
     worker says     {"id": "9f3c/r1", "tries": 1, "host": "10.0.0.1", "port": 28000}
     decode answers  {"said": "yours"} | {"said": "taken"} | {"said": "gone"}
@@ -6,20 +8,22 @@
                     {"said": "over"}  | {"said": "again"}       when it is, and the end
 
     yours    it calls the prefill engine now; hold the item until the next word
-    taken    somebody else is at it, or was given it later: leave the item to the queue
-    gone     nobody wants it any more: the item is done
+    taken    another worker is at it, or was given it later: leave the item to the queue
+    gone     it is not wanted any more: the item is done
     over     the pages are filled, or never will be: the item is done
     again    it failed here, and the decode engine has put it back for others
 
 `host` and `port` are of the prefill engine's KV side.
 """
 
-import socket
 from enum import StrEnum
 from typing import Annotated, Final, TypeVar
 
 import msgspec
 
+from pdgate.transfer.kit.channel import Channel
+
+PURPOSE: Final = "claim"
 MAX_LINE_BYTES: Final = 4096
 
 
@@ -58,13 +62,16 @@ class BadLine(Exception):
 class Lines:
     """One end of the connection."""
 
-    def __init__(self, sock: socket.socket) -> None:
-        self._sock = sock
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._sock = channel.sock
         self._read = b""
 
     def say(self, message: Claim | Answer) -> None:
         """Raises OSError."""
-        self._sock.sendall(msgspec.json.encode(message) + b"\n")
+        said = msgspec.json.encode(message)
+        mac = self._channel.sealed(said)[len(said) :]
+        self._sock.sendall(said + b" " + mac.hex().encode() + b"\n")
 
     def hear(self, kind: type[Message]) -> Message:
         """Raises BadLine, OSError; a TimeoutError loses nothing of what came before it."""
@@ -76,7 +83,9 @@ class Lines:
             if len(self._read) > MAX_LINE_BYTES:
                 raise BadLine("a line without end")
         line, _, self._read = self._read.partition(b"\n")
+        said, _, mac = line.rpartition(b" ")
         try:
-            return msgspec.json.decode(line, type=kind)
-        except msgspec.DecodeError as error:
+            self._channel.check(said, bytes.fromhex(mac.decode("ascii", "replace")))
+            return msgspec.json.decode(said, type=kind)
+        except (msgspec.DecodeError, ValueError) as error:
             raise BadLine(str(error)) from None

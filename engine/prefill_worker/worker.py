@@ -5,21 +5,50 @@ because that engine cannot be reached, the item stays ours by name and is not he
 while the queue gives it to another worker, which may reach it, or gives it up.
 """
 
+import http.client
 import logging
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from http import HTTPStatus
+from urllib.parse import urlsplit
 
 from pdgate.cluster.queue.contract import Delivery, Queue, QueueError
 from pdgate.engine.prefill_worker.claim import Claiming, Unreachable
 from pdgate.engine.prefill_worker.wire import Claim, Word
+from pdgate.transfer.kit.fleet import Identity
 
 TAKE_SECONDS = 0.25
 """How long a stop may take that finds us waiting for an item."""
 RETRY_SECONDS = 0.5
+HEALTH_SECONDS = 2.0
 
 log = logging.getLogger(__name__)
+
+
+class Health:
+    """Whether the engine beside a worker can compute: its /health, asked at each call.
+
+    Any 200 counts, as with vLLM. What a worker takes for a dead engine would only fail.
+    """
+
+    def __init__(self, url: str) -> None:
+        """Raises ValueError."""
+        parts = urlsplit(url)
+        if parts.scheme != "http" or parts.hostname is None:
+            raise ValueError(f"the engine must be http://host:port, not {url!r}")
+        self._host, self._port = parts.hostname, parts.port or 80
+
+    def __call__(self) -> bool:
+        connection = http.client.HTTPConnection(self._host, self._port, timeout=HEALTH_SECONDS)
+        try:
+            connection.request("GET", "/health")
+            return connection.getresponse().status == HTTPStatus.OK
+        except (OSError, http.client.HTTPException):
+            return False
+        finally:
+            connection.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +74,15 @@ def always() -> bool:
 class Worker:
     """Works from `start` on. The queue is the caller's to close, after us."""
 
-    def __init__(self, queue: Queue, serving: Serving, ready: Callable[[], bool] = always) -> None:
+    def __init__(
+        self,
+        queue: Queue,
+        serving: Serving,
+        identity: Identity,
+        ready: Callable[[], bool] = always,
+    ) -> None:
         """`ready` is asked before each item; it may block for a moment."""
+        self._identity = identity
         self._queue = queue
         self._serving = serving
         self._ready = ready
@@ -92,10 +128,10 @@ class Worker:
                 self._stopping.wait(RETRY_SECONDS)
 
     def _work(self, delivery: Delivery) -> None:
-        """Raises QueueError: then the item comes again, to somebody who hears that it is over."""
+        """Raises QueueError: then the item comes again, to a worker that hears that it is over."""
         item, serving = delivery.item, self._serving
         try:
-            with Claiming(item) as claiming:
+            with Claiming(item, self._identity) as claiming:
                 self._arm(claiming)
                 said = claiming.ask(Claim(item.id, delivery.tries, serving.host, serving.port))
                 log.debug("item %s, try %d: %s", item.id, delivery.tries, said)

@@ -7,20 +7,19 @@
        <---- reports: sent, received, failed -- reports
 
     connector.py   every hook of vLLM's; no decisions
-    guard.py       an exception in a hook ends one request, not the engine
-    complaints.py  and is not logged on every step
+    guard.py       an exception in a hook ends one request, not the engine, and is not logged
+                   on every step
     surface.py     all that is imported from vLLM, and the versions that it is tested on
     settings.py    what kv_transfer_config says
     intent.py      what a request's kv_transfer_params ask for; vLLM's request ids
     orders.py      what the scheduler's side tells the worker's
     scheduler_side, worker_side, reports
     running.py     what lives in the worker, put together
-    dialects.py    vllm-kvt and vllm-nixl at one port; pull, push and layerwise
-    queued.py      the same for D with a prefill queue
+    dialects.py    vllm-kvt and vllm-nixl at one port; pull, push and layerwise;
+                   for D also with a prefill queue
     answers.py     what P answers in vllm-nixl
     names.py       the two names of a prefill that D asked for
-    memory.py      vLLM's KV tensors as pages
-    kv_region.py   and in memory that another process can map
+    kv_region.py   vLLM's KV tensors as pages, in memory that another process can map
     prefill_call.py   P asks itself for a prefill that D wants
     metrics, stats counters, and vLLM's classes around them
 

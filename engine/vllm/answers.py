@@ -14,7 +14,7 @@ from typing import Any, Final
 Form = Mapping[str, Any]
 
 NO_FORM: Final[Form] = {}
-"""Nobody has said where we are: then there is no answer either."""
+"""Our address was not given: then there is no answer either."""
 
 
 def filled(

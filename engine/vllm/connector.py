@@ -14,8 +14,7 @@ from typing import Any
 
 from pdgate.engine.vllm import metrics, settings, surface
 from pdgate.engine.vllm.answers import Form
-from pdgate.engine.vllm.complaints import HOOKS
-from pdgate.engine.vllm.guard import guarded
+from pdgate.engine.vllm.guard import HOOKS, guarded
 from pdgate.engine.vllm.orders import Order
 from pdgate.engine.vllm.reports import NOTHING
 from pdgate.engine.vllm.running import Running
@@ -91,7 +90,7 @@ class PdgateConnector(surface.KVConnectorBase_V1, surface.SupportsHMA):  # type:
         """On every step; the orders reach the worker with it."""
         try:
             self._follow(scheduler_output)
-        # Whoever waits for these pages must not have them; everything else goes on.
+        # Waiting peers must not have these pages; everything else goes on.
         except Exception:  # noqa: BLE001
             HOOKS.about("build_connector_meta")
         return Orders(self._decides.take_orders())
@@ -205,6 +204,7 @@ class PdgateConnector(surface.KVConnectorBase_V1, surface.SupportsHMA):  # type:
                 seconds=worker.load_seconds,
                 failed=counters.failed,
                 expired=counters.expired,
+                peers_refused=self._running.hand_over.settings.identity.refusals.unproven,
                 held_blocks=worker.held_blocks,
                 stranded_blocks=counters.stranded,
             )

@@ -13,15 +13,24 @@ With vllm-nixl decode reads. With vllm-kvt it is as the modes of both engines sa
     push        is written to               writes when the prompt is computed
     layerwise   is written to               writes each layer as soon as it is computed
 
-So any two modes go together, and one service has all keys: nobody is served twice.
+So any two modes go together, and one service has all keys: no request is served twice.
+
+A decode engine may also put its prompts on a prefill queue (QueuedDialects):
+
+    do_queued_prefill    the queue chooses P (hand_over/decode_first.py)
+    anything else        as above
+
+P needs nothing of this: what reaches it is vllm-kvt in batch. Its worker is a process beside
+it (`pdgate prefill-worker`), which sees whether vLLM's API answers before it takes a prompt.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from pdgate.engine.connector import Arrival, Keep, Load, Pages
+from pdgate.engine.hand_over.decode_first import DecodeFirst
 from pdgate.engine.hand_over.kvt import Kvt
 from pdgate.engine.hand_over.nixl import Nixl
 from pdgate.engine.vllm.answers import NO_FORM, Form
@@ -65,3 +74,8 @@ class Dialects(Kvt, Nixl):
             return source
         wait_seconds = max(source.wait_seconds, STEP_SECONDS)
         return replace(source, push=False, wait_seconds=wait_seconds)
+
+
+class QueuedDialects(DecodeFirst, Dialects):
+    has_worker: ClassVar = False
+    lends: ClassVar = False

@@ -1,4 +1,4 @@
-"""What a request wants of the hand-over, as far as vLLM's scheduler has to know. Pure.
+"""Intent of a request for the hand-over, as far as vLLM's scheduler has to know. Pure.
 
 Only the kind is decided here, in a way that no JSON can break. Whether the rest of the
 params makes sense is found out by the protocol (hand_over/), on the worker's side, where
@@ -36,9 +36,9 @@ class Intent(StrEnum):
     NOTHING = "nothing"
     HOLD = "hold"
     FETCH = "fetch"
-    """Somebody has computed it already, under our request id."""
+    """A peer has computed it already, under our request id."""
     DELEGATE = "delegate"
-    """We have somebody compute it."""
+    """We have a peer compute it."""
 
 
 def intent(params: object) -> Intent:

@@ -1,4 +1,4 @@
-"""What /metrics shows of the hand-over, on its way from the worker to the API server.
+"""Metrics of the hand-over, on their way from the worker to the API server.
 
 worker: Totals, ever growing -- difference since the last step --> API server: counters
         held blocks, now     -- as it is -------------------------> gauge
@@ -16,6 +16,7 @@ COUNTERS: Final[Mapping[str, str]] = {
     "seconds": "Seconds that requests waited for their loads, all added up",
     "failed": "Loads that failed or were cancelled",
     "expired": "Prompts whose blocks were held, and that nobody fetched in time",
+    "peers_refused": "Peers that did not prove who they are",
 }
 GAUGES: Final[Mapping[str, str]] = {
     "held_blocks": "KV blocks of finished requests that wait for a reader or a lease's end",
@@ -32,6 +33,7 @@ class Totals:
     seconds: float = 0
     failed: float = 0
     expired: float = 0
+    peers_refused: float = 0
     held_blocks: float = 0
     stranded_blocks: float = 0
 

@@ -1,4 +1,4 @@
-"""What the scheduler's side tells the worker's, with the next step.
+"""Orders of the scheduler's side to the worker's, with the next step.
 
     P    Hold --.-> Kept    its pages are ready for a reader
          Progress  '-> Drop    it ended without
@@ -48,7 +48,7 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Its blocks too stay until the worker reports them sent: somebody may be in them."""
+    """Its blocks too stay until the worker reports them sent: a peer may be in them."""
 
     id: str
     why: str

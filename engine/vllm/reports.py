@@ -1,4 +1,4 @@
-"""What vLLM is told of transfers that ended: each once, and none that it does not wait for.
+"""Reports to vLLM of transfers that ended: each once, and none that it does not wait for.
 
 vLLM dies of an id that it did not wait for, and holds the blocks of one that it is never
 told of (0.32.0, v1/core/sched/scheduler.py, _update_from_kv_xfer_finished()).

@@ -1,4 +1,4 @@
-"""What lives in vLLM's worker, put together once its KV cache is there.
+"""The parts that live in vLLM's worker, put together once its KV cache is there.
 
 KV cache -- region --> hand-over (dialects) <--> worker's half <-- orders, reports --> vLLM
                           '-- KV port, peers        '-- calls to our own API
@@ -11,14 +11,15 @@ from typing import Any, Self
 
 from pdgate.engine.connector import Core
 from pdgate.engine.hand_over.settings import ConnectorSettings
-from pdgate.engine.vllm.dialects import Dialects, Mode
+from pdgate.engine.vllm.dialects import Dialects, Mode, QueuedDialects
 from pdgate.engine.vllm.kv_region import Rebase, open_region
 from pdgate.engine.vllm.prefill_call import PrefillCalls
-from pdgate.engine.vllm.queued import QueuedDialects
 from pdgate.engine.vllm.settings import Settings
 from pdgate.engine.vllm.worker_side import WorkerSide
 from pdgate.transfer import registry
 from pdgate.transfer.base import Backend
+from pdgate.transfer.kit.fleet import Identity, configured
+from pdgate.transfer.kit.tls import Tls
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +51,11 @@ class Running:
         `model` is what peers compare; the rest is for `open_region`.
         """
         extra = settings.extra
-        backend = registry.load(extra.transfer, host=extra.host, advertise=extra.advertise)
+        tls = Tls(extra.kv_tls_cert_file, extra.kv_tls_key_file, extra.kv_tls_ca_file)
+        identity = configured(extra.kv_secret_file, tls)
+        backend = registry.load(
+            extra.transfer, identity=identity, host=extra.host, advertise=extra.advertise
+        )
         moved = rebase if extra.mover == "process" else None
         region, found = open_region(backend, tensors, bound, instruction_set, moved)
         made: list[Dialects] = []
@@ -64,7 +69,7 @@ class Running:
                     layout=found.layout,
                     regions=[region],
                     backend=backend,
-                    settings=_connector_settings(settings, model),
+                    settings=_connector_settings(settings, model, identity),
                 )
             )
             return made[0]
@@ -84,7 +89,7 @@ class Running:
         self.backend.close()
 
 
-def _connector_settings(settings: Settings, model: str) -> ConnectorSettings:
+def _connector_settings(settings: Settings, model: str, identity: Identity) -> ConnectorSettings:
     extra = settings.extra
     return ConnectorSettings(
         role=settings.role,
@@ -96,4 +101,5 @@ def _connector_settings(settings: Settings, model: str) -> ConnectorSettings:
         model=model,
         queue=extra.queue,
         mover="process" if extra.mover == "process" else "threads",
+        identity=identity,
     )

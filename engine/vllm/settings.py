@@ -1,4 +1,4 @@
-"""What `--kv-transfer-config` says to PdgateConnector, checked before anything starts.
+"""Settings of PdgateConnector from `--kv-transfer-config`, checked before anything starts.
 
 {"kv_connector": "PdgateConnector",
  "kv_connector_module_path": "pdgate.engine.vllm.connector",
@@ -39,9 +39,13 @@ class Extra:
         lease_seconds: How long P keeps blocks for D, and how long D waits for P.
         mode: How KV moves with vllm-kvt (dialects.py).
         mover: "process" or "threads": who writes into peers (kv_region.py).
-        queue: URL of the prefill queue, for D (queued.py); empty for none.
+        queue: URL of the prefill queue, for D (dialects.py); empty for none.
         model: What P and D compare to know that they serve the same model; the model's
             path if empty.
+        kv_secret_file: Holds the secrets of the fleet, one a line; empty for what the environment
+            says (PDGATE_KV_SECRET_FILE, PDGATE_KV_SECRET), if anything.
+        kv_tls_cert_file, kv_tls_key_file, kv_tls_ca_file: Encrypt what engines say to each other,
+            beside the secret.
     """
 
     transfer: str = "tcp"
@@ -53,6 +57,10 @@ class Extra:
     queue: str = ""
     mover: str = "process"
     model: str = ""
+    kv_secret_file: str = ""
+    kv_tls_cert_file: str = ""
+    kv_tls_key_file: str = ""
+    kv_tls_ca_file: str = ""
 
 
 @dataclass(frozen=True, slots=True)

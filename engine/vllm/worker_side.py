@@ -82,7 +82,7 @@ class WorkerSide(Core):
                 log.exception("order %r broke", order)
 
     def evict(self, orders: Sequence[Order]) -> None:
-        """Blocks until nobody reads what vLLM is about to use for other requests.
+        """Blocks until no peer reads what vLLM is about to use for other requests.
 
         A write that is under way would carry the bytes of the others, and count as right.
         It has a deadline, so this ends. Before anything of the step happens.
@@ -156,7 +156,7 @@ class WorkerSide(Core):
         keep: Keep,
         load: Load | None = None,
     ) -> None:
-        """There is nothing to load: our side of a queue does not borrow (queued.py)."""
+        """There is nothing to load: our side of a queue does not borrow (dialects.py)."""
         assert load is None
         with self._changed:
             self._keeps[request_id] = keep
@@ -230,7 +230,7 @@ class WorkerSide(Core):
         pages = Pages(order.block_ids, order.tokens)
         try:
             self.connector.kept(name, keep, pages, None, order.finish_reason)
-        # Held blocks that nobody may read would be lost until the lease ends.
+        # Held blocks that no peer may read would be lost until the lease ends.
         except Exception:
             log.exception("%s could not be offered", order.id)
             with self._changed:

@@ -1,4 +1,4 @@
-"""A stream that breaks off is taken up by another engine, token for token.
+"""Resumption of streams: one that breaks off is taken up by another engine, token for token.
 
     eligible      which calls can be, and why not the others
     chunk         what is read of an event

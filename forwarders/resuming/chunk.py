@@ -1,4 +1,4 @@
-"""What is read of an event of a stream, by either endpoint; all else passes unread."""
+"""Fields read of an event of a stream, by either endpoint; all else passes unread."""
 
 import re
 from typing import Any
@@ -65,7 +65,7 @@ _IDS = re.compile(rb',\s*"(?:prompt_)?token_ids"\s*:\s*(?:null|\[[\d,\s]*\])')
 
 
 def without_ids(event: bytes) -> bytes:
-    """As the engine would have written it had nobody asked for ids.
+    """As the engine would have written it had the gateway not asked for ids.
 
     Inside a text the quotes would stand behind backslashes, so this cannot be text.
     """

@@ -1,4 +1,4 @@
-"""The call that asks another engine for the rest of an answer.
+"""Continuation: the call that asks another engine for the rest of an answer.
 
     chat         {"messages": [...], "max_tokens": 100}
     the rest of  {"prompt": [ids of the prompt, ids of what was said], "max_tokens": 93}

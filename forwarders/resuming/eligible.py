@@ -1,13 +1,14 @@
-"""Which calls can be taken up by another engine after their first byte.
+"""Eligibility for resumption: calls that another engine can take up after their first byte.
 
-Only fields that are known here may be there: of any other nobody knows whether its
+Only fields that are known here may be there: of any other it is unknown whether its
 meaning depends on what has been generated before.
 """
 
 from collections.abc import Mapping
 from typing import Any, Final
 
-from pdgate.protocols.call import CHAT, Call
+from pdgate.protocols.call import CHAT, Call, Raw
+from pdgate.protocols.fields import MOST_LIST_BYTES, MOST_VALUE_BYTES
 
 WANTED: Final = "return_token_ids"
 
@@ -81,6 +82,8 @@ def why_not(call: Call) -> str:
         return "no stream"
     known = _READ.get(call.path, frozenset({"prompt"}))
     for name in call.body.keys() - CARRIED - _TRANSLATED - known:
+        if isinstance(raw := call.body[name], Raw) and len(raw) > MOST_VALUE_BYTES:
+            return f"the field {name}"
         found = call.value(name)
         if found is None:
             continue
@@ -94,7 +97,11 @@ def why_not(call: Call) -> str:
 
 def more_than_text(call: Call) -> bool:
     """Images and the like stand for tokens of the prompt that mean nothing without them."""
-    messages = call.value("messages", [])
+    said = call.body.get("messages")
+    if isinstance(said, Raw) and len(said) > MOST_LIST_BYTES:
+        # What is not looked at may be anything.
+        return True
+    messages = call.value("messages", [], MOST_LIST_BYTES)
     return any(
         isinstance(part, Mapping) and part.get("type", "text") not in ("text", "refusal")
         for message in messages

@@ -1,4 +1,4 @@
-"""What a client has of a stream, as far as another engine must know to go on.
+"""Journal of what a client has of a stream, as far as another engine must know to go on.
 
 Text may lag behind the tokens, by half a character for one. A client that has the token
 without the text would lose the text, so events that bring tokens and no text wait for one
@@ -7,8 +7,8 @@ generated again.
 
 Nor may the next engine begin within a character: vLLM 0.32.0, given half a one at the end of a
 prompt, answers with the text of the whole prompt (its FastIncrementalDetokenizer; seen). A
-token that came alone and with text ends with a character. Of several in one event nobody
-knows, so after such the next engine begins at the last token that is known to, `whole`.
+token that came alone and with text ends with a character. Of several in one event this is not
+known, so after such the next engine begins at the last token that is known to, `whole`.
 """
 
 from array import array
@@ -46,11 +46,11 @@ class Head:
 class Journal:
     """
     Attributes:
-        lost: Why nobody else can go on; "" if somebody can.
+        lost: Why no other engine can go on; "" if one can.
         head: None before the first chunk.
         prompt, tokens: Ids of the prompt, and of what has been said.
-        role: The client was told who speaks.
-        finish: The client was told why the answer ended.
+        role: The client has the role of the speaker.
+        finish: The client has the reason why the answer ended.
         usage: And what it took in all.
         whole: How many of the tokens end with a character for certain.
         after: The text of the others.

@@ -1,4 +1,4 @@
-"""What the client has already, taken out of what the next engine says again.
+"""Dedup of a resumed stream: what the client has already, taken out of the next engine's events.
 
 It begins where text and tokens were known to be together, which may lie before what was said
 last; the ids show that it says the same.

@@ -1,24 +1,23 @@
-"""Passes an answer's events on, and keeps the journal by which another engine could go on."""
+"""Relay of an answer's events, with the journal by which another engine could go on."""
 
 from collections.abc import Callable
 
 import msgspec
 
-from pdgate.forwarders.base import Answer, Sink
+from pdgate.forwarders.base import Answer
+from pdgate.forwarders.body_filter import BodyFilter
 from pdgate.forwarders.resuming.chunk import read, without_ids
 from pdgate.forwarders.resuming.journal import Journal, Verdict
 from pdgate.forwarders.resuming.rewriting import usage
 from pdgate.protocols import sse
-from pdgate.protocols.call import Headers
 from pdgate.protocols.errors import EngineFailed, EngineGaveUp, GatewayError
 
 MOST_HELD = 64
 """Events without text; what is silent for longer is not half a character."""
 
 
-class Relay:
-    """An Answer; also the sink of the one behind it.
-
+class Relay(BodyFilter):
+    """
     Args:
         at: The engine that answers.
         rewrite: Makes a continuation's events those of the stream; None for the first part.
@@ -35,10 +34,8 @@ class Relay:
         shows_ids: bool,
         counts: bool,
     ) -> None:
-        self.status = answer.status
         # Ids are taken out, so it is shorter than it was announced.
-        self.headers: Headers = [h for h in answer.headers if h[0] != b"content-length"]
-        self._answer = answer
+        super().__init__(answer, same_length=False)
         self._journal = journal
         self._at = at
         self._rewrite = rewrite
@@ -46,31 +43,17 @@ class Relay:
         self._counts = counts
         self._splitter = sse.Splitter()
         self._held: list[bytes] = []
-        self._sink: Sink | None = None
         self._broken = False
         self._done = False
-
-    async def ready(self, beyond: int = 0) -> bytes:
-        return await self._answer.ready(beyond)
-
-    def start(self, sink: Sink) -> None:
-        self._sink = sink
-        self._answer.start(self)
-
-    def pause(self) -> None:
-        self._answer.pause()
-
-    def resume(self) -> None:
-        self._answer.resume()
 
     def data(self, chunk: bytes, framed: bytes = b"") -> None:
         if self._broken:
             return
         out = self._relayed(chunk)
         if self._broken:
-            self._client().ended(_gave_up(self._at), out)
+            self.client.ended(_gave_up(self._at), out)
         elif out:
-            self._client().data(out)
+            self.client.data(out)
 
     def ended(self, error: GatewayError | None, last: bytes = b"") -> None:
         if self._broken:
@@ -79,7 +62,7 @@ class Relay:
         journal = self._journal
         if self._broken:
             error = _gave_up(self._at)
-        elif error is None and (self._done or journal.finish or journal.lost):
+        elif error is None and (journal.finish or journal.lost):
             out += self._released() + self._shown(self._splitter.rest)
         elif self._done:
             # All has been said, so it does not matter how the connection ends.
@@ -89,7 +72,7 @@ class Relay:
             out += self._closing()
         elif error is None:
             error = EngineFailed("the engine ended its answer too early", at=self._at)
-        self._client().ended(error, out)
+        self.client.ended(error, out)
 
     def _relayed(self, chunk: bytes) -> bytes:
         out = []
@@ -118,8 +101,9 @@ class Relay:
         if not data or journal.lost:
             return Verdict.PASS
         if data == b"[DONE]":
-            self._done = True
-            return Verdict.PASS
+            # vLLM has no chunk for a request that it gives up, and ends the stream all the same.
+            self._done = journal.finish
+            return Verdict.PASS if self._done else Verdict.BROKEN
         try:
             verdict = journal.take(read(data))
         except (msgspec.DecodeError, OverflowError):
@@ -145,10 +129,6 @@ class Relay:
         counted = usage(len(journal.prompt), len(journal.tokens))
         last: dict[str, object] = {**journal.head.as_json(), "choices": [], "usage": counted}
         return sse.event(last) + sse.DONE
-
-    def _client(self) -> Sink:
-        assert self._sink is not None, "data comes after start"
-        return self._sink
 
 
 def _gave_up(at: str) -> GatewayError:

@@ -1,13 +1,14 @@
-"""One call whose stream may be taken up by another engine, as execution sees it.
+"""Resumption of one call whose stream another engine may take up, as execution sees it.
 
-resuming = Resuming.of(call, deliver, most=3)       None if the call cannot be resumed
+resuming = Resuming.of(call, record, deliver, 3)    None if the call cannot be resumed
 resuming.call, resuming.deliver                     in place of the call and its deliver
-resuming.next(error, record)                        the call that goes on, or the error
+resuming.why_not(error, prefill)                    empty if another engine can go on
+resuming.rest()                                     the call that asks it to
 """
 
 from typing import Self
 
-from pdgate.forwarders.attempt import Attempt, Deliver
+from pdgate.forwarders.attempt import Deliver
 from pdgate.forwarders.base import Answer
 from pdgate.forwarders.record import Record
 from pdgate.forwarders.resuming.continuation import asking_for_ids, continuation, limit
@@ -23,6 +24,7 @@ class Resuming:
     """
     Attributes:
         call: The client's, with token ids asked for.
+        cause: The first break, which the client gets if the stream ends with a later one.
     """
 
     def __init__(self, call: Call, deliver: Deliver, most: int) -> None:
@@ -31,7 +33,7 @@ class Resuming:
         self._deliver = deliver
         self._left = most
         self._journal = Journal()
-        self._cause: GatewayError | None = None
+        self.cause: GatewayError | None = None
         self._refused = ""
         self._broke_at: int | None = None
         self._shows_ids = call.value(WANTED) is True
@@ -69,27 +71,28 @@ class Resuming:
         )
         await self._deliver(relay, record)
 
-    def is_for(self, error: GatewayError, record: Record) -> bool:
-        """Whether `next` is to be asked; else it is a failure like any other."""
-        return record.committed is not None or self._is_refused(error)
+    def is_refused(self, error: GatewayError, record: Record) -> bool:
+        """The engine refuses a call only for the token ids that it asks for.
 
-    def next(self, error: GatewayError, failed: Attempt) -> Call:
-        """The call for the rest of the answer. Raises the error that the client is to see."""
-        if failed.record.committed is None:
-            self.call, self._refused = self._asked, "the engine refuses to return token ids"
-            return self.call
-        cause = self._cause = self._cause or error
-        failed.record.not_resumed = self._why_not(error) or self._why_not_again(error, failed)
-        if failed.record.not_resumed:
-            raise cause
-        self._left -= 1
-        failed.tried.note(error, failed.prefill)
-        return continuation(self.call, self._journal)
-
-    def _is_refused(self, error: GatewayError) -> bool:
-        """SGLang, for one, has no ids in the streams of chats, and says so (its #30917)."""
-        ours = not (self._shows_ids or self._refused)
+        SGLang, for one, has no ids in the streams of chats, and answers so (its #30917).
+        """
+        ours = record.committed is None and not (self._shows_ids or self._refused)
         return ours and isinstance(error, EngineRejected) and WANTED.encode() in error.body
+
+    def without_ids(self) -> Call:
+        """The call as the client asked it, which cannot be resumed."""
+        self.call, self._refused = self._asked, "the engine refuses to return token ids"
+        return self.call
+
+    def why_not(self, error: GatewayError, prefill: str) -> str:
+        """What keeps another engine from going on after this break; empty for nothing."""
+        self.cause = self.cause or error
+        return self._why_not(error) or self._why_not_again(error, prefill)
+
+    def rest(self) -> Call:
+        """The call for the rest of the answer."""
+        self._left -= 1
+        return continuation(self.call, self._journal)
 
     def _why_not(self, error: GatewayError) -> str:
         journal = self._journal
@@ -107,9 +110,9 @@ class Resuming:
         most = limit(self.call)
         return "" if most is None or journal.whole < most else "nothing is left to say"
 
-    def _why_not_again(self, error: GatewayError, failed: Attempt) -> str:
+    def _why_not_again(self, error: GatewayError, prefill: str) -> str:
         """A call that ends two engines at the same token would end a third one as well."""
-        if type(error) is not EngineFailed or error.at == failed.prefill:
+        if type(error) is not EngineFailed or error.at == prefill:
             return ""
         before, self._broke_at = self._broke_at, len(self._journal.tokens)
         return "two engines failed at the same token" if before == self._broke_at else ""

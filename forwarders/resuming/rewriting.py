@@ -1,4 +1,4 @@
-"""The events of a continuation, as if the engine that broke off had gone on.
+"""Rewritten events of a continuation, as if the engine that broke off had gone on.
 
 id, object, created, model   those of the first chunk
 text                         a delta, where a chat goes on as a completion

@@ -1,7 +1,7 @@
 """Looks at the engines twice a second, and decides every few seconds who is to serve what.
 
-Without a board a process decides for itself. With one, one process decides (leader.py), and the
-others do as it says. While the board cannot be reached nobody changes anything.
+Without a store a process decides for itself. With one, one process decides (leader.py), and the
+others do as it says. While the store cannot be reached nobody changes anything.
 """
 
 import asyncio
@@ -12,6 +12,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import Final
 
+from pdgate.cluster.directory import StoreAway
 from pdgate.gateway.adaptive.leader import Leader
 from pdgate.gateway.adaptive.record import (
     REMEMBERED,
@@ -23,7 +24,7 @@ from pdgate.gateway.adaptive.record import (
     to_bytes,
 )
 from pdgate.gateway.adaptive.sides import Sides
-from pdgate.gateway.admin.board import Board, BoardAway
+from pdgate.gateway.sync.shared_store import SharedStore
 from pdgate.protocols.instance import Role
 from pdgate.scheduling.roles import Roles, Turn
 
@@ -46,7 +47,7 @@ class Adapting:
         sides: Sides,
         roles: Roles,
         period_seconds: float,
-        board: Board | None = None,
+        store: SharedStore | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
@@ -56,7 +57,7 @@ class Adapting:
         self.changes: deque[Change] = deque(maxlen=REMEMBERED)
         self.counted: Counter[tuple[str, Side]] = Counter()
         self._period_seconds = period_seconds
-        self._board = board
+        self._store = store
         self._clock = clock
         self._wall = wall
         self._beat = 0
@@ -76,24 +77,24 @@ class Adapting:
                     await self.round()
                 await asyncio.sleep(min(LOOK_SECONDS, self._period_seconds))
         finally:
-            if self._board is not None:
-                await self._board.close()
+            if self._store is not None:
+                await self._store.close()
 
     def look(self) -> None:
         self.sides.settle()
         self.roles.see(self.sides.engines(), self._clock())
 
     async def round(self) -> None:
-        board = self._board
-        if board is None:
+        store = self._store
+        if store is None:
             self._decide()
             return
         try:
-            self._hear(await board.read())
+            self._hear(await store.read())
             if self.leader.leads(self._clock()):
                 self._decide()
-                await board.pin(to_bytes(self._record()))
-        except BoardAway as error:
+                await store.pin(to_bytes(self._record()))
+        except StoreAway as error:
             self._complain(str(error))
         else:
             if self._complaint:

@@ -1,4 +1,4 @@
-"""Who of several processes decides: whoever's name is on the board, while it is heard of.
+"""Who of several processes decides: whoever's name is in the store, while it is heard of.
 
 A name that says nothing new for SILENT_PERIODS is of somebody who is gone, and then whoever notices
 puts its own there. Two may do so in the same moment: the later one stands, and the earlier one

@@ -1,4 +1,4 @@
-"""What is decided about sides, as all processes know it: JSON on a board."""
+"""What is decided about sides, as all processes know it: JSON in a store."""
 
 from typing import Literal
 
@@ -11,7 +11,7 @@ REMEMBERED = 50
 
 
 class BadRecord(Exception):
-    """What is on the board is no record; the message says why."""
+    """What is in the store is no record; the message says why."""
 
 
 class Change(msgspec.Struct, frozen=True):

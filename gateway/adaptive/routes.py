@@ -12,7 +12,7 @@ import msgspec
 from fastapi import APIRouter, Depends
 
 from pdgate.gateway.adaptive.adapting import Adapting
-from pdgate.gateway.adaptive.books import group_name
+from pdgate.gateway.adaptive.sides import group_name
 from pdgate.gateway.admin.bearer import knows
 from pdgate.protocols.instance import Role
 from pdgate.scheduling.candidate import Candidate

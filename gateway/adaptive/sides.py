@@ -15,9 +15,9 @@ from typing import Final
 from pdgate.protocols.instance import Role
 from pdgate.scheduling.candidate import Candidate
 from pdgate.scheduling.instances import Instances
+from pdgate.scheduling.policy_context import Targets
 from pdgate.scheduling.pressure import NONE, pressure
 from pdgate.scheduling.roles import SIDES, Engine
-from pdgate.scheduling.surroundings import Targets
 
 PATIENCE_SECONDS: Final = 30.0
 
@@ -107,3 +107,9 @@ class Sides:
 def _moves(candidate: Candidate) -> bool:
     instance = candidate.instance
     return instance.role is Role.BOTH and instance.protocol not in QUEUED
+
+
+def group_name(group: object) -> str:
+    """Of a group of engines, for operators: the models that it serves."""
+    assert isinstance(group, tuple)
+    return ",".join(sorted(group[1]))

@@ -1,11 +1,11 @@
-"""Which engines get calls, seen and changed while the gateway runs.
+"""/admin/instances: which engines get calls, seen and changed while the gateway runs.
 
     GET   /admin/instances                  all of them, as this process sees them
     POST  /admin/instances/{id}/drain       no more calls; those that run there go on
     POST  /admin/instances/{id}/undrain     calls again, as soon as it is well
 
-What is drained is shared as thresholds are (dial.py), so all processes follow, and one that
-starts later too. It stays said while an engine is away, and for whoever comes back as it.
+What is drained is shared as thresholds are (gateway/sync/shared_setting.py), so all processes follow,
+and one that starts later too. It stays said while an engine is away, and for an engine that comes back as it.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,10 +13,11 @@ from typing import Any
 
 from fastapi import APIRouter, Depends
 
+from pdgate.cluster.directory import StoreAway
 from pdgate.gateway.admin.bearer import knows
-from pdgate.gateway.admin.board import BoardAway, BoardUnavailable
-from pdgate.gateway.admin.dial import Dial
-from pdgate.gateway.config.sections import Section
+from pdgate.gateway.config.setting import Section
+from pdgate.gateway.sync.shared_setting import SharedSetting
+from pdgate.gateway.sync.shared_store import NotShared
 from pdgate.protocols.errors import NotFound
 from pdgate.scheduling.candidate import Candidate
 from pdgate.scheduling.instances import Instances
@@ -43,7 +44,7 @@ def nothing_more(_: Candidate) -> Mapping[str, Any]:
 
 def routes(
     instances: Instances,
-    drained: Dial[Drained],
+    drained: SharedSetting[Drained],
     token: str,
     more: Callable[[Candidate], Mapping[str, Any]] = nothing_more,
 ) -> APIRouter:
@@ -72,11 +73,11 @@ def routes(
     return router
 
 
-async def _change(drained: Dial[Drained], to: Callable[[Drained], Drained]) -> None:
+async def _change(drained: SharedSetting[Drained], to: Callable[[Drained], Drained]) -> None:
     try:
         await drained.change(to)
-    except BoardAway as error:
-        raise BoardUnavailable("other processes cannot be told, so nothing was changed") from error
+    except StoreAway as error:
+        raise NotShared("other processes cannot be told, so nothing was changed") from error
 
 
 def _found(instances: Instances, instance_id: str) -> Candidate:

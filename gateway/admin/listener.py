@@ -1,11 +1,11 @@
-"""Which routes are where, when the admin routes have a listener of their own.
+"""The admin listener: which routes are where, when the admin routes have a port of their own.
 
     admin listener    /admin/*, /debug/*     for who knows the token
                       /console, /health, /ready, /metrics
     main listener     all but /admin/*, /debug/* and /console, and /metrics only if it is wanted there
 
 Every worker serves both sockets, which the parent opened; any of them takes a change, and tells
-the others of it as it does without this (board.py). The two have different ports, and the port
+the others of it as it does without this (gateway/sync/). The two have different ports, and the port
 at which a connection arrived is the operating system's word, not the client's.
 """
 

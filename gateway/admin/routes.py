@@ -13,11 +13,12 @@ from typing import Any
 from fastapi import APIRouter, Depends, Request
 from pydantic import ValidationError
 
+from pdgate.cluster.directory import StoreAway
 from pdgate.gateway.admin.bearer import knows
-from pdgate.gateway.admin.board import BoardAway, BoardUnavailable
-from pdgate.gateway.admin.dial import Dial
 from pdgate.gateway.config.complaints import complaints
 from pdgate.gateway.config.sections import Disaggregation
+from pdgate.gateway.sync.shared_setting import SharedSetting
+from pdgate.gateway.sync.shared_store import NotShared
 from pdgate.protocols.errors import BadRequest
 
 log = logging.getLogger(__name__)
@@ -26,27 +27,25 @@ PATH = "/admin/disaggregation"
 MAX_BODY_BYTES = 64 << 10
 
 
-def routes(dial: Dial[Disaggregation], token: str) -> APIRouter:
+def routes(rule: SharedSetting[Disaggregation], token: str) -> APIRouter:
     """`token` is not empty."""
     router = APIRouter(dependencies=[Depends(knows(token))])
 
     @router.get(PATH)
     async def disaggregation() -> dict[str, Any]:
         """Which calls are split."""
-        return dial.section.model_dump()
+        return rule.section.model_dump()
 
     @router.put(PATH)
     async def put_disaggregation(request: Request) -> dict[str, Any]:
         """Changes which calls are split, from the next call on."""
-        section = _changed(dial.section, await _body(request))
+        section = _changed(rule.section, await _body(request))
         try:
-            await dial.put(section)
-        except BoardAway as error:
+            await rule.put(section)
+        except StoreAway as error:
             log.warning("the thresholds were not changed: %s", error)
-            raise BoardUnavailable(
-                "other processes cannot be told, so nothing was changed"
-            ) from error
-        return dial.section.model_dump()
+            raise NotShared("other processes cannot be told, so nothing was changed") from error
+        return rule.section.model_dump()
 
     return router
 

@@ -2,5 +2,4 @@
 
 urgency.py   what a client says of it, and what its key makes of that
 gate.py      the waiting: who may begin is decided in scheduling/admission/
-books.py     what is counted of it
 """

@@ -19,7 +19,7 @@ from time import monotonic, monotonic_ns
 from types import TracebackType
 from typing import Final, Self
 
-from pdgate.gateway.neighbours.lines import SharedLine, SharedLines
+from pdgate.gateway.sync.workers.lines import SharedLine, SharedLines
 from pdgate.protocols.errors import GatewayError, Overloaded
 from pdgate.scheduling.admission import (
     NEVER,

@@ -1,4 +1,4 @@
-"""The routes besides chat and completions: how errors look there, and whom a request is for.
+"""Routes besides chat and completions: how errors look there, and which model a request is for.
 
 shapes      errors in the words of each API
 stored      responses that an engine keeps, by their ids

@@ -1,30 +1,35 @@
 """Requests that go to one engine as they came, whatever is in them.
 
     GET  /v1/responses/{id}, POST .../cancel    to the engine that keeps the response
-    any other /v1/... that nobody here knows    with `passthrough`: to an engine of the model that
+    the rest of /v1/responses/{id}              the same, with `passthrough`
+    any other /v1/... that is not known here    with `passthrough`: to an engine of the model that
                                                 is named in a JSON body, a form or the query
 
-The body is read as far as that needs, and for what would let a client say whom an engine dials.
-Of the headers those pass that pass for all calls. What the gateway has itself never passes, nor
-does what changes one engine of several (NEVER).
+The body is read as far as that needs, and for what would let a client say which peer an engine
+dials. Of the headers those pass that pass for all calls. What the gateway has itself never passes,
+nor does what changes one engine of several (NEVER). Of a key for certain models, all models that
+are named anywhere have to be one (restricted.py).
 """
 
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
+from urllib.parse import unquote
 
 from starlette.types import Scope
 
-from pdgate.gateway.apis import forms
+from pdgate.gateway.apis import forms, restricted
 from pdgate.gateway.apis.stored import kept_at
 from pdgate.gateway.heads import Heads
-from pdgate.gateway.intake import TAKEN, Intake
+from pdgate.gateway.intake import TAKEN, UNMISTAKABLE, Intake
+from pdgate.gateway.security.door import Holder
 from pdgate.protocols import request_id
 from pdgate.protocols.apis import PASSED, RESPONSES, STORED, Api
 from pdgate.protocols.call import (
     BYTES_PER_TOKEN,
     Call,
+    Json,
     Passed,
     Raw,
     encode,
@@ -32,6 +37,7 @@ from pdgate.protocols.call import (
     value,
 )
 from pdgate.protocols.errors import BadRequest
+from pdgate.protocols.fields import MOST_LIST_BYTES
 from pdgate.scheduling.candidate import Candidate
 
 METHODS: Final = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE"})
@@ -41,6 +47,8 @@ _OURS: Final = ("/v1/models",)
 _KEPT: Final = re.compile(rf"{RESPONSES}/([A-Za-z0-9_-]+)(/cancel)?")
 _is_target: Final = re.compile(r"/[!-~]*").fullmatch
 _is_hidden: Final = re.compile(r"%(2f|5c|2e|00)|\\", re.IGNORECASE).search
+_is_escaped: Final = re.compile(rb"\\u00[2-7]").search
+"""Letters in ASCII, which need no escape: a name could hide so."""
 _JSON: Final = b"application/json"
 _BYTES: Final = b"application/octet-stream"
 
@@ -81,6 +89,9 @@ def asked(scope: Scope, *, everything: bool) -> Asked | None:
     if strange or path.endswith(("/.", "/..")) or _is_hidden(target):
         # What reads it otherwise than we do may take it for another route.
         return None
+    if path.startswith(f"{RESPONSES}/"):
+        # DELETE, /input_items, an id that is none of ours: they are of a response all the same.
+        return Asked(STORED, method, target, query, path.split("/")[3])
     return Asked(PASSED, method, target, query)
 
 
@@ -91,19 +102,23 @@ def passing(
     body: bytes,
     call_id: str,
     fleet: Iterable[Candidate],
+    holder: Holder | None = None,
 ) -> Call:
-    """Raises BadRequest, UnsupportedMediaType, NotFound."""
+    """Raises BadRequest, TooLarge, UnsupportedMediaType, NotFound, Forbidden."""
     forwarded, content_type = intake.passed_headers(heads.all)
     model, query, at = None, asked.query, ""
     if asked.stored:
-        at, model = kept_at(asked.stored, fleet)
+        at, model = kept_at(asked.stored, fleet, holder)
     else:
+        only = None
+        if holder is not None and holder.key.models:
+            only = _only_model(intake, asked, content_type, body, holder, fleet)
         named = forms.query_model(query) if query else None
         model = intake.aliases.get(named, named) if named else None
         if model != named and model is not None:
             query = forms.query_renamed(query, model)
         in_body, body, content_type = _in_body(intake, content_type, body)
-        model = in_body or model
+        model = only or in_body or model
     path = f"{asked.target}?{query}" if query else asked.target
     return Call(
         id=call_id,
@@ -118,6 +133,24 @@ def passing(
         api=asked.api,
         at=at,
         passed=Passed(asked.method, body, content_type or (_BYTES if body else _JSON)),
+    )
+
+
+def _only_model(
+    intake: Intake,
+    asked: Asked,
+    content_type: bytes,
+    body: bytes,
+    holder: Holder,
+    fleet: Iterable[Candidate],
+) -> str | None:
+    """Raises BadRequest, Forbidden, UnsupportedMediaType."""
+    aliases = intake.aliases
+    there = {model for candidate in fleet for model in candidate.models} | aliases.keys()
+    others = {model for model in there if not holder.may_ask(aliases.get(model, model))}
+    path = unquote(asked.target)
+    return restricted.only_model(
+        path, asked.query, content_type, body, lambda name: aliases.get(name, name), others
     )
 
 
@@ -141,7 +174,7 @@ def _in_body(intake: Intake, content_type: bytes, body: bytes) -> tuple[str | No
         return None, body, content_type
     intake.check_fields(fields)
     if not intake.trust_client_kv_params:
-        intake.check_names(_names_within(fields.values()))
+        _check_within(intake, fields)
     model = value(fields, "model")
     if model is not None and not isinstance(model, str):
         raise BadRequest("the model must be a string", param="model")
@@ -151,9 +184,23 @@ def _in_body(intake: Intake, content_type: bytes, body: bytes) -> tuple[str | No
     return model, body, content_type or _JSON
 
 
+def _check_within(intake: Intake, fields: Json) -> None:
+    """All objects inside the values, however deep: a batch has whole calls in it. Raises BadRequest."""
+    written = encode(fields)
+    named = any(name.encode() in written for name in UNMISTAKABLE)
+    if not named and _is_escaped(written) is None:
+        return
+    if len(written) > MOST_LIST_BYTES:
+        raise BadRequest("a body of this length must not escape letters, nor name what is ours")
+    intake.check_names(_names_within(fields.values()))
+
+
 def _names_within(values: Iterable[Any]) -> Iterable[str]:
     """Of all objects inside these values, however deep: a batch has whole calls in it."""
-    waiting = [value({"": raw}, "") if isinstance(raw, Raw) else raw for raw in values]
+    waiting = [
+        value({"": raw}, "", most_bytes=MOST_LIST_BYTES) if isinstance(raw, Raw) else raw
+        for raw in values
+    ]
     while waiting:
         found = waiting.pop()
         if isinstance(found, dict):

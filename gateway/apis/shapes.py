@@ -1,6 +1,7 @@
 """Errors in the words of each API: as the body of a response, and as the last event of a stream.
 
-    openai      {"error": {"message", "type", "param", "code"}}      data: ...  data: [DONE]
+    openai      {"error": {"message", "type", "param", "code"}}      data: ..., and no [DONE]: that
+                                              would say that the answer is whole
     responses   the same                      event: error, with the fields at the top as well:
                                               the reference has them there, and OpenAI's clients
                                               look for "error"
@@ -32,7 +33,8 @@ _TYPES: Final = {
 }
 """Anthropic's, by status; what is not here is the client's (4xx) or ours."""
 
-_NUMBER = re.compile(rb'"sequence_number"\s*:\s*(\d+)')
+# No more digits than a number of events can have: Python reads only so many (4,300).
+_NUMBER = re.compile(rb'"sequence_number"\s*:\s*(\d{1,18})(?!\d)')
 
 
 def body_of(error: GatewayError, shape: Shape) -> bytes:
@@ -74,7 +76,7 @@ def event(error: GatewayError, shape: Shape, after: bytes) -> bytes:
                 "error": said,
             }
         )
-    return sse.event(error.as_openai()) + sse.DONE
+    return sse.event(error.as_openai())
 
 
 def _named(payload: Any) -> bytes:

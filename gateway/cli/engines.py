@@ -15,15 +15,18 @@ class Engines(NamedTuple):
     Attributes:
         client: Makes a client that shows itself to engines as the gateway does.
         lease_seconds: How long prefill keeps KV, if that was configured.
+        kv_secrets: Of the fleet, for engines that publish KV events for its members alone.
     """
 
     instances: "Sequence[Instance]"
     client: "Callable[..., httpx2.AsyncClient]"
     lease_seconds: float | None
+    kv_secrets: Sequence[str]
 
 
 def engines(config: Path | None, flags: Mapping[str, Any]) -> Engines:
     """Raises ValueError, with a sentence."""
+    from pdgate.cluster import secret
     from pdgate.gateway.cli.flags import overrides
     from pdgate.gateway.config import ConfigError
     from pdgate.gateway.config.load import load
@@ -34,4 +37,6 @@ def engines(config: Path | None, flags: Mapping[str, Any]) -> Engines:
         access = engine_access(settings)
     except ConfigError as error:
         raise ValueError(str(error)) from None
-    return Engines(settings.fleet, access.client, settings.kv_lease_seconds)
+    file = settings.kv_events.secret_file
+    secrets = secret.several(file) if file else ()
+    return Engines(settings.fleet, access.client, settings.kv_lease_seconds, secrets)

@@ -1,80 +1,89 @@
-"""How flags of `pdgate serve` become configuration keys."""
+"""The flags of `pdgate serve`: made of the settings, and turned back into their keys."""
 
-from typing import Any
+import inspect
+from collections.abc import Callable, Iterator
+from enum import StrEnum
+from types import NoneType, UnionType
+from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
 import typer
 
-CONNECTION, ENGINES, SCHEDULING, LIMITS, SECURITY, INSIGHT = (
-    "Where clients connect",
-    "Engines",
-    "Scheduling",
-    "Limits",
-    "Security",
-    "Insight",
-)
+from pdgate.gateway.config.setting import Declared, declared
+from pdgate.gateway.config.settings import Settings
 
-# Flags whose name is not the key's. All others are spelled like their key.
-KEYS = {
-    "host": "listen.host",
-    "port": "listen.port",
-    "workers": "listen.workers",
-    "connect_timeout": "timeouts.connect_seconds",
-    "prefill_timeout": "timeouts.prefill_seconds",
-    "first_byte_timeout": "timeouts.first_byte_seconds",
-    "kv_wait_timeout": "timeouts.kv_wait_seconds",
-    "idle_timeout": "timeouts.idle_seconds",
-    "ping": "timeouts.ping_seconds",
-    "retry_timeout": "timeouts.retry_seconds",
-    "total_timeout": "timeouts.total_seconds",
-    "health_interval": "health.interval_seconds",
-    "health_timeout": "health.timeout_seconds",
-    "health_retry": "health.retry_seconds",
-    "max_failures": "health.max_failures",
-    "slow_start": "health.slow_start_seconds",
-    "drain_seconds": "drain.grace_seconds",
-    "drain_notice": "drain.notice_seconds",
-    "engine_metrics_interval": "engine_metrics.interval_seconds",
-    "engine_metrics_timeout": "engine_metrics.timeout_seconds",
-    "tls_cert_file": "tls.cert_file",
-    "tls_key_file": "tls.key_file",
-    "tls_client_ca_file": "tls.client_ca_file",
-    "engine_ca_file": "engine_tls.ca_file",
-    "engine_cert_file": "engine_tls.cert_file",
-    "engine_cert_key_file": "engine_tls.key_file",
-    "engine_server_name": "engine_tls.server_name",
-    "disaggregate": "disaggregation.rule",
-    "uncached_tokens": "disaggregation.uncached_tokens",
-    "max_prefill_calls": "disaggregation.max_prefill_calls",
-    "ttft_target": "targets.ttft_seconds",
-    "tpot_target": "targets.tpot_seconds",
-    "adaptive": "adaptive.enabled",
-    "adaptive_period": "adaptive.period_seconds",
-    "adaptive_stay": "adaptive.stay_seconds",
-    "prefix_index_bytes": "prefix_index.max_bytes",
-    "kv_tokens": "prefix_index.kv_tokens",
-    "kv_events": "kv_events.endpoint",
-    "kv_events_replay": "kv_events.replay_endpoint",
-    "kv_events_topic": "kv_events.topic",
-    "kv_events_tokenize": "kv_events.tokenize",
-    "prefill_concurrency": "admission.prefill_concurrency",
-    "decode_concurrency": "admission.decode_concurrency",
-    "min_kv_free": "admission.kv_free",
-    "max_waiting": "admission.waiting",
-    "max_wait": "admission.wait_seconds",
-    "max_ttft": "admission.ttft_seconds",
-    "directory_option": "directory_options",
-    "otlp_endpoint": "tracing.endpoint",
-    "trace_sample": "tracing.sample_ratio",
-    "trace_service": "tracing.service_name",
-    "otlp_headers_file": "tracing.headers_file",
+ENGINE_FLAGS: Final = {
+    "instance": "One engine, as role=prefill,url=http://h:p and, if need be, kv=h:p, protocol=, "
+    "model=, generation=, dp_rank=, dp_size=, id=, host=, rack=, zone=. Repeat it. "
+    "The engines of flags replace those of the file.",
+    "prefill": "URL of a prefill engine; repeat it.",
+    "decode": "URL of a decode engine; repeat it.",
+    "plain": "URL of an engine that does both.",
 }
-NOT_OF_SETTINGS = ("config", "compat")
-ENGINE_FLAGS = ("instance", "prefill", "decode", "plain")
+"""Flags that together are the key `instances`, with their help."""
 
 
-def option(panel: str, help: str, default: str = "") -> Any:
-    """A flag whose default is the settings' (None here), shown in words."""
-    return typer.Option(help=help, rich_help_panel=panel, show_default=default or False)
+def parameter_of(flag: str) -> str:
+    """--idle-timeout -> idle_timeout"""
+    return flag[2:].replace("-", "_")
+
+
+SETTINGS: Final = {parameter_of(one.flag): one for one in declared(Settings) if one.flag}
+"""Parameter -> its setting."""
+
+
+def with_flags(command: Callable[..., None]) -> Callable[..., None]:
+    """The command, its **flags being those of the settings, in the order of their declaration."""
+    own = inspect.signature(command, eval_str=True).parameters.values()
+    named = [one for one in own if one.kind is not inspect.Parameter.VAR_KEYWORD]
+    command.__signature__ = inspect.Signature([*named, *_parameters()])  # type: ignore[attr-defined]
+    return command
+
+
+def _parameters() -> Iterator[inspect.Parameter]:
+    for one in declared(Settings):
+        if one.flag:
+            yield _parameter(parameter_of(one.flag), _kind(one), one.panel, one.help, shown(one))
+        elif one.key == "instances":
+            for name, help in ENGINE_FLAGS.items():
+                yield _parameter(name, list[str], one.panel, help)
+
+
+def _parameter(name: str, kind: Any, panel: str, help: str, shown: str = "") -> inspect.Parameter:
+    """A flag whose default is the setting's (None here), shown in words."""
+    option = typer.Option(help=help, rich_help_panel=panel, show_default=shown or False)
+    return inspect.Parameter(
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=None,
+        annotation=Annotated[kind | None, option],
+    )
+
+
+def _kind(one: Declared) -> Any:
+    """What a shell can give: no bounds, which the type check of the settings knows, and no enums."""
+    kind = one.field.annotation
+    if get_origin(kind) in (Union, UnionType):
+        kind = next(each for each in get_args(kind) if each is not NoneType)
+    if get_origin(kind) is Annotated:
+        kind = get_args(kind)[0]
+    if isinstance(kind, type) and issubclass(kind, StrEnum):
+        return Literal[tuple(each.value for each in kind)]
+    return list[str] if get_origin(kind) is tuple else kind
+
+
+def shown(one: Declared) -> str:
+    """The default in words; nothing where nothing is the default."""
+    if one.default:
+        return one.default
+    match one.field.default:
+        case None | ():
+            return ""
+        case bool(is_so):
+            return "yes" if is_so else "no"
+        case float(number):
+            return f"{number:g}"
+        case default:
+            return str(default)
 
 
 def overrides(flags: dict[str, Any]) -> dict[str, Any]:
@@ -82,12 +91,8 @@ def overrides(flags: dict[str, Any]) -> dict[str, Any]:
     from pdgate.gateway.config.instances import from_flag
 
     given = {name: value for name, value in flags.items() if value not in (None, [], ())}
-    instances = [from_flag(text) for text in given.get("instance", ())]
+    instances = [from_flag(text) for text in given.pop("instance", ())]
     for role in ("prefill", "decode", "plain"):
-        instances += [{"role": role, "url": url} for url in given.get(role, ())]
-    kept = {
-        KEYS.get(name, name): value
-        for name, value in given.items()
-        if name not in (*ENGINE_FLAGS, *NOT_OF_SETTINGS)
-    }
+        instances += [{"role": role, "url": url} for url in given.pop(role, ())]
+    kept = {SETTINGS[name].key: value for name, value in given.items()}
     return {**kept, "instances": instances} if instances else kept

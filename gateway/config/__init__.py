@@ -1,4 +1,4 @@
-"""What the gateway is told before it starts: a TOML file, and flags over it.
+"""Configuration: a TOML file, and flags over it.
 
 TOML file --.
             +--> load() --> Settings (frozen) --> wiring

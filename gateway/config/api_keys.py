@@ -1,4 +1,4 @@
-"""How API keys are written down: tables in the configuration, or in a file of their own.
+"""API keys as they are written down: tables in the configuration, or in a file of their own.
 
 [[api_keys]]
 name = "team-a"
@@ -10,18 +10,21 @@ calls_per_minute = 600
 `pdgate key team-a` makes a key and the table for it.
 """
 
-import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 
+from pdgate.cluster import regular
 from pdgate.gateway.config.complaints import ConfigError, complaints
+from pdgate.gateway.config.setting import Section
 from pdgate.gateway.security.keys import NAME, ApiKey
-from pdgate.scheduling.admission import LEAST_URGENT, MOST_URGENT, ORDINARY
+from pdgate.protocols.priority import LEAST_URGENT, MOST_URGENT, ORDINARY
+
+if TYPE_CHECKING:
+    from pdgate.gateway.config.settings import Settings
 
 Limit = Annotated[int, Field(ge=1)]
 
@@ -35,7 +38,7 @@ def _hash(text: str) -> str:
     return text
 
 
-class ApiKeyEntry(BaseModel):
+class ApiKeyEntry(Section):
     """One key, of which only the hash is kept.
 
     Attributes:
@@ -47,8 +50,6 @@ class ApiKeyEntry(BaseModel):
         priority: Of its calls while they wait for engines: 0 is most urgent, 7 least.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     name: Annotated[str, Field(pattern=NAME)]
     sha256: Annotated[str, AfterValidator(_hash)]
     models: tuple[str, ...] = ()
@@ -57,10 +58,8 @@ class ApiKeyEntry(BaseModel):
     priority: Annotated[int, Field(ge=MOST_URGENT, le=LEAST_URGENT)] = ORDINARY
 
 
-class KeyFile(BaseModel):
+class KeyFile(Section):
     """A file of keys holds nothing else."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     api_keys: tuple[ApiKeyEntry, ...]
 
@@ -91,11 +90,20 @@ def api_keys(
     )
 
 
+def with_keys(settings: "Settings") -> "Settings":
+    """The same, with the keys of the file among its own, and no file. Raises ConfigError."""
+    if not settings.api_keys_file:
+        return settings
+    entries = (*settings.api_keys, *_read(settings.api_keys_file))
+    return settings.model_copy(update={"api_keys": entries, "api_keys_file": ""})
+
+
 def _read(file: str) -> tuple[ApiKeyEntry, ...]:
+    import json
     import tomllib
 
     try:
-        tree = tomllib.loads(Path(file).read_text(encoding="utf-8"))
+        tree = tomllib.loads(regular.read(file).decode())
         found = KeyFile.model_validate_json(json.dumps(tree, default=str), strict=True)
     except OSError as error:
         raise ConfigError(f"'api_keys_file': cannot read {file}: {error.strerror}") from None
@@ -104,6 +112,6 @@ def _read(file: str) -> tuple[ApiKeyEntry, ...]:
     except ValueError as error:
         raise ConfigError(f"'api_keys_file': {file} is not valid TOML: {error}") from None
     if not found.api_keys:
-        # Without a key nobody could call, which nobody means.
+        # Without a key no client could call, which is not meant.
         raise ConfigError(f"'api_keys_file': {file} has no key")
     return found.api_keys

@@ -6,6 +6,7 @@ tree cannot say.
 
 from importlib.util import find_spec
 
+from pdgate.cluster import secret
 from pdgate.forwarders import registry
 from pdgate.forwarders.base import Mode
 from pdgate.gateway.config.complaints import ConfigError
@@ -13,7 +14,9 @@ from pdgate.gateway.config.directory import directory_of
 from pdgate.gateway.config.security import check_security
 from pdgate.gateway.config.settings import Settings
 from pdgate.gateway.config.token import read_token
+from pdgate.gateway.kv_events.sources import ASK
 from pdgate.protocols import plugins
+from pdgate.protocols.extras import install
 from pdgate.protocols.instance import Instance, Role
 
 
@@ -38,13 +41,18 @@ def check(settings: Settings) -> None:
     if settings.admin_token_file:
         read_token(settings.admin_token_file)
     if settings.redis and find_spec("redis") is None:
-        raise ConfigError("'redis' needs one more package: pip install 'pdgate[redis]'")
+        raise ConfigError(f"'redis' needs one more package: {install('redis')}")
     if settings.kv_events.endpoint and find_spec("zmq") is None:
-        raise ConfigError(
-            "'kv_events.endpoint' needs one more package: pip install 'pdgate[kv-events]'"
-        )
+        raise ConfigError(f"'kv_events.endpoint' needs one more package: {install('kv-events')}")
+    if settings.kv_events.secret_file:
+        try:
+            secret.several(settings.kv_events.secret_file)
+        except ValueError as error:
+            raise ConfigError(f"'kv_events.secret_file': {error}") from None
+        if settings.kv_events.endpoint not in ("", ASK):
+            raise ConfigError("'kv_events.secret_file' needs 'kv_events.endpoint' ask")
     if settings.tracing.endpoint and not _can_trace():
-        raise ConfigError("'tracing.endpoint' needs more packages: pip install 'pdgate[otel]'")
+        raise ConfigError(f"'tracing.endpoint' needs more packages: {install('otel')}")
 
 
 def _can_trace() -> bool:

@@ -1,4 +1,4 @@
-"""Makes sentences of what pydantic found wrong with a configuration.
+"""Complaints about a configuration: sentences made of what pydantic found.
 
 Every sentence names the key as one would write it in TOML ("listen.port",
 "instances[0].url") and, for a key that does not exist, the nearest one that does.

@@ -27,7 +27,7 @@ def directory_of(settings: Settings) -> Directory | None:
 
 
 def _implied(settings: Settings, name: str) -> dict[str, str]:
-    """Of ours only: a directory of somebody else is not told where our Redis is."""
+    """Of ours only: a directory of another package does not learn where our Redis is."""
     match name:
         case "etcd":
             return {

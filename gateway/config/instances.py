@@ -1,4 +1,4 @@
-"""How one engine is written down: a table in TOML, or one --instance flag.
+"""One engine as it is written down: a table in TOML, or one --instance flag.
 
 [[instances]]
 role = "prefill"
@@ -13,9 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, Field
 
 from pdgate.gateway.config.complaints import ConfigError
+from pdgate.gateway.config.setting import Section
 from pdgate.protocols.instance import Instance, Role
 from pdgate.protocols.place import Place
 
@@ -65,7 +66,7 @@ def _check_port(netloc: str, shown: str) -> int | None:
     return port
 
 
-class InstanceEntry(BaseModel):
+class InstanceEntry(Section):
     """One engine as the operator wrote it; what is left out is filled in by `records`.
 
     Attributes:
@@ -76,8 +77,6 @@ class InstanceEntry(BaseModel):
         rack: Name of its rack, if it is known.
         zone: Name of its zone, if it is known.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     role: Role
     url: Annotated[str, AfterValidator(base_url)]

@@ -1,13 +1,12 @@
 """From a TOML file and flags to one checked tree."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from pdgate.gateway.config.checks import check
+from pdgate.cluster import regular
 from pdgate.gateway.config.complaints import ConfigError, complaints
 from pdgate.gateway.config.settings import Settings
 
@@ -17,6 +16,11 @@ def load(path: Path | None, overrides: Mapping[str, Any]) -> Settings:
 
     An override replaces what the file says, lists included. Raises ConfigError.
     """
+    # `--help` needs neither this nor all that is installed.
+    import json
+
+    from pdgate.gateway.config.checks import check
+
     tree = _read(path) if path else {}
     for key, value in overrides.items():
         _put(tree, key, value)
@@ -35,7 +39,7 @@ def _read(path: Path) -> dict[str, Any]:
     import tomllib
 
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(regular.read(path).decode())
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from None
     except ValueError as error:

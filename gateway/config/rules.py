@@ -1,6 +1,6 @@
-"""What sections of the configuration ask for, in the words of those who do it."""
+"""Rules that sections of the configuration ask for, in the terms of the parts that follow them."""
 
-from pdgate.forwarders.retrying import Retrying
+from pdgate.forwarders.retry import RetryPolicy
 from pdgate.gateway.config.sections import Disaggregation, Health
 from pdgate.gateway.config.sections import Timeouts as TimeoutsSection
 from pdgate.gateway.config.settings import Settings
@@ -29,8 +29,8 @@ def breaker_limits(section: Health) -> Limits:
     return Limits(section.max_failures, section.retry_seconds, section.slow_start_seconds)
 
 
-def retrying_of(settings: Settings) -> Retrying:
-    return Retrying(
+def retry_policy_of(settings: Settings) -> RetryPolicy:
+    return RetryPolicy(
         settings.max_attempts, settings.on_prefill_failure, settings.timeouts.retry_seconds
     )
 

@@ -1,54 +1,80 @@
-"""The groups of configuration keys: what each part of the gateway is told, types and defaults."""
+"""Sections of the settings, one for each part of the gateway: types and defaults."""
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from pdgate.gateway.config.instances import HIGHEST_PORT
-from pdgate.gateway.kv_events.sources import check_template
-from pdgate.gateway.tracing.collector import check_endpoint, check_headers_file
+from pdgate.gateway.config.setting import (
+    CONNECTION,
+    ENGINES,
+    INSIGHT,
+    LIMITS,
+    SCHEDULING,
+    SECURITY,
+    OnReload,
+    Section,
+    Setting,
+)
+from pdgate.gateway.config.values import (
+    Count,
+    KvEndpoint,
+    OtlpEndpoint,
+    OtlpHeadersFile,
+    Seconds,
+    SecondsOrZero,
+)
 from pdgate.scheduling.health.breaker import WINDOW
+from pdgate.scheduling.health.breaker import Limits as BreakerLimits
 
-Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=1)]
-
-
-class Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+_BREAKER = BreakerLimits()
 
 
-class Listen(Section):
+class Listen(Section, panel=CONNECTION):
     """Where clients find us. Port 0 takes a free one."""
 
-    host: str = "127.0.0.1"
-    port: Annotated[int, Field(ge=0, le=HIGHEST_PORT)] = 8000
-    workers: Count = 1
+    host: Annotated[str, Setting("Address to listen on.")] = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=HIGHEST_PORT), Setting("0 takes a free one.")] = 8000
+    workers: Annotated[Count, Setting("Processes.")] = 1
 
 
-class Timeouts(Section):
-    """How long an engine may take.
+class Timeouts(Section, panel=LIMITS, on_reload=OnReload.TIMES):
+    """How long an engine may take."""
 
-    Attributes:
-        connect_seconds: Until it accepts a connection.
-        prefill_seconds: Until prefill has answered in full.
-        first_byte_seconds: Until decode's status line.
-        kv_wait_seconds: The same where prefill has read the prompt, so that decode has only to
-            take the KV over; as first_byte_seconds unless it is given.
-        idle_seconds: Between two pieces of decode's answer.
-        ping_seconds: Of silence in a stream, after which a comment keeps the client's connection
-            alive; 0 sends none.
-        retry_seconds: From a call's arrival; no further attempt begins later.
-        total_seconds: From a call's arrival to its end, however well it goes; no limit by default.
-    """
-
-    connect_seconds: Seconds = 5.0
-    prefill_seconds: Seconds = 600.0
-    first_byte_seconds: Seconds = 600.0
-    kv_wait_seconds: Seconds | None = None
-    idle_seconds: Seconds = 300.0
-    ping_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 15.0
-    retry_seconds: Seconds = 600.0
-    total_seconds: Seconds | None = None
+    connect_seconds: Annotated[Seconds, Setting("Seconds to connect.", "--connect-timeout")] = 5.0
+    """Until it accepts a connection."""
+    prefill_seconds: Annotated[
+        Seconds, Setting("Seconds: until prefill has answered.", "--prefill-timeout")
+    ] = 600.0
+    """Until prefill has answered in full."""
+    first_byte_seconds: Annotated[
+        Seconds, Setting("Seconds: until decode's status.", "--first-byte-timeout")
+    ] = 600.0
+    """Until decode's status line."""
+    kv_wait_seconds: Annotated[
+        Seconds | None,
+        Setting("Seconds: the same once prefill has read the prompt.", "--kv-wait-timeout"),
+    ] = None
+    """The same where prefill has read the prompt, so that decode has only to take the KV over; as
+    first_byte_seconds unless it is given."""
+    idle_seconds: Annotated[
+        Seconds, Setting("Seconds: between pieces of an answer.", "--idle-timeout")
+    ] = 300.0
+    """Between two pieces of decode's answer."""
+    ping_seconds: Annotated[
+        SecondsOrZero, Setting("Seconds of silence before a comment; 0: none.", "--ping")
+    ] = 15.0
+    """Of silence in a stream, after which a comment keeps the client's connection alive; 0 sends
+    none."""
+    total_seconds: Annotated[
+        Seconds | None,
+        Setting("Seconds: for a whole call, however well it goes.", "--total-timeout"),
+    ] = None
+    """From a call's arrival to its end, however well it goes; no limit by default."""
+    retry_seconds: Annotated[
+        Seconds, Setting("Seconds: until no more attempts begin.", "--retry-timeout")
+    ] = 600.0
+    """From a call's arrival; no further attempt begins later."""
 
 
 class ModelEntry(Section):
@@ -81,180 +107,215 @@ class ModelEntry(Section):
     total_seconds: Seconds | None = None
 
 
-class Health(Section):
-    """How often engines are asked whether they are well, and when they get no calls.
+class Health(Section, panel=LIMITS, on_reload=OnReload.HEALTH):
+    """How often engines are asked whether they are well, and when they get no calls."""
 
-    Attributes:
-        retry_seconds: Between questions while it is not well.
-        max_failures: Of calls in a row, after which an engine gets none for a moment; half of the
-            last 20 do it as well. 0 sends them always.
-        slow_start_seconds: Until an engine that comes back has its full share of the calls.
-    """
-
-    interval_seconds: Seconds = 1.0
-    timeout_seconds: Seconds = 2.0
-    retry_seconds: Seconds = 0.5
-    max_failures: Annotated[int, Field(ge=0, le=WINDOW)] = 3
-    slow_start_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 5.0
-
-
-class Draining(Section):
-    """How the gateway ends: new calls are refused, those that run go on.
-
-    Attributes:
-        grace_seconds: For calls that run; then they are cut.
-        notice_seconds: How long new calls are refused at least, so that who routes them notices.
-    """
-
-    grace_seconds: Seconds = 30.0
-    notice_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
-
-
-class EngineMetrics(Section):
-    """How often engines are asked what they counted and how busy they are.
-
-    Attributes:
-        interval_seconds: 0 for never: nothing is verified then, and no engine's load is known.
-        timeout_seconds: How long one may take to tell.
-    """
-
-    interval_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 5.0
-    timeout_seconds: Seconds = 2.0
+    interval_seconds: Annotated[
+        Seconds, Setting("Seconds: between health checks.", "--health-interval")
+    ] = 1.0
+    timeout_seconds: Annotated[
+        Seconds, Setting("Seconds: for a health check.", "--health-timeout")
+    ] = 2.0
+    retry_seconds: Annotated[
+        Seconds, Setting("Seconds: between checks of who is not well.", "--health-retry")
+    ] = _BREAKER.retry_seconds
+    """Between questions while it is not well."""
+    max_failures: Annotated[
+        int, Field(ge=0, le=WINDOW), Setting("In a row, to keep calls from an engine; 0: never.")
+    ] = _BREAKER.failures
+    """Of calls in a row, after which an engine gets none for a moment; half of the last 20 do it as
+    well. 0 sends them always."""
+    slow_start_seconds: Annotated[
+        SecondsOrZero, Setting("Seconds: for an engine that comes back.", "--slow-start")
+    ] = _BREAKER.slow_start_seconds
+    """Until an engine that comes back has its full share of the calls."""
+    frozen_seconds: Annotated[
+        SecondsOrZero,
+        Setting(
+            "Seconds: of silence, for engines that do nothing else; 0: never.", "--frozen-after"
+        ),
+    ] = 10.0
+    """Of silence on all legs of an engine, to which comes what its pace makes plausible, after
+    which one that does nothing else either is given up; 0 waits as long as timeouts say."""
 
 
-class Tls(Section):
-    """https instead of http for clients.
+class Draining(Section, panel=LIMITS, on_reload=OnReload.DRAIN):
+    """How the gateway ends: new calls are refused, those that run go on."""
 
-    Attributes:
-        cert_file: PEM, ours first and those that signed it after; empty for http.
-        key_file: PEM, not encrypted; empty if it is in cert_file.
-        client_ca_file: Only clients with a certificate that one of these signed are served.
-    """
-
-    cert_file: str = ""
-    key_file: str = ""
-    client_ca_file: str = ""
-
-
-class EngineTls(Section):
-    """For engines with https URLs.
-
-    Attributes:
-        ca_file: Who may have signed their certificates, instead of the system's authorities.
-        cert_file: What engines are shown that ask for a certificate; with those that signed it.
-        key_file: Empty if it is in cert_file.
-        server_name: The name in their certificates, where it is not the host of the URL.
-    """
-
-    ca_file: str = ""
-    cert_file: str = ""
-    key_file: str = ""
-    server_name: str = ""
+    grace_seconds: Annotated[
+        Seconds, Setting("Seconds: for running calls, at the end.", "--drain-seconds")
+    ] = 30.0
+    """For calls that run; then they are cut."""
+    notice_seconds: Annotated[
+        SecondsOrZero, Setting("Seconds: refuse calls at least, at the end.", "--drain-notice")
+    ] = 0.0
+    """How long new calls are refused at least, so that who routes them notices."""
 
 
-class Disaggregation(Section):
-    """Which calls are split over a prefill and a decode engine.
+class EngineMetrics(Section, panel=LIMITS):
+    """How often engines are asked what they counted and how busy they are."""
 
-    Attributes:
-        rule: uncached_tokens_above splits calls with long prompts while prefill is free; auto
-            takes the way that keeps callers waiting for less.
-        uncached_tokens: Longer prompts are split (estimated from the body's size).
-        max_prefill_calls: Only while fewer calls are at the prefill engine.
-    """
-
-    rule: Literal["always", "never", "uncached_tokens_above", "auto"] = "always"
-    uncached_tokens: Annotated[int, Field(ge=0)] = 1000
-    max_prefill_calls: Count = 2
-
-
-class Admission(Section):
-    """How many calls may be with the engines; the others wait here. Nothing is limited by default.
-
-    Attributes:
-        prefill_concurrency: At one prefill engine at a time.
-        decode_concurrency: At one decode or plain engine at a time, counted from the call's start.
-        kv_free: Share of its KV pages below which a decode engine begins no call.
-        waiting: Calls that may wait for one model; others get 429.
-        wait_seconds: The longest that one may wait.
-        ttft_seconds: A call whose prompt is expected to be read later than that gets 429 at once.
-    """
-
-    prefill_concurrency: Count | None = None
-    decode_concurrency: Count | None = None
-    kv_free: Annotated[float, Field(gt=0, lt=1)] | None = None
-    waiting: Count = 1000
-    wait_seconds: Seconds = 30.0
-    ttft_seconds: Seconds | None = None
+    interval_seconds: Annotated[
+        SecondsOrZero,
+        Setting(
+            "Seconds: between looks at engines' metrics; 0: none.", "--engine-metrics-interval"
+        ),
+    ] = 5.0
+    """0 for never: nothing is verified then, and no engine's load is known."""
+    timeout_seconds: Annotated[
+        Seconds, Setting("Seconds: for such a look.", "--engine-metrics-timeout")
+    ] = 2.0
+    """How long one may take to tell."""
 
 
-class Targets(Section):
-    """What callers should get, for the policies that weigh engines by it. Nothing is refused.
+class Tls(Section, panel=SECURITY):
+    """https instead of http for clients."""
 
-    Attributes:
-        ttft_seconds: Until the first token.
-        tpot_seconds: Between two tokens after it.
-    """
-
-    ttft_seconds: Seconds = 5.0
-    tpot_seconds: Seconds = 0.1
-
-
-class PrefixIndex(Section):
-    """What engines have cached, where a policy asks for it (prefix_then_load, for one).
-
-    Attributes:
-        max_bytes: Memory for it, in each process.
-        kv_tokens: That an engine's KV cache holds, where the engine does not say so itself.
-    """
-
-    max_bytes: Annotated[int, Field(ge=1 << 20)] = 256 << 20
-    kv_tokens: Count | None = None
+    cert_file: Annotated[
+        str, Setting("Speak https, with the certificate in this PEM file.", "--tls-cert-file")
+    ] = ""
+    """PEM, ours first and those that signed it after; empty for http."""
+    key_file: Annotated[str, Setting("The key of that certificate.", "--tls-key-file")] = ""
+    """PEM, not encrypted; empty if it is in cert_file."""
+    client_ca_file: Annotated[
+        str, Setting("Serve only clients with a certificate of these.", "--tls-client-ca-file")
+    ] = ""
+    """Only clients with a certificate that one of these signed are served."""
 
 
-class KvEvents(Section):
-    """What engines publish of their KV caches over ZeroMQ, as vLLM does.
+class EngineTls(Section, panel=SECURITY):
+    """For engines with https URLs."""
 
-    Attributes:
-        endpoint: Where: ask (each engine, at /kv_event_sources), or one for all engines, like
-            tcp://{host}:5557, with the port of rank 0; nothing is listened to by default.
-        replay_endpoint: Where what was missed is repeated, unless engines are asked.
-        topic: That batches are marked with, unless engines are asked.
-        tokenize: Engines are asked (at /tokenize) for the tokens of prompts that come as text.
-    """
-
-    endpoint: Annotated[str, AfterValidator(check_template)] = ""
-    replay_endpoint: Annotated[str, AfterValidator(check_template)] = ""
-    topic: str = ""
-    tokenize: bool = True
-
-
-class Tracing(Section):
-    """One trace for each call, sent to an OpenTelemetry collector (extra `otel`).
-
-    Attributes:
-        endpoint: URL of its OTLP/HTTP receiver, to which /v1/traces and /v1/metrics are added;
-            empty for none.
-        sample_ratio: Share of the calls whose clients do not say themselves whether they are
-            sampled (traceparent).
-        service_name: That the traces are of.
-        headers_file: Lines of `name: value` that the collector is sent, a token for one.
-    """
-
-    endpoint: Annotated[str, AfterValidator(check_endpoint)] = ""
-    sample_ratio: Annotated[float, Field(ge=0, le=1)] = 1.0
-    service_name: Annotated[str, Field(min_length=1)] = "pdgate"
-    headers_file: Annotated[str, AfterValidator(check_headers_file)] = ""
+    ca_file: Annotated[
+        str, Setting("Who signed the certificates of engines.", "--engine-ca-file")
+    ] = ""
+    """Who may have signed their certificates, instead of the system's authorities."""
+    cert_file: Annotated[
+        str, Setting("The certificate that engines are shown.", "--engine-cert-file")
+    ] = ""
+    """What engines are shown that ask for a certificate; with those that signed it."""
+    key_file: Annotated[str, Setting("The key of that certificate.", "--engine-cert-key-file")] = ""
+    """Empty if it is in cert_file."""
+    server_name: Annotated[
+        str, Setting("The name in the certificates of engines.", "--engine-server-name")
+    ] = ""
+    """The name in their certificates, where it is not the host of the URL."""
 
 
-class Adaptive(Section):
-    """Engines with role both serve the side that needs them more (prefill or decode).
+class Disaggregation(Section, panel=SCHEDULING, on_reload=OnReload.RULE):
+    """Which calls are split over a prefill and a decode engine."""
 
-    Attributes:
-        enabled: Otherwise they serve both, all the time.
-        period_seconds: Between two changes, at least.
-        stay_seconds: How long an engine serves a side before it goes back, at least.
-    """
+    rule: Annotated[
+        Literal["always", "never", "uncached_tokens_above", "auto"],
+        Setting("Which calls are split over two engines.", "--disaggregate"),
+    ] = "always"
+    """uncached_tokens_above splits calls with long prompts while prefill is free; auto takes the
+    way that keeps callers waiting for less."""
+    uncached_tokens: Annotated[int, Field(ge=0), Setting("Longer prompts are split.")] = 1000
+    """Longer prompts are split (estimated from the body's size)."""
+    max_prefill_calls: Annotated[Count, Setting("And only while prefill has fewer calls.")] = 2
+    """Only while fewer calls are at the prefill engine."""
 
-    enabled: bool = False
-    period_seconds: Seconds = 5.0
-    stay_seconds: Seconds = 60.0
+
+class Admission(Section, panel=LIMITS):
+    """How many calls may be with the engines; the others wait here. Nothing is limited by default."""
+
+    prefill_concurrency: Annotated[
+        Count | None, Setting("Calls at one prefill engine; others wait.")
+    ] = None
+    """At one prefill engine at a time."""
+    decode_concurrency: Annotated[
+        Count | None, Setting("Calls at one decode engine; others wait.")
+    ] = None
+    """At one decode or plain engine at a time, counted from the call's start."""
+    kv_free: Annotated[
+        Annotated[float, Field(gt=0, lt=1)] | None,
+        Setting("Share of decode's KV pages without which calls wait.", "--min-kv-free"),
+    ] = None
+    """Share of its KV pages below which a decode engine begins no call."""
+    waiting: Annotated[Count, Setting("Calls that may wait for a model.", "--max-waiting")] = 1000
+    """Calls that may wait for one model; others get 429."""
+    wait_seconds: Annotated[Seconds, Setting("Seconds that one may wait.", "--max-wait")] = 30.0
+    """The longest that one may wait."""
+    ttft_seconds: Annotated[
+        Seconds | None, Setting("Seconds: refuse what is later.", "--max-ttft")
+    ] = None
+    """A call whose prompt is expected to be read later than that gets 429 at once."""
+
+
+class Targets(Section, panel=SCHEDULING, on_reload=OnReload.TARGETS):
+    """What callers should get, for the policies that weigh engines by it. Nothing is refused."""
+
+    ttft_seconds: Annotated[Seconds, Setting("For policies.", "--ttft-target")] = 5.0
+    """Until the first token."""
+    tpot_seconds: Annotated[Seconds, Setting("For policies.", "--tpot-target")] = 0.1
+    """Between two tokens after it."""
+
+
+class PrefixIndex(Section, panel=LIMITS):
+    """What engines have cached, where a policy asks for it (prefix_then_load, for one)."""
+
+    max_bytes: Annotated[int, Field(ge=1 << 20), Setting("Of memory.", "--prefix-index-bytes")] = (
+        256 << 20
+    )
+    """Memory for it, in each process."""
+    kv_tokens: Annotated[Count | None, Setting("In an engine's KV cache.", panel=SCHEDULING)] = None
+    """That an engine's KV cache holds, where the engine does not say so itself."""
+
+
+class KvEvents(Section, panel=ENGINES):
+    """What engines publish of their KV caches over ZeroMQ, as vLLM does."""
+
+    endpoint: Annotated[KvEndpoint, Setting("ask, or tcp://{host}:5557.", "--kv-events")] = ""
+    """Where: ask (each engine, at /kv_event_sources), or one for all engines, like
+    tcp://{host}:5557, with the port of rank 0; nothing is listened to by default."""
+    replay_endpoint: Annotated[KvEndpoint, Setting("tcp://{host}:port.", "--kv-events-replay")] = ""
+    """Where what was missed is repeated, unless engines are asked."""
+    topic: Annotated[str, Setting("As engines are told.", "--kv-events-topic")] = ""
+    """That batches are marked with, unless engines are asked."""
+    secret_file: Annotated[
+        str, Setting("The fleet's, where engines publish for members.", "--kv-events-secret-file")
+    ] = ""
+    """Secrets of the fleet, one a line, for engines that publish for its members alone and say so
+    when they are asked (pdgate engine with a KV secret)."""
+    tokenize: Annotated[
+        bool, Setting("Ask engines for the tokens of texts.", "--kv-events-tokenize")
+    ] = True
+    """Engines are asked (at /tokenize) for the tokens of prompts that come as text."""
+
+
+class Tracing(Section, panel=INSIGHT):
+    """One trace for each call, sent to an OpenTelemetry collector (extra `otel`)."""
+
+    endpoint: Annotated[
+        OtlpEndpoint,
+        Setting("URL of a collector for traces, like http://host:4318.", "--otlp-endpoint"),
+    ] = ""
+    """URL of its OTLP/HTTP receiver, to which /v1/traces and /v1/metrics are added; empty for
+    none."""
+    sample_ratio: Annotated[
+        float, Field(ge=0, le=1), Setting("Share of calls.", "--trace-sample")
+    ] = 1.0
+    """Share of the calls whose clients do not say themselves whether they are sampled
+    (traceparent)."""
+    service_name: Annotated[
+        str, Field(min_length=1), Setting("Name in traces.", "--trace-service")
+    ] = "pdgate"
+    """That the traces are of."""
+    headers_file: Annotated[
+        OtlpHeadersFile, Setting("Lines of name: value for the collector.", "--otlp-headers-file")
+    ] = ""
+    """Lines of `name: value` that the collector is sent, a token for one."""
+
+
+class Adaptive(Section, panel=SCHEDULING):
+    """Engines with role both serve the side that needs them more (prefill or decode)."""
+
+    enabled: Annotated[
+        bool, Setting("Turn engines with role both to where they help.", "--adaptive")
+    ] = False
+    """Otherwise they serve both, all the time."""
+    period_seconds: Annotated[Seconds, Setting("Seconds: a turn.", "--adaptive-period")] = 5.0
+    """Between two changes, at least."""
+    stay_seconds: Annotated[Seconds, Setting("Seconds: a side.", "--adaptive-stay")] = 60.0
+    """How long an engine serves a side before it goes back, at least."""

@@ -1,4 +1,4 @@
-"""The tree of configuration keys, their types and defaults.
+"""The tree of settings. Each is declared once, here or in sections.py (setting.py says how).
 
 It is frozen, and JSON brings it to the workers and back unchanged:
 `Settings.model_validate_json(settings.model_dump_json()) == settings`.
@@ -6,20 +6,15 @@ It is frozen, and JSON brings it to the workers and back unchanged:
 
 from collections import Counter
 from typing import Annotated, Literal, Self
-from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, model_validator
+from pydantic import Field, model_validator
 
-from pdgate.cluster import address, trust
-from pdgate.cluster.etcd import login as etcd_login
-from pdgate.forwarders.base import Mode
-from pdgate.forwarders.retrying import OnPrefillFailure
+from pdgate.forwarders.choices import Mode, OnPrefillFailure
 from pdgate.gateway.config.api_keys import ApiKeyEntry
-from pdgate.gateway.config.instances import InstanceEntry, host_and_port, records
+from pdgate.gateway.config.instances import InstanceEntry, records
 from pdgate.gateway.config.sections import (
     Adaptive,
     Admission,
-    Count,
     Disaggregation,
     Draining,
     EngineMetrics,
@@ -29,168 +24,255 @@ from pdgate.gateway.config.sections import (
     Listen,
     ModelEntry,
     PrefixIndex,
-    Seconds,
-    Section,
     Targets,
     Timeouts,
     Tls,
     Tracing,
 )
-from pdgate.gateway.security.cors import origins_of
-from pdgate.gateway.security.headers import names
+from pdgate.gateway.config.setting import (
+    ENGINES,
+    INSIGHT,
+    LIMITS,
+    SCHEDULING,
+    SECURITY,
+    OnReload,
+    Section,
+    Setting,
+)
+from pdgate.gateway.config.values import (
+    Count,
+    EtcdCaFile,
+    EtcdUrls,
+    EtcdUserFile,
+    HeaderNames,
+    Listener,
+    Origins,
+    RedisUrl,
+    Seconds,
+)
 from pdgate.protocols.instance import Instance
-from pdgate.scheduling import policy
-
-
-def _etcd(text: str) -> str:
-    """Raises ValueError."""
-    return ",".join(address.endpoints(text)) if text else text
-
-
-def _etcd_user(path: str) -> str:
-    """Raises ValueError."""
-    etcd_login.read(path)
-    return path
-
-
-def _etcd_ca(path: str) -> str:
-    """Raises ValueError."""
-    trust.check_ca(path)
-    return path
-
-
-def _redis(text: str) -> str:
-    """Raises ValueError, without the secrets that a URL may hold."""
-    if text and (urlsplit(text).scheme not in ("redis", "rediss") or not urlsplit(text).netloc):
-        raise ValueError("it is not a URL like redis://host:port/number")
-    return text
-
-
-def _header_names(text: str) -> str:
-    """Raises ValueError."""
-    names(text)
-    return text
-
-
-def _origins(text: str) -> str:
-    """Raises ValueError."""
-    origins_of(text)
-    return text
-
-
-def _listener(text: str) -> str:
-    """Raises ValueError."""
-    if text:
-        host_and_port(text)
-    return text
+from pdgate.scheduling import DEFAULT_POLICY
 
 
 class Settings(Section):
-    """Everything that the gateway is told.
+    """Everything that the gateway is told, in the order of `pdgate serve --help`."""
 
-    Attributes:
-        directory: Where engines are found, by the name of what a package declares: etcd, redis, file,
-            dns, kubernetes and others.
-        directory_options: What it needs to know, each as name=value.
-        etcd: URLs of etcd's members, between commas; engines announce themselves there.
-        etcd_user_file: File with name:password, where etcd asks for one.
-        etcd_ca_file: Certificates (PEM) that vouch for etcd, where the usual ones do not.
-        state_dir: Folder for what the directory told last, for a start while it is away.
-        redis: URL of the Redis in which replicas share what is changed while they run, and their
-            load.
-        pdd_protocol: For instances that name none.
-        scheduling_mode: None takes what each protocol prefers: batch if it can.
-        mooncake_generation: For vllm-mooncake instances that name none.
-        neuron_generation: For neuron instances that name none. zmq names the peer in the
-            request id, static sends the ids that a fixed pair of engines expects, nixl is
-            the successor stack, which asks prefill first.
-        trust_client_kv_params: Passes a client's own kv_transfer_params to the engines.
-            They pick whom an engine dials and can kill it.
-        max_attempts: Engines tried for one call before its first byte.
-        resume: An answer that has begun and breaks off goes on at another engine, as often as
-            max_attempts.
-        on_prefill_failure: retry asks another prefill engine, recompute has a decode engine
-            read the prompt, fail does neither. retry_then_recompute also serves calls while
-            no prefill engine is up.
-        kv_lease_seconds: How long prefill engines keep KV, where that was changed on them
-            (kv_lease_duration of NixlConnector); else what the protocol says.
-        api_keys_file: A TOML file with more tables [[api_keys]], and nothing else.
-        client_authorization: What becomes of the client's header: drop, pass to engines, or
-            replace by engine_key_file's. None: replace if there is such a file, else drop if
-            there are api_keys, else pass.
-        engine_key_file: A file with the key that engines ask for (vLLM's --api-key).
-        forward_headers: More headers of clients that engines get; names between commas.
-        return_headers: More headers of engines that clients get; names between commas.
-        cors_origins: Web pages that may call from browsers, as https://example.com between commas;
-            * for all.
-        admin_token_file: Serves /admin/... for who knows the token in this file.
-        admin_listen: host:port of a listener of their own for /admin/... and /debug/...; empty
-            for the one that clients use.
-        metrics_on: both, or only the admin listener.
-        console: Serves /console where admin_token_file is given.
-        passthrough: Routes of /v1 that the gateway does not know pass, as they come, to an engine of
-            the model that a JSON body, a form or ?model= names.
-        debug_routes: Serves GET /debug/calls/{request id}.
-        debug_headers: Tells clients which instances answered.
-        log_format: Of lines on stderr: text for people, json for machines.
-        call_log: One line for each call.
-        log_prompts: The call log shows what was asked.
-    """
-
-    listen: Listen = Listen()
-    instances: tuple[InstanceEntry, ...] = ()
-    etcd: Annotated[str, AfterValidator(_etcd)] = ""
-    etcd_user_file: Annotated[str, AfterValidator(_etcd_user)] = ""
-    etcd_ca_file: Annotated[str, AfterValidator(_etcd_ca)] = ""
-    directory: str = ""
-    directory_options: tuple[str, ...] = ()
-    state_dir: str = ""
-    redis: Annotated[str, AfterValidator(_redis)] = ""
-    pdd_protocol: str = "vllm-nixl"
-    scheduling_mode: Mode | None = None
-    mooncake_generation: Literal["auto", "a", "b", "c", "d"] = "auto"
-    neuron_generation: Literal["zmq", "static", "nixl"] = "zmq"
-    disaggregation: Disaggregation = Disaggregation()
-    admission: Admission = Admission()
-    prefill_policy: str = policy.DEFAULT
-    decode_policy: str = policy.DEFAULT
-    plain_policy: str = policy.DEFAULT
-    targets: Targets = Targets()
-    adaptive: Adaptive = Adaptive()
-    prefix_index: PrefixIndex = PrefixIndex()
-    kv_events: KvEvents = KvEvents()
-    trust_client_kv_params: bool = False
-    max_body_bytes: Count = 256 << 20
-    max_attempts: Count = 3
-    resume: bool = False
-    on_prefill_failure: OnPrefillFailure = OnPrefillFailure.RETRY_THEN_RECOMPUTE
-    kv_lease_seconds: Seconds | None = None
-    timeouts: Timeouts = Timeouts()
-    models: tuple[ModelEntry, ...] = ()
-    health: Health = Health()
-    drain: Draining = Draining()
-    engine_metrics: EngineMetrics = EngineMetrics()
-    api_keys: tuple[ApiKeyEntry, ...] = ()
-    api_keys_file: str = ""
-    tls: Tls = Tls()
-    engine_tls: EngineTls = EngineTls()
-    client_authorization: Literal["drop", "pass", "replace"] | None = None
-    engine_key_file: str = ""
-    forward_headers: Annotated[str, AfterValidator(_header_names)] = ""
-    return_headers: Annotated[str, AfterValidator(_header_names)] = ""
-    cors_origins: Annotated[str, AfterValidator(_origins)] = ""
-    admin_token_file: str = ""
-    admin_listen: Annotated[str, AfterValidator(_listener)] = ""
-    metrics_on: Literal["both", "admin"] = "both"
-    console: bool = True
-    passthrough: bool = False
-    debug_routes: bool = False
-    debug_headers: bool = False
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
-    log_format: Literal["text", "json"] = "text"
-    call_log: bool = False
-    log_prompts: bool = False
-    tracing: Tracing = Tracing()
+    listen: Listen = Field(default_factory=Listen)
+    instances: Annotated[
+        tuple[InstanceEntry, ...],
+        Setting("The engines.", flag=None, panel=ENGINES, on_reload=OnReload.FLEET),
+    ] = ()
+    directory: Annotated[
+        str, Setting("Where engines are found: etcd, redis, file, dns, ...", panel=ENGINES)
+    ] = ""
+    """Where engines are found, by the name of what a package declares: etcd, redis, file, dns,
+    kubernetes and others."""
+    directory_options: Annotated[
+        tuple[str, ...], Setting("Its name=value; repeat it.", "--directory-option", panel=ENGINES)
+    ] = ()
+    """What it needs to know, each as name=value."""
+    etcd: Annotated[
+        EtcdUrls, Setting("URL of the etcd that engines announce themselves in.", panel=ENGINES)
+    ] = ""
+    """URLs of etcd's members, between commas; engines announce themselves there."""
+    etcd_user_file: Annotated[
+        EtcdUserFile, Setting("File with name:password, where etcd asks for one.", panel=ENGINES)
+    ] = ""
+    etcd_ca_file: Annotated[
+        EtcdCaFile, Setting("Certificates (PEM) that vouch for an etcd at https://.", panel=ENGINES)
+    ] = ""
+    """Certificates (PEM) that vouch for etcd, where the usual ones do not."""
+    state_dir: Annotated[
+        str,
+        Setting(
+            "Folder for what the directory told last, for a start while it is away.", panel=ENGINES
+        ),
+    ] = ""
+    redis: Annotated[
+        RedisUrl,
+        Setting("URL of the Redis in which replicas share load and thresholds.", panel=SCHEDULING),
+    ] = ""
+    """URL of the Redis in which replicas share what is changed while they run, and their load."""
+    pdd_protocol: Annotated[
+        str,
+        Setting(
+            "For engines that name none; see pdgate protocols.",
+            panel=ENGINES,
+            on_reload=OnReload.FLEET,
+        ),
+    ] = "vllm-nixl"
+    """For instances that name none."""
+    mooncake_generation: Annotated[
+        Literal["auto", "a", "b", "c", "d"],
+        Setting("For vllm-mooncake engines.", panel=ENGINES, on_reload=OnReload.FLEET),
+    ] = "auto"
+    """For vllm-mooncake instances that name none."""
+    neuron_generation: Annotated[
+        Literal["zmq", "static", "nixl"],
+        Setting("For neuron engines.", panel=ENGINES, on_reload=OnReload.FLEET),
+    ] = "zmq"
+    """For neuron instances that name none. zmq names the peer in the request id, static sends the
+    ids that a fixed pair of engines expects, nixl is the successor stack, which asks prefill
+    first."""
+    scheduling_mode: Annotated[
+        Mode | None,
+        Setting(
+            "batch chooses both engines at once.",
+            default="batch if it can",
+            panel=SCHEDULING,
+            on_reload=OnReload.FLEET,
+        ),
+    ] = None
+    """None takes what each protocol prefers: batch if it can."""
+    disaggregation: Disaggregation = Field(default_factory=Disaggregation)
+    prefill_policy: Annotated[
+        str, Setting("Chooses prefill engines.", panel=SCHEDULING, on_reload=OnReload.POLICIES)
+    ] = DEFAULT_POLICY
+    decode_policy: Annotated[
+        str, Setting("Chooses decode engines.", panel=SCHEDULING, on_reload=OnReload.POLICIES)
+    ] = DEFAULT_POLICY
+    plain_policy: Annotated[
+        str, Setting("Chooses plain engines.", panel=SCHEDULING, on_reload=OnReload.POLICIES)
+    ] = DEFAULT_POLICY
+    targets: Targets = Field(default_factory=Targets)
+    prefix_index: PrefixIndex = Field(default_factory=PrefixIndex)
+    kv_events: KvEvents = Field(default_factory=KvEvents)
+    adaptive: Adaptive = Field(default_factory=Adaptive)
+    admission: Admission = Field(default_factory=Admission)
+    trust_client_kv_params: Annotated[
+        bool,
+        Setting("Let clients choose whom engines dial.", panel=LIMITS, on_reload=OnReload.INTAKE),
+    ] = False
+    """Passes a client's own kv_transfer_params to the engines. They pick whom an engine dials and
+    can kill it."""
+    max_body_bytes: Annotated[
+        Count, Setting("Of a request.", panel=LIMITS, on_reload=OnReload.INTAKE)
+    ] = 16 << 20
+    # The costliest JSON takes 2.7 ms a MiB, in which no other thread runs either (the decoder does not let
+    # go of the interpreter): 43 ms, and no callback may take 50.
+    max_memory_bytes: Annotated[
+        Count | None,
+        Setting(
+            "Bytes of all processes; else half of what there is.", "--max-memory", panel=LIMITS
+        ),
+    ] = None
+    """Of all processes of this gateway together; half of the machine's, or of what its cgroup may
+    have, unless it is given. Beyond it bodies are refused (503)."""
+    max_attempts: Annotated[
+        Count, Setting("Before the first byte.", panel=LIMITS, on_reload=OnReload.TIMES)
+    ] = 3
+    """Engines tried for one call before its first byte."""
+    resume: Annotated[
+        bool,
+        Setting(
+            "Go on with broken streams at another engine.", panel=LIMITS, on_reload=OnReload.TIMES
+        ),
+    ] = False
+    """An answer that has begun and breaks off goes on at another engine, as often as
+    max_attempts."""
+    on_prefill_failure: Annotated[
+        OnPrefillFailure,
+        Setting("recompute: decode reads the prompt.", panel=LIMITS, on_reload=OnReload.TIMES),
+    ] = OnPrefillFailure.RETRY_THEN_RECOMPUTE
+    """retry asks another prefill engine, recompute has a decode engine read the prompt, fail does
+    neither. retry_then_recompute also serves calls while no prefill engine is up."""
+    kv_lease_seconds: Annotated[
+        Seconds | None,
+        Setting("How long prefill engines keep KV.", panel=LIMITS, on_reload=OnReload.FLEET),
+    ] = None
+    """How long prefill engines keep KV, where that was changed on them (kv_lease_duration of
+    NixlConnector); else what the protocol says."""
+    timeouts: Timeouts = Field(default_factory=Timeouts)
+    models: Annotated[
+        tuple[ModelEntry, ...],
+        Setting("What is different for single models.", flag=None, on_reload=OnReload.MODELS),
+    ] = ()
+    health: Health = Field(default_factory=Health)
+    drain: Draining = Field(default_factory=Draining)
+    engine_metrics: EngineMetrics = Field(default_factory=EngineMetrics)
+    api_keys: Annotated[
+        tuple[ApiKeyEntry, ...],
+        Setting("Keys that callers need.", flag=None, on_reload=OnReload.KEYS),
+    ] = ()
+    api_keys_file: Annotated[
+        str,
+        Setting(
+            "Serve calls only for who has one of the API keys in this file.",
+            panel=SECURITY,
+            on_reload=OnReload.KEYS,
+        ),
+    ] = ""
+    """A TOML file with more tables [[api_keys]], and nothing else."""
+    client_authorization: Annotated[
+        Literal["drop", "pass", "replace"] | None,
+        Setting("What engines get of the client's header Authorization.", panel=SECURITY),
+    ] = None
+    """What becomes of the client's header: drop, pass to engines, or replace by engine_key_file's.
+    None: replace if there is such a file, else drop if there are api_keys, else pass."""
+    engine_key_file: Annotated[
+        str, Setting("The key that engines ask for is in this file.", panel=SECURITY)
+    ] = ""
+    """A file with the key that engines ask for (vLLM's --api-key)."""
+    forward_headers: Annotated[
+        HeaderNames, Setting("More headers that engines get, between commas.", panel=SECURITY)
+    ] = ""
+    """More headers of clients that engines get; names between commas."""
+    return_headers: Annotated[
+        HeaderNames, Setting("More headers that clients get, between commas.", panel=SECURITY)
+    ] = ""
+    """More headers of engines that clients get; names between commas."""
+    tls: Tls = Field(default_factory=Tls)
+    engine_tls: EngineTls = Field(default_factory=EngineTls)
+    admin_token_file: Annotated[
+        str, Setting("Serve /admin/... for who knows the token in this file.", panel=LIMITS)
+    ] = ""
+    """Serves /admin/... for who knows the token in this file."""
+    cors_origins: Annotated[
+        Origins, Setting("Web pages that may call from browsers, between commas.", panel=SECURITY)
+    ] = ""
+    """Web pages that may call from browsers, as https://example.com between commas; * for all."""
+    admin_listen: Annotated[
+        Listener,
+        Setting("host:port of a listener for /admin/... and /debug/... alone.", panel=SECURITY),
+    ] = ""
+    """host:port of a listener of their own for /admin/... and /debug/...; empty for the one that
+    clients use."""
+    metrics_on: Annotated[
+        Literal["both", "admin"], Setting("Listeners with /metrics.", panel=SECURITY)
+    ] = "both"
+    """both, or only the admin listener."""
+    console: Annotated[
+        bool, Setting("Serve /console, if there is an admin token.", panel=INSIGHT)
+    ] = True
+    """Serves /console where admin_token_file is given."""
+    passthrough: Annotated[
+        bool,
+        Setting("Unknown /v1 routes pass to an engine.", panel=LIMITS, on_reload=OnReload.INTAKE),
+    ] = False
+    """Routes of /v1 that the gateway does not know pass, as they come, to an engine of the model
+    that a JSON body, a form or ?model= names."""
+    debug_routes: Annotated[bool, Setting("Serve GET /debug/calls/{id}.", panel=INSIGHT)] = False
+    """Serves GET /debug/calls/{request id}."""
+    debug_headers: Annotated[
+        bool, Setting("Name the instances to clients.", panel=INSIGHT, on_reload=OnReload.INSIGHT)
+    ] = False
+    """Tells clients which instances answered."""
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"],
+        Setting("From here on.", panel=INSIGHT, on_reload=OnReload.INSIGHT),
+    ] = "info"
+    log_format: Annotated[
+        Literal["text", "json"], Setting("Of lines on stderr.", panel=INSIGHT)
+    ] = "text"
+    """Of lines on stderr: text for people, json for machines."""
+    call_log: Annotated[
+        bool, Setting("One line for each call.", panel=INSIGHT, on_reload=OnReload.INSIGHT)
+    ] = False
+    log_prompts: Annotated[
+        bool, Setting("Show in it what was asked.", panel=INSIGHT, on_reload=OnReload.INSIGHT)
+    ] = False
+    """The call log shows what was asked."""
+    tracing: Tracing = Field(default_factory=Tracing)
 
     @property
     def fleet(self) -> tuple[Instance, ...]:

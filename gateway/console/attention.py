@@ -1,4 +1,4 @@
-"""Whether somebody watches this process: then every choice of engines is explained, and kept.
+"""Attention: whether this process is watched; then every choice of engines is explained, and kept.
 
 To explain one costs about as much as to make it, and more the more engines there are (2: 10 us, 32:
 100 us), so who only wants an admin token does not pay for it. Whoever makes a picture of this process
@@ -28,13 +28,13 @@ class Attention:
         self._last: float | None = None
 
     def watched(self) -> None:
-        """Somebody looks just now."""
+        """A picture is made just now."""
         if self._last is None:
             self._begins()
         self._last = self._clock()
 
     def look(self) -> None:
-        """Ends it when nobody has looked for LASTS_SECONDS."""
+        """Ends it when none was made for LASTS_SECONDS."""
         if self._last is not None and self._clock() - self._last > LASTS_SECONDS:
             self._last = None
             self._ends()

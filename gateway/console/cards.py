@@ -8,7 +8,7 @@ from pdgate.scheduling.candidate import Candidate
 from pdgate.scheduling.neighbours import calls_of_this_gateway
 
 More = Callable[[Candidate], Mapping[str, Any]]
-"""What the engine tells of itself, as GET /admin/instances has it (gateway/verification/report)."""
+"""What the engine tells of itself, as GET /admin/instances has it (gateway/verification/watch)."""
 
 
 def card(candidate: Candidate, more: More, stranded: Mapping[str, int]) -> dict[str, Any]:

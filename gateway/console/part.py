@@ -1,4 +1,4 @@
-"""What one process adds to the picture: what only it knows, as the others cannot see its calls."""
+"""One process's part of the picture: what only it knows, as the others cannot see its calls."""
 
 from collections.abc import Callable, Iterable
 from time import monotonic, time
@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from pdgate.cluster.jobs import Job
 from pdgate.forwarders.ownership import KvLedger
 from pdgate.gateway.console.attention import Attention
 from pdgate.gateway.console.calls import ENDED_ROWS, RUNNING_ROWS, CallRow, rows
@@ -18,8 +19,9 @@ class Part(msgspec.Struct, frozen=True):
     Attributes:
         in_flight: Calls, also those that are too many for `running`.
         held: Prompts whose KV waits at a prefill engine for decode.
-        stranded: Instance -> prompts whose KV it keeps for nobody now; `strandings`: ever.
+        stranded: Instance -> prompts whose KV it keeps for no call now; `strandings`: ever.
         running, ended: Newest first.
+        failed_jobs: Background jobs that wait to be started anew, by name.
     """
 
     in_flight: int
@@ -29,6 +31,7 @@ class Part(msgspec.Struct, frozen=True):
     running: list[CallRow]
     ended: list[CallRow]
     slots: list[Slot]
+    failed_jobs: list[str]
 
 
 class OwnPart:
@@ -41,12 +44,14 @@ class OwnPart:
         pulse: Pulse,
         in_flight: Callable[[], int],
         attention: Attention,
+        jobs: Iterable[Job] = (),
     ) -> None:
         self._attention = attention
         self._recent = recent
         self._ledger = ledger
         self._pulse = pulse
         self._in_flight = in_flight
+        self._jobs = jobs
 
     def now(self) -> Part:
         self._attention.watched()
@@ -59,6 +64,7 @@ class OwnPart:
             running=running,
             ended=ended,
             slots=self._pulse.slots(),
+            failed_jobs=[job.name for job in self._jobs if job.restarts and not job.running],
         )
 
     def call(self, call_id: str) -> dict[str, Any] | None:
@@ -80,6 +86,7 @@ def whole(parts: Iterable[Part]) -> dict[str, Any]:
             "stranded": _sum(part.stranded for part in parts),
             "strandings": _sum(part.strandings for part in parts),
         },
+        "failed_jobs": sorted({name for part in parts for name in part.failed_jobs}),
         "calls": {"running": running[:RUNNING_ROWS], "ended": ended[:ENDED_ROWS]},
         "chart": {
             "slot_seconds": SLOT_SECONDS,

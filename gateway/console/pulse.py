@@ -1,8 +1,8 @@
 """TTFT, ITL and calls of the last minutes, in slots of a few seconds.
 
-Every SLOT_SECONDS the histograms of the books are looked at, and what they grew by is a slot:
+Every SLOT_SECONDS the histograms of the call stats are looked at, and what they grew by is a slot:
 
-    books.collect() --> sums over all labels, bucket by bucket --> minus those of the last look
+    stats.collect() --> sums over all labels, bucket by bucket --> minus those of the last look
 
 So it costs a call nothing, and the slots of several workers can be added: they are numbered by the
 wall clock. Quantiles are read from buckets as Prometheus does it (histogram_quantile): in a bucket,
@@ -18,14 +18,15 @@ from time import time
 from typing import Any
 
 import msgspec
-from prometheus_client import Metric
+
+from pdgate.gateway.metrics import families
+from pdgate.gateway.metrics.family import Family, Samples
 
 SLOT_SECONDS = 2
 KEPT_SLOTS = 150
 """Five minutes."""
 
-TTFT, FIRST_BYTE, ITL = "pdgate_ttft_seconds", "pdgate_first_byte_seconds", "pdgate_itl_seconds"
-CALLS = "pdgate_calls"
+_SECONDS = (families.TTFT_SECONDS, families.FIRST_BYTE_SECONDS, families.ITL_SECONDS)
 
 SHARES = (0.5, 0.95, 0.99)
 
@@ -50,7 +51,7 @@ class Slot(msgspec.Struct, frozen=True):
 
 class Pulse:
     def __init__(
-        self, collect: Callable[[], Iterable[Metric]], clock: Callable[[], float] = time
+        self, collect: Callable[[], Iterable[Samples]], clock: Callable[[], float] = time
     ) -> None:
         """`clock` gives Unix seconds."""
         self._collect = collect
@@ -66,14 +67,18 @@ class Pulse:
     def beat(self) -> None:
         """A slot is over."""
         now = read(self._collect())
-        grown = {name: _grown(self._before.get(name, {}), found) for name, found in now.items()}
-        self._before = now
-        ended = {outcome: round(calls) for outcome, calls in grown.get(CALLS, {}).items()}
-        ttft = grown.get(TTFT) or grown.get(FIRST_BYTE, {})
-        if ended or ttft or grown.get(ITL):
+        before, self._before = self._before, now
+
+        def grown(family: Family) -> Buckets:
+            return _grown(before.get(family.name, {}), now.get(family.name, {}))
+
+        ended = {outcome: round(calls) for outcome, calls in grown(families.CALLS).items()}
+        ttft = grown(families.TTFT_SECONDS) or grown(families.FIRST_BYTE_SECONDS)
+        itl = grown(families.ITL_SECONDS)
+        if ended or ttft or itl:
             # It began a slot before it is over.
             number = round(self._clock() / SLOT_SECONDS) - 1
-            self._slots.append(Slot(number, ttft, grown.get(ITL, {}), ended))
+            self._slots.append(Slot(number, ttft, itl, ended))
 
     async def run(self) -> None:
         while True:
@@ -81,14 +86,15 @@ class Pulse:
             self.beat()
 
 
-def read(metrics: Iterable[Metric]) -> Mapping[str, Buckets]:
-    """What has been counted so far of those that are looked at."""
+def read(metrics: Iterable[Samples]) -> Mapping[str, Buckets]:
+    """What has been counted so far of those that are looked at, by the name of the family."""
     found: dict[str, Buckets] = {}
+    seconds = {family.name for family in _SECONDS}
     for metric in metrics:
-        if metric.name in (TTFT, FIRST_BYTE, ITL):
+        if metric.name in seconds:
             found[metric.name] = _apart(_by_label(metric, "_bucket", "le"))
-        elif metric.name == CALLS:
-            found[CALLS] = _by_label(metric, "_total", "outcome")
+        elif metric.name == families.CALLS.name:
+            found[metric.name] = _by_label(metric, "_total", "outcome")
     return found
 
 
@@ -145,7 +151,7 @@ def _milliseconds(buckets: Mapping[str, float]) -> list[float]:
     return [round(seconds * 1000, 2) for seconds in quantiles(SHARES, buckets)]
 
 
-def _by_label(metric: Metric, suffix: str, label: str) -> Buckets:
+def _by_label(metric: Samples, suffix: str, label: str) -> Buckets:
     """The sum over all other labels."""
     found: Buckets = {}
     name = metric.name + suffix

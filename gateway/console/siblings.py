@@ -3,7 +3,7 @@
     <folder>/<worker>.ask     one line, then an answer until the end:   part
                                                                         call <id>
 
-Only who is asked works for it. A socket at which nobody listens is a dead worker's, and goes; one
+Only who is asked works for it. A socket without a listener is a dead worker's, and goes; one
 that does not answer within ANSWER_SECONDS is left out, and counted as silent. The folder is open
 to this gateway's user only, so who asks is one of us.
 """
@@ -15,11 +15,15 @@ from asyncio import StreamReader, StreamWriter
 from collections.abc import Callable
 from pathlib import Path
 
+from pdgate.gateway.sync.workers.membership import other_paths, own_path
+
 log = logging.getLogger(__name__)
 
 ANSWER_SECONDS = 0.7
 PART, CALL = b"part", b"call "
 MAX_QUESTION_BYTES = 64 << 10
+MOST_PATH_BYTES = 107
+"""Of a Unix socket. Source: Linux, unix(7), sun_path."""
 
 Answering = Callable[[bytes], bytes]
 
@@ -35,19 +39,18 @@ class Siblings:
         """`answer` gets a question and returns the answer; empty for none."""
         self.silent = 0
         self.listens = asyncio.Event()
-        self._folder = folder
         self._answer = answer
-        self._path = folder / f"{os.getpid()}-{os.urandom(4).hex()}.ask"
+        self._path = own_path(folder, "ask")
 
     async def run(self) -> None:
-        try:
-            server = await asyncio.start_unix_server(
-                self._serve, str(self._path), limit=MAX_QUESTION_BYTES
-            )
-        except OSError as error:
-            # As where the path of the temporary folder is too long. Calls are served all the same.
-            log.warning("the console shows each worker alone: %s", error)
-            return
+        """Until cancelled."""
+        if len(os.fsencode(self._path)) > MOST_PATH_BYTES:
+            # As where that of the temporary folder is long already. Trying again would not help.
+            log.warning("the console shows each worker alone: %s is too long a path", self._path)
+            await asyncio.Event().wait()
+        server = await asyncio.start_unix_server(
+            self._serve, str(self._path), limit=MAX_QUESTION_BYTES
+        )
         try:
             async with server:
                 self.listens.set()
@@ -57,7 +60,7 @@ class Siblings:
 
     async def ask(self, question: bytes) -> list[bytes]:
         """What the others answer, those that have an answer."""
-        others = [path for path in self._folder.glob("*.ask") if path != self._path]
+        others = other_paths(self._path)
         async with asyncio.TaskGroup() as group:
             asked = [group.create_task(self._ask(path, question)) for path in others]
         answers = [task.result() for task in asked]
@@ -89,7 +92,7 @@ class Siblings:
                 writer.write(self._answer(question.removesuffix(b"\n")))
                 await writer.drain()
         except (OSError, TimeoutError, ValueError):
-            # Whoever asked has gone, or is no worker of ours.
+            # The asker has gone, or is no worker of ours.
             return
         finally:
             writer.close()

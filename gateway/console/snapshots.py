@@ -1,4 +1,4 @@
-"""One picture of the gateway a second, however many watch: JSON, made when somebody asks.
+"""One picture of the gateway a second, for any number of watchers: JSON, made on demand.
 
 instances   as this process sees them; their calls are those of all workers
 calls, KV, charts, in_flight   of all workers

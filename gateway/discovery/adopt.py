@@ -1,6 +1,6 @@
-"""What a member of a directory is to this gateway.
+"""Adoption: a member of a directory as an instance of this gateway.
 
-An entry is written by whoever can reach the store, so it passes the same checks as one in
+An entry may be written by all that reach the store, so it passes the same checks as one in
 the configuration, and a configured instance is never replaced by an announced one.
 """
 
@@ -12,6 +12,7 @@ from typing import Final
 from pdgate.cluster.member import Member
 from pdgate.gateway.config import ConfigError, Settings
 from pdgate.gateway.config.checks import check_kind
+from pdgate.protocols import plugins
 from pdgate.protocols.instance import Instance, Role
 
 
@@ -43,9 +44,14 @@ def adopter(settings: Settings) -> Adopt:
             raise Unusable(why)
         return instance
 
+    known = frozenset(plugins.names(plugins.FORWARDERS))
+
     @lru_cache(KINDS)
     def why_not(role: Role, protocol: str, generation: str) -> str:
         """Empty if such engines can be used."""
+        if protocol not in known:
+            # Not asked for by its name: that looks through all packages, which takes milliseconds.
+            return f"such an engine: no protocol is called {protocol!r}"
         try:
             check_kind(settings, "such an engine", role, protocol, generation)
         except ConfigError as error:

@@ -1,12 +1,12 @@
-"""Keeps the gateway's instances equal to what a directory tells.
+"""Feed of a directory's events, by which the gateway's instances stay equal to its members.
 
 directory --events--> roster (pure) --in use--> adopt --> Instances: who gets calls
                                                      '--> Prober: who is looked at
 
-Being listed is no proof of health: who joins gets calls after its first good probe, and who
-restarted at the same address (another epoch) starts as somebody new. Calls that are under
-way with who leaves go on. Who changes its role (same epoch) stays in use, with its account; what it
-has become counts after another good probe.
+Being listed is no proof of health: a newcomer gets calls after its first good probe, and one that
+restarted at the same address (another epoch) starts as a newcomer. Calls that are under way with
+one that leaves go on. One that changes its role (same epoch) stays in use, with its account; what
+it has become counts after another good probe.
 """
 
 import asyncio
@@ -14,8 +14,11 @@ import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
+from time import thread_time
 
 from pdgate.cluster.directory import Directory, Event, Listed, Lost, Refused, Resumed
+from pdgate.cluster.jobs import Run
 from pdgate.cluster.member import Member
 from pdgate.cluster.roster import Roster
 from pdgate.gateway.discovery.adopt import Adopt, Unusable
@@ -25,6 +28,42 @@ from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.instances import Instances
 
 log = logging.getLogger(__name__)
+
+
+MOST_LINES = 10
+"""In the log, of entries that cannot be used, for each time that the directory tells of any."""
+LONGEST_KEY = 200
+"""Characters of a key in the log, and of what is wrong with it."""
+TURN_SECONDS = 0.005
+"""Of CPU time, after which other callbacks have their turn."""
+
+
+class Complaints:
+    """About entries: the first few in words, the rest by their number."""
+
+    def __init__(self) -> None:
+        self._said = 0
+
+    def say(self, text: str, key: str, why: str) -> None:
+        self._said += 1
+        if self._said <= MOST_LINES:
+            log.warning(text, key[:LONGEST_KEY], why[:LONGEST_KEY])
+
+    def end(self) -> None:
+        if self._said > MOST_LINES:
+            log.warning("and so are %d more of its entries", self._said - MOST_LINES)
+
+
+class Turns:
+    """Lets others have theirs between the steps of a long piece of work."""
+
+    def __init__(self) -> None:
+        self._since = thread_time()
+
+    async def take(self) -> None:
+        if thread_time() - self._since > TURN_SECONDS:
+            await asyncio.sleep(0)
+            self._since = thread_time()
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +114,24 @@ class Feed:
     def adopt_by(self, adopt: Adopt) -> None:
         """The configuration has changed, and with it who can be used."""
         self._adopt = adopt
-        self._put_into_use()
+        self._told.set()
 
-    async def run(self) -> None:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._directory.follow(self.tell))
-            group.create_task(self._keep_equal())
-            if self._state is not None:
-                group.create_task(self._state.keep(self._current))
+    @property
+    def jobs(self) -> dict[str, Run]:
+        """Name -> what goes on as long as the gateway does."""
+        jobs: dict[str, Run] = {"directory": self.follow, "directory-members": self.keep_equal}
+        if self._state is not None:
+            jobs["directory-state"] = partial(self._state.keep, self._current)
+        return jobs
+
+    async def follow(self) -> None:
+        """Until cancelled. A directory that fails, as another package's may, counts as lost."""
+        task = asyncio.current_task()
+        try:
+            await self._directory.follow(self.tell)
+        finally:
+            if task is None or not task.cancelling():
+                self.tell(Lost("what follows it has failed, and starts anew"))
 
     def tell(self, event: Event) -> None:
         """What is told together is put into use together: it takes a look at all members."""
@@ -107,8 +156,10 @@ class Feed:
         roster = self.roster
         return roster.in_use if roster.listed and roster.degraded is None else None
 
-    async def _keep_equal(self) -> None:
+    async def keep_equal(self) -> None:
         """After what was told, and when the time of the doubted has come."""
+        # What was told before it failed, if it is started anew, is still to be put into use.
+        self._told.set()
         while True:
             until = self.roster.next_change
             wait_seconds = None if until is None else max(0.0, until - self._clock())
@@ -116,14 +167,16 @@ class Feed:
                 await asyncio.wait_for(self._told.wait(), wait_seconds)
             self._told.clear()
             self.roster.expire(self._clock())
-            self._put_into_use()
+            await self._put_into_use()
             if self._is_known:
                 self.listed.set()
 
-    def _put_into_use(self) -> None:
-        wanted = self._wanted()
+    async def _put_into_use(self) -> None:
+        wanted = await self._wanted()
+        turns = Turns()
         self._change_roles(wanted)
         for instance_id in [name for name in self._held if self._held[name] != wanted.get(name)]:
+            await turns.take()
             del self._held[instance_id]
             self._instances.remove(instance_id)
             self._prober.forget(instance_id)
@@ -131,6 +184,7 @@ class Feed:
                 log.info("%s has left", instance_id)
         for instance_id, held in wanted.items():
             if instance_id not in self._held:
+                await turns.take()
                 self._held[instance_id] = held
                 self._instances.put(held.instance)
                 self._prober.add(held.instance)
@@ -150,19 +204,22 @@ class Feed:
             if candidate is not None and old is Role.BOTH:
                 self._instances.put(replace(candidate.instance, role=role))
 
-    def _wanted(self) -> dict[str, Held]:
+    async def _wanted(self) -> dict[str, Held]:
         """Instance id -> what should be in use."""
         wanted: dict[str, Held] = {}
         unusable = {}
+        turns, complaints = Turns(), Complaints()
         for key, member in self.roster.in_use.items():
+            await turns.take()
             try:
                 instance = self._adopt(member)
             except Unusable as why:
                 unusable[key] = str(why)
                 if self.unusable.get(key) != str(why):
-                    log.warning("the directory's %s is not used: %s", key, why)
+                    complaints.say("the directory's %s is not used: %s", key, str(why))
             else:
                 wanted[instance.id] = Held(instance, member.epoch)
+        complaints.end()
         self.unusable = unusable
         return wanted
 
@@ -174,8 +231,12 @@ def _log(event: Event, before: Roster) -> None:
         case Listed() | Resumed() if before.degraded is not None:
             log.info("the directory answers again")
         case Refused(key=key, why=why):
-            log.warning("the directory's %s cannot be used: %s", key, why)
+            log.warning(
+                "the directory's %s cannot be used: %s", key[:LONGEST_KEY], why[:LONGEST_KEY]
+            )
     if isinstance(event, Listed):
+        complaints = Complaints()
         for key, why in event.refused.items():
             if before.refused.get(key) != why:
-                log.warning("the directory's %s cannot be used: %s", key, why)
+                complaints.say("the directory's %s cannot be used: %s", key, why)
+        complaints.end()

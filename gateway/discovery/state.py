@@ -1,6 +1,6 @@
-"""Keeps what the directory told last in a file, for our next start.
+"""State of the directory in a file, for our next start.
 
-A gateway that starts while the directory is away would know nobody. It takes the list of its
+A gateway that starts while the directory is away would know no engine. It takes the list of its
 last life instead; each engine is looked at before it gets a call, as any newcomer is, and the
 directory has the last word as soon as it answers.
 """

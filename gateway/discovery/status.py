@@ -1,4 +1,4 @@
-"""What operators see of the directory: a word on /ready, numbers on /metrics.
+"""Status of the directory: a word on /ready, numbers on /metrics.
 
 waiting    it has not answered since the gateway started
 remembered the same, and engines known to an earlier life are in use
@@ -9,13 +9,12 @@ current    it answers, and what it tells is in use
 import time
 from collections.abc import Callable, Iterator
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-from prometheus_client.registry import Collector
-
 from pdgate.gateway.discovery.feed import Feed
+from pdgate.gateway.metrics import families
+from pdgate.gateway.metrics.family import Samples
 
 
-class Status(Collector):
+class Status:
     def __init__(self, feed: Feed, wall_clock: Callable[[], float] = time.time) -> None:
         self._feed = feed
         self._wall_clock = wall_clock
@@ -45,23 +44,8 @@ class Status(Collector):
     def _unusable(self) -> int:
         return len(self._feed.roster.refused) + len(self._feed.unusable)
 
-    def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
-        roster = self._feed.roster
-        yield GaugeMetricFamily(
-            "pdgate_directory_degraded",
-            "1 while the directory does not answer.",
-            float(self.state != "current"),
-        )
-        yield GaugeMetricFamily(
-            "pdgate_directory_instances",
-            "Engines that the directory gave, those in doubt after an outage included.",
-            self._instances,
-        )
-        yield GaugeMetricFamily(
-            "pdgate_directory_unusable",
-            "Entries of the directory that cannot be used.",
-            self._unusable,
-        )
-        yield CounterMetricFamily(
-            "pdgate_directory_losses", "How often the directory was lost.", roster.losses
-        )
+    def collect(self) -> Iterator[Samples]:
+        yield families.DIRECTORY_DEGRADED.sample(self.state != "current")
+        yield families.DIRECTORY_INSTANCES.sample(self._instances)
+        yield families.DIRECTORY_UNUSABLE.sample(self._unusable)
+        yield families.DIRECTORY_LOSSES.sample(self._feed.roster.losses)

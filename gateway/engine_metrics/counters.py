@@ -1,4 +1,4 @@
-"""What one engine has counted since it started, and what is new between two looks."""
+"""Counts of one engine since it started, and their growth between two looks."""
 
 from dataclasses import dataclass, fields
 

@@ -1,6 +1,6 @@
-"""Which lines of an engine's /metrics are read, and what they stand for.
+"""Families of an engine's /metrics that are read, and what they stand for.
 
-Several engines have several names for one thing; nobody has two of them on one page.
+Several engines have several names for one thing; none has two of them on one page.
 
 Sources: vLLM 0.32.0, v1/metrics/loggers.py and .../kv_connector/v1/nixl/stats.py; SGLang 0.5,
 srt/metrics/collector.py, where those that wait for KV are in queues of their own; ours, engine/vllm/metrics.py and engine/metrics.py.

@@ -1,22 +1,23 @@
-"""Asks every engine for its /metrics, again and again, off the path of calls.
+"""Reader of every engine's /metrics, again and again, off the path of calls.
 
 Pages come one after another, spread over the interval, so that many engines do not hold up the
 event loop together. What a page says of load becomes the candidate's `status`; what it counts
-goes to whoever compares it with what was sent (`sees`).
+goes to what compares it with what was sent (`sees`).
 
 A status is as good as its age: an engine that has not answered for STALE_INTERVALS has none.
-Nobody else looks at its age, so each round takes away what has become stale by then.
+Only it looks at the age, so each round takes away what has become stale by then.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from pdgate.gateway.engine_metrics.counters import Counters
-from pdgate.gateway.engine_metrics.page import Page, parse
+from pdgate.gateway.engine_metrics.page import Page, parse_in_turns
 from pdgate.gateway.security.engine_access import OPEN, EngineAccess
-from pdgate.gateway.upstream.visit import AskFailed
+from pdgate.gateway.upstream.one_shot import AskFailed
 from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.account import Account, most_kv_tokens, told
 from pdgate.scheduling.candidate import Candidate
@@ -26,8 +27,10 @@ from pdgate.scheduling.status import Status
 log = logging.getLogger(__name__)
 
 STALE_INTERVALS = 3
-MAX_PAGE_BYTES = 8 << 20
+MOST_AT_ONCE = 256
+"""Engines that are asked, of the thousands that a directory may name."""
 
+MAX_PAGE_BYTES = 8 << 20
 Sees = Callable[[Candidate, Page], None]
 
 
@@ -72,6 +75,7 @@ class Reader:
         self._clock = clock
         self._access = access
         self._complaints: dict[str, str] = {}
+        self._slots = asyncio.Semaphore(MOST_AT_ONCE)
         self._most_kv_tokens: Mapping[Role, int] = {}
 
     async def run(self) -> None:
@@ -114,7 +118,7 @@ class Reader:
             if not self.is_fresh(instance.id):
                 told(candidate, None, account)
             return
-        # Whoever is at another address by now has not told this.
+        # An engine at another address by now has not said this.
         if candidate.instance.url != instance.url:
             return
         self._complain(instance.id, "")
@@ -128,7 +132,7 @@ class Reader:
     async def _told(self, instance: Instance) -> Page | str:
         """Its page, or why there is none."""
         try:
-            async with asyncio.timeout(self._timeout_seconds):
+            async with self._slots, asyncio.timeout(self._timeout_seconds):
                 return await self._page(instance)
         except TimeoutError:
             return f"no /metrics within {self._timeout_seconds:g} s"
@@ -144,7 +148,7 @@ class Reader:
             said = await engine.get("/metrics", accept="text/plain", most_bytes=MAX_PAGE_BYTES)
         if said.status != 200:
             raise NoPage(f"GET /metrics answered {said.status}")
-        return parse(said.body, instance.dp_rank)
+        return await parse_in_turns(said.body, instance.dp_rank)
 
     def _complain(self, instance_id: str, why: str) -> None:
         """Once per change; that an engine is down is the prober's to warn of."""
@@ -171,3 +175,26 @@ def status_of(page: Page, before: Page | None) -> Status | None:
         page.queued_tokens,
     )
     return None if status == Status() else status
+
+
+class PrefillQueue:
+    """Whether engines of decode-first reach their prefill queue, as they say on /metrics.
+
+    The gateway itself does not know that queue. While it is away prompts wait for it, so calls go
+    on, only later; no engine is down for that, and none is left out.
+    """
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+
+    def as_json(self) -> dict[str, Any] | None:
+        """For /ready; None where no engine has such a queue. Engines as many as say so last."""
+        said = [
+            reading.page.queue_up
+            for instance_id, reading in self._reader.readings.items()
+            if reading.page.queue_up is not None and self._reader.is_fresh(instance_id)
+        ]
+        if not said:
+            return None
+        state = "current" if all(said) else "degraded"
+        return {"state": state, "engines": len(said), "away_from": said.count(False)}

@@ -1,10 +1,12 @@
-"""The client's side: two front ends over one service, and what both write.
+"""Client side: connections of our own, the two ways on from them, and what both write.
 
-hot_protocol   uvicorn's own protocol class takes the hot POSTs
-hot_cycle      one of them, from its head to the end of its answer
-bounded_http   what a connection may send, on either front end
-asgi           the plain way, for everything else and for other servers
-answer_head    which headers a client gets; head_lines writes them
-light          what uvicorn keeps for each connection, made when it is needed
-pings          comments into streams that have nothing to say
+hot_protocol  one client connection: requests out of bytes, one after another
+limits           what a connection may send, and how long that may take
+crowd            all connections of the process: their clocks, and the memory that they hold
+hot_cycle        a hot POST, from its head to the end of its answer
+asgi_cycle       any other request, as an ASGI application sees it
+asgi             that application: calls, before FastAPI; any ASGI server can serve it
+response_head    which headers a client gets, and how they are written
+addresses        the two ends of a connection
+pings            comments into streams that have nothing to say
 """

@@ -1,4 +1,4 @@
-"""The ASGI front end: takes the hot POSTs before FastAPI, and hands on the rest.
+"""ASGI front end: takes the hot POSTs before FastAPI, and hands on the rest.
 
 One task serves a call and pumps its answer; another waits for the client to leave and
 then cancels the first, which closes everything that was opened for it. Pieces of the
@@ -15,21 +15,21 @@ from pdgate.forwarders.record import Record
 from pdgate.gateway import errors
 from pdgate.gateway.apis import passing
 from pdgate.gateway.debug import DebugHeaders
-from pdgate.gateway.front.answer_head import answer_head, streams
-from pdgate.gateway.front.head_lines import SharedLines
+from pdgate.gateway.front.asgi_cycle import LET_IN
+from pdgate.gateway.front.crowd import Crowd
+from pdgate.gateway.front.limits import LINGER_SECONDS
 from pdgate.gateway.front.pings import PING, Pings
+from pdgate.gateway.front.response_head import SharedLines, answer_head, streams
 from pdgate.gateway.heads import Heads
 from pdgate.gateway.intake import TAKEN
 from pdgate.gateway.lifecycle.reload import Reload
+from pdgate.gateway.memory_limit import for_bodies
 from pdgate.gateway.security.cors import Cors
 from pdgate.gateway.service import Service
-from pdgate.protocols import sse
 from pdgate.protocols.apis import Shape, shape_of
 from pdgate.protocols.errors import GatewayError
 
 MAX_WAITING_BYTES = 64 << 10
-LINGER_SECONDS = 5.0
-"""How long a client may go on sending what has been refused."""
 
 
 class Front:
@@ -37,22 +37,26 @@ class Front:
     Attributes:
         cors: Says which web pages may call; None for none.
         admin_port: Where no calls are taken; None if admins come to the same port as clients.
+        debug: Headers of answers that name instances; None for none.
         wanted: Names of the engines' headers that clients get, beside those of the body.
         pings: Keeps streams alive that have nothing to say; None lets them be silent.
-        reload: Changes all of this while it runs; for who owns the process.
+        reload: Changes all of this while it runs; for the owner of the process.
         passthrough: Routes of /v1 that are not known pass to an engine.
-        shared_lines: Of the heads that the fast front end writes.
+        shared_lines: Of the heads that our own connections write.
+        crowd: Those connections, and the memory that they may hold.
     """
 
     def __init__(
         self,
         service: Service,
         others: ASGIApp,
-        debug: DebugHeaders,
+        debug: DebugHeaders | None,
         wanted: frozenset[bytes] = frozenset(),
         pings: Pings | None = None,
         reload: Reload | None = None,
+        crowd: Crowd | None = None,
     ) -> None:
+        self.crowd = crowd or Crowd(for_bodies(None, workers=1, elsewhere_bytes=0))
         self.service = service
         self.pings = pings
         self.reload = reload
@@ -82,7 +86,8 @@ class Front:
         try:
             client.unread = receive
             holder = self.service.screen(heads)
-            body = await _read_body(heads, receive, self.service, client)
+            scope.setdefault("state", {})[LET_IN] = True
+            body = await self._read_body(heads, receive, client)
         except GatewayError as error:
             await self.service.refuse(error, heads, client)
             return
@@ -100,6 +105,28 @@ class Front:
         finally:
             watching.cancel()
 
+    async def _read_body(
+        self, heads: Heads, receive: Receive, client: "AsgiClient"
+    ) -> bytes | None:
+        """None if the client left.
+
+        Raises TooLarge, OutOfMemory, before reading where the length is said.
+        """
+        check_length = self.service.intake.check_length
+        if (said := heads.named.get(b"content-length")) is not None:
+            check_length(int(said))
+            self.crowd.check_room(int(said))
+        body, more = bytearray(), True
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return None
+            body += message.get("body", b"")
+            more = message.get("more_body", False)
+            client.unread = receive if more else None
+            check_length(len(body))
+        return bytes(body)
+
 
 class AsgiClient:
     """One client: sink of the answer, and the pump that sends it on.
@@ -115,7 +142,6 @@ class AsgiClient:
         "_before",
         "_debug",
         "_error",
-        "_held",
         "_last",
         "_over",
         "_paused",
@@ -135,7 +161,7 @@ class AsgiClient:
     def __init__(
         self,
         send: Send,
-        debug: DebugHeaders,
+        debug: DebugHeaders | None,
         wanted: frozenset[bytes],
         pings: Pings | None,
         shape: Shape = Shape.OPENAI,
@@ -150,7 +176,6 @@ class AsgiClient:
         self._waiting_bytes = 0
         self._over = False
         self._error: GatewayError | None = None
-        self._held = b""
         self._last = b""
         self._before = b""
         self._waiter: asyncio.Future[None] | None = None
@@ -163,10 +188,6 @@ class AsgiClient:
     # The sink.
 
     def data(self, chunk: bytes, framed: bytes = b"") -> None:
-        if self._streams and (self._held or not chunk.endswith(b"\n\n")):
-            chunk, self._held = sse.whole(self._held, chunk)
-            if not chunk:
-                return
         self.seen = True
         self._pieces.append(chunk)
         self._waiting_bytes += len(chunk)
@@ -177,10 +198,6 @@ class AsgiClient:
         self._wake()
 
     def ended(self, error: GatewayError | None, last: bytes = b"") -> None:
-        if self._streams and error is not None:
-            last, _ = sse.whole(self._held, last)
-        elif self._held:
-            last = self._held + last
         if last:
             self._pieces.append(last)
         self._over, self._error = True, error
@@ -198,9 +215,15 @@ class AsgiClient:
         self._answer = answer
         self._streams = streams(answer)
         # Another attempt may have come to nothing before its first byte.
-        self._over, self._error, self._held = False, None, b""
+        self._over, self._error = False, None
         self._paused = False
-        head = answer_head(answer, self._streams, record.call.id, self._debug(record), self._wanted)
+        head = answer_head(
+            answer,
+            self._streams,
+            record.call.id,
+            () if self._debug is None else self._debug(record),
+            self._wanted,
+        )
         answer.start(self if record.gaps is None else record.gaps.sink(self))
         if not self._pieces and not self._over:
             await self._wait()
@@ -273,26 +296,6 @@ class AsgiClient:
         waiter = self._waiter
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
-
-
-async def _read_body(
-    heads: Heads, receive: Receive, service: Service, client: AsgiClient
-) -> bytes | None:
-    """None if the client left. Raises TooLarge, before reading where the length is said."""
-    if (said := heads.named.get(b"content-length")) is not None:
-        service.intake.check_length(int(said))
-    pieces: list[bytes] = []
-    length, more = 0, True
-    while more:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            return None
-        pieces.append(message.get("body", b""))
-        length += len(pieces[-1])
-        more = message.get("more_body", False)
-        client.unread = receive if more else None
-        service.intake.check_length(length)
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 async def _discard(receive: Receive) -> None:

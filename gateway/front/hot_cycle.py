@@ -1,4 +1,4 @@
-"""One hot POST on a connection of the fast front end, from its head to the end of its answer.
+"""HTTP cycle of one hot POST on the fast front end, from its head to the end of its answer.
 
 It collects the request, is the Client of the service and the sink of the answer. An event
 goes from the engine's socket to the client's in one callback; before its first byte is out,
@@ -11,20 +11,27 @@ from typing import Any, Final, Protocol
 from pdgate.forwarders.base import Answer
 from pdgate.forwarders.record import Record
 from pdgate.gateway import errors
-from pdgate.gateway.front.answer_head import answer_lines, streams
-from pdgate.gateway.front.asgi import LINGER_SECONDS, Front
-from pdgate.gateway.front.head_lines import CLOSE, head_lines, header_lines, status_line
+from pdgate.gateway.front.asgi import Front
+from pdgate.gateway.front.continuing import CONTINUE, expects_continue
+from pdgate.gateway.front.crowd import Crowd, Member
+from pdgate.gateway.front.hot_task import hot_task
+from pdgate.gateway.front.limits import SMALL_BYTES
 from pdgate.gateway.front.pings import PING
+from pdgate.gateway.front.response_head import (
+    CLOSE,
+    answer_lines,
+    head_lines,
+    header_lines,
+    streams,
+)
 from pdgate.gateway.heads import Heads
 from pdgate.gateway.security.door import Holder
-from pdgate.protocols import sse
 from pdgate.protocols.apis import shape_of
 from pdgate.protocols.call import Headers
-from pdgate.protocols.errors import Draining, GatewayError, TooLarge
+from pdgate.protocols.errors import GatewayError, TooLarge
 
 _CHUNKED: Final = b"transfer-encoding: chunked\r\n"
 _LAST_CHUNK: Final = b"0\r\n\r\n"
-_CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 _SIZES: Final = tuple(b"%x\r\n" % size for size in range(1024))
@@ -36,13 +43,13 @@ def _framed(chunk: bytes) -> bytes:
     return b"".join((_SIZES[size] if size < 1024 else b"%x\r\n" % size, chunk, b"\r\n"))
 
 
-class Connection(Protocol):
-    """What a cycle needs of the connection that it is on; the names are uvicorn's.
+class Connection(Member, Protocol):
+    """What a cycle needs of the connection that it is on; see `hot_protocol.py`.
 
     Attributes:
         front: What is served here.
         headers: Of the request whose head is complete.
-        flow: Whether the client reads what is written.
+        write_paused: The client does not read what is written.
         tasks: The server waits for these when it is asked to stop.
     """
 
@@ -52,55 +59,54 @@ class Connection(Protocol):
     parser: Any
     headers: list[tuple[bytes, bytes]]
     url: bytes
-    expect_100_continue: bool
-    flow: Any
+    write_paused: bool
+    crowd: Crowd
     server_state: Any
     tasks: set[asyncio.Task[None]]
 
     def check_framing(self, headers: Headers) -> None:
         """Raises what refuses a body that says its length in no way, or in a wrong one."""
 
-    def on_hot_complete(self) -> None:
+    def linger(self) -> None:
+        """The request has its answer, and its body is still on its way."""
+
+    def on_complete(self, cycle: Any) -> None:
         """The answer is whole: the next request may come."""
-
-
-class _Nobody:
-    """uvicorn sets an event when the client leaves; nobody waits for ours."""
-
-    def set(self) -> None: ...
 
 
 class HotCycle:
     """
     Attributes:
-        response_complete, disconnected, keep_alive, message_event: Read by uvicorn.
+        keep_alive: Whether the connection serves another request afterwards.
+        response_complete: Nothing more is sent.
+        disconnected: The client has left.
+        body_bytes_said: By Content-Length; -1 where it is not.
         seen: For `pings`.
     """
 
     seen = False
 
-    message_event = _Nobody()
-    _lingering: asyncio.TimerHandle | None = None
     _answer: Answer | None = None
     _record: Record | None = None
     _streams = False
     _over = False
     _error: GatewayError | None = None
-    _held = b""
 
     def __init__(self, protocol: Connection) -> None:
         self.keep_alive: bool = protocol.parser.should_keep_alive()
         self._protocol = protocol
         self._transport = protocol.transport
-        self._headers = protocol.headers
         self._heads = Heads(protocol.headers)
         self._url = protocol.url
-        self._pieces: list[bytes] = []
+        # The first piece of the body, which is all of most; and those behind it.
+        self._body = b""
+        self._pieces: list[bytes | bytearray] = []
         # What is read before it is written is not left to the class, where it takes ten times as long.
         self.response_complete = False
         self.disconnected = False
-        # Of a body whose length was not said.
-        self._read_bytes = -1
+        self.body_bytes_said = -1
+        # Of the body, as far as it is held.
+        self._held_bytes = 0
         self._holder: Holder | None = None
         self._refusal: GatewayError | None = None
         self._task: asyncio.Task[None] | None = None
@@ -110,59 +116,67 @@ class HotCycle:
         self._before = b""
         self._waiter: asyncio.Future[None] | None = None
 
-    # The request, as uvicorn's parser tells of it.
+    # The request, as the parser tells of it.
 
     def begin(self) -> None:
         protocol = self._protocol
         service = protocol.front.service
-        said = self._heads.named.get(b"content-length")
+        named = self._heads.named
+        expects = b"expect" in named and expects_continue(self._heads.all)
+        said = named.get(b"content-length")
         if said is None:
-            protocol.check_framing(self._headers)
-            self._read_bytes = 0
+            protocol.check_framing(self._heads.all)
+        else:
+            self.body_bytes_said = int(said)
         try:
-            if said is not None:
-                service.intake.check_length(int(said))
+            service.intake.check_length(self.body_bytes_said)
             self._holder = service.screen(self._heads)
-        except (TooLarge, Draining) as error:
-            self._turn_away(error)
-            return
+            protocol.crowd.check_room(self.body_bytes_said)
         except GatewayError as error:
-            # Said when the body is over, so that the connection can be used again.
-            self._refusal = error
-            if protocol.expect_100_continue:
-                self._turn_away(error)
+            if error.closes or expects:
+                self.turn_away(error)
+            else:
+                # Said when the body is over, so that the connection can be used again.
+                self._refusal = errors.known(error)
             return
-        if protocol.expect_100_continue:
-            self._transport.write(_CONTINUE)
+        if expects:
+            self._transport.write(CONTINUE)
 
     def more_body(self, piece: bytes) -> None:
-        if self.response_complete:
+        if self.response_complete or self._refusal is not None:
             return
-        if self._refusal is None:
-            self._pieces.append(piece)
-        if self._read_bytes < 0:
-            return
-        self._read_bytes += len(piece)
-        try:
-            self._protocol.front.service.intake.check_length(self._read_bytes)
-        except TooLarge as error:
-            self._turn_away(error)
+        size = len(piece)
+        if not self._held_bytes:
+            self._body = piece
+        else:
+            self._add(piece)
+        self._held_bytes += size
+        self._protocol.crowd.hold(self._protocol, size)
+        if self.body_bytes_said < 0:
+            try:
+                self._protocol.front.service.intake.check_length(self._held_bytes)
+            except TooLarge as error:
+                self.turn_away(error)
 
     def whole_body(self) -> None:
         if self.response_complete:
             # It was turned away, and has now sent all that it wanted to.
-            self._transport.close()
+            self._protocol.on_complete(self)
             return
         if self._refusal is not None:
             service = self._protocol.front.service
             service.count_refused(self._refusal)
             self._say(self._refusal, service.intake.call_id(self._heads))
             return
-        pieces, self._pieces = self._pieces, []
-        body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        body, self._body = self._body, b""
+        if self._pieces:
+            body = b"".join((body, *self._pieces))
+            self._pieces = []
         protocol = self._protocol
-        path = self._url.decode("ascii")
-        self._task = task = protocol.loop.create_task(self._serve(path, body))
+        path, service = self._url.decode("ascii"), protocol.front.service
+        self._task = task = protocol.loop.create_task(
+            hot_task(self, service, path, self._heads, body, self._holder)
+        )
         # The server waits for these when it is asked to stop.
         protocol.tasks.add(task)
 
@@ -172,16 +186,44 @@ class HotCycle:
         return self._task is not None
 
     @property
-    def turned_away(self) -> bool:
-        """It was answered before its body was here."""
-        return self._lingering is not None
+    def let_in(self) -> bool:
+        """The caller may call: what its answer takes is not a stranger's."""
+        return self._task is not None
+
+    @property
+    def has_begun(self) -> bool:
+        """It has its answer, though it is not whole itself."""
+        return self.response_complete
 
     def client_left(self) -> None:
         self.disconnected = True
-        if self._lingering is not None:
-            self._lingering.cancel()
-        if self._task is not None and not self.response_complete:
+        if self._task is None:
+            self._give_back()
+        elif not self.response_complete:
             self._task.cancel()
+
+    def turn_away(self, error: GatewayError) -> None:
+        """Answers before the body is here; the connection cannot be used after that.
+
+        It stays open for a while: closing on a client that sends would lose it the answer.
+        """
+        if self.response_complete:
+            self._protocol.cut()
+            return
+        protocol = self._protocol
+        service = protocol.front.service
+        service.count_refused(error)
+        call_id, shape = service.intake.call_id(self._heads), shape_of(self._url.decode("ascii"))
+        status, headers, body = errors.as_response(error, call_id, shape)
+        self.keep_alive = False
+        # Some say so themselves.
+        if (cors := protocol.front.cors) is not None:
+            headers = [*headers, *cors.headers_for(self._heads.all)]
+        more = b"" if error.closes else CLOSE
+        self._write(head_lines(status, headers, more) + body)
+        self.response_complete = True
+        self._give_back()
+        protocol.linger()
 
     def pause(self) -> None:
         if self._answer is not None and not self._over:
@@ -191,14 +233,21 @@ class HotCycle:
         if self._answer is not None and not self._over:
             self._answer.resume()
 
+    # Its task.
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+    def task_ended(self) -> None:
+        held, self._held_bytes = self._held_bytes, 0
+        if held:
+            self._protocol.crowd.free(self._protocol, held)
+        assert self._task is not None
+        self._protocol.tasks.discard(self._task)
+
     # The sink.
 
     def data(self, chunk: bytes, framed: bytes = b"") -> None:
-        if self._streams and (self._held or not chunk.endswith(b"\n\n")):
-            chunk, self._held = sse.whole(self._held, chunk)
-            if not chunk:
-                return
-            framed = b""
         self.seen = True
         self._before = self._last
         self._last = chunk
@@ -213,17 +262,14 @@ class HotCycle:
 
     def ended(self, error: GatewayError | None, last: bytes = b"") -> None:
         self._over, self._error = True, error
-        if self._streams and error is not None:
-            last, _ = sse.whole(self._held, last)
-        elif self._held:
-            last = self._held + last
-        rest = self._framed(last) if last else b""
+        rest = _framed(last) if last and self._chunked else last
         if error is None:
             assert self._record is not None
             # Usage is in the last event but "[DONE]", or in a whole answer.
             self._record.end_of_answer = self._before + self._last + last
             self._write(rest + _LAST_CHUNK if self._chunked else rest)
-            self._complete()
+            self.response_complete = True
+            self._protocol.on_complete(self)
         elif rest:
             self._last = last
             self._write(rest)
@@ -232,7 +278,7 @@ class HotCycle:
 
     def expired(self) -> None:
         """Nothing came for a while."""
-        if self._last.endswith(b"\n\n") and not self._protocol.flow.write_paused:
+        if self._last.endswith(b"\n\n") and not self._protocol.write_paused:
             self._write(self._framed(PING))
 
     # The client.
@@ -242,16 +288,22 @@ class HotCycle:
         self._forget()
         if record.committed is None:
             front = self._protocol.front
+            # As a method it would be looked up anew each time.
+            debug = front.debug
             lines, self._streams, sized = answer_lines(
-                answer, record.call.id, front.debug(record), front.wanted
+                answer, record.call.id, () if debug is None else debug(record), front.wanted
             )
             self._chunked = not sized
-            self._head = self._head_of(answer.status, lines, b"" if sized else _CHUNKED)
+            self._head = front.shared_lines.head(
+                answer.status,
+                self._protocol.server_state.default_headers,
+                lines + self._ending(b"" if sized else _CHUNKED),
+            )
         else:
             self._streams = streams(answer)
-            if self._protocol.flow.write_paused:
-                # It goes on with an answer that had begun, and was told nothing of the client.
-                answer.pause()
+        if self._protocol.write_paused:
+            # Of answers before this one, or of the part of it that another attempt gave.
+            answer.pause()
         answer.start(self if record.gaps is None else record.gaps.sink(self))
         if not self._over:
             self._waiter = self._protocol.loop.create_future()
@@ -272,7 +324,11 @@ class HotCycle:
         status, headers, body = errors.as_response(error, call_id, shape)
         # An answer may have been about to begin.
         self._head = b""
-        self._write(self._head_of(status, header_lines(headers), b"") + body)
+        protocol = self._protocol
+        head = protocol.front.shared_lines.head(
+            status, protocol.server_state.default_headers, header_lines(headers) + self._ending()
+        )
+        self._write(head + body)
         self._complete()
 
     async def break_off(self, error: GatewayError) -> None:
@@ -288,52 +344,32 @@ class HotCycle:
 
     def _forget(self) -> None:
         """Another attempt may have come to nothing before its first byte."""
-        self._over, self._error, self._held = False, None, b""
+        self._over, self._error = False, None
 
-    async def _serve(self, path: str, body: bytes) -> None:
-        try:
-            service = self._protocol.front.service
-            await service.handle(path, self._heads, body, self, self._holder)
-        except asyncio.CancelledError:
-            # The client left, or the server gave up waiting for us at shutdown.
-            if not self.disconnected:
-                self._transport.abort()
-                raise
-        except BaseException:
-            # A bug of ours must not leave the client waiting.
-            self._transport.abort()
-            raise
-        finally:
-            assert self._task is not None
-            self._protocol.tasks.discard(self._task)
+    def _add(self, piece: bytes) -> None:
+        """To the body, behind its first piece."""
+        pieces = self._pieces
+        if len(piece) >= SMALL_BYTES:
+            pieces.append(piece)
+            return
+        last = pieces[-1] if pieces else b""
+        if isinstance(last, bytearray):
+            last += piece
+        else:
+            pieces.append(bytearray(piece))
 
-    def _turn_away(self, error: GatewayError) -> None:
-        """Answers before the body is here; the connection cannot be used after that.
+    def _give_back(self) -> None:
+        self._body, self._pieces = b"", []
+        if self._held_bytes:
+            self._protocol.crowd.free(self._protocol, self._held_bytes)
+            self._held_bytes = 0
 
-        It stays open for a while: closing on a client that sends would lose it the answer.
-        """
-        protocol = self._protocol
-        service = protocol.front.service
-        service.count_refused(error)
-        call_id, shape = service.intake.call_id(self._heads), shape_of(self._url.decode("ascii"))
-        status, headers, body = errors.as_response(error, call_id, shape)
-        self.keep_alive = False
-        self._pieces = []
-        # Some say so themselves.
-        if (cors := protocol.front.cors) is not None:
-            headers = [*headers, *cors.headers_for(self._headers)]
-        more = b"" if error.closes else CLOSE
-        self._write(head_lines(status, headers, more) + body)
-        self.response_complete = True
-        self._lingering = protocol.loop.call_later(LINGER_SECONDS, self._transport.close)
-
-    def _head_of(self, status: int, lines: bytes, more: bytes) -> bytes:
-        front = self._protocol.front
-        shared = front.shared_lines.of(self._protocol.server_state.default_headers)
-        if front.cors is not None:
-            lines += header_lines(front.cors.headers_for(self._headers))
-        closing = b"" if self.keep_alive else CLOSE
-        return b"".join((status_line(status), shared, lines, more, closing, b"\r\n"))
+    def _ending(self, more: bytes = b"") -> bytes:
+        """The last lines of a head."""
+        cors = self._protocol.front.cors
+        if cors is not None:
+            more = header_lines(cors.headers_for(self._heads.all)) + more
+        return more if self.keep_alive else more + CLOSE
 
     def _framed(self, chunk: bytes) -> bytes:
         return _framed(chunk) if self._chunked else chunk
@@ -342,12 +378,11 @@ class HotCycle:
         if self._head:
             data, self._head = self._head + data, b""
             assert self._record is not None
-            self._record.committed = self._record.clock()
+            clock = self._record.clock
+            self._record.committed = clock()
         if data and not self.disconnected:
             self._transport.write(data)
 
     def _complete(self) -> None:
         self.response_complete = True
-        if not self.keep_alive:
-            self._transport.close()
-        self._protocol.on_hot_complete()
+        self._protocol.on_complete(self)

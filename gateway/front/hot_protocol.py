@@ -1,191 +1,529 @@
-"""The fast front end: uvicorn's own protocol class takes the hot POSTs.
+"""Client connection: HTTP/1.1 (and 1.0) requests in, each served by a cycle of its own.
 
     socket -- HotProtocol --hot POST--> HotCycle --> service
-                  '--everything else--> uvicorn --> ASGI (asgi.Front --> FastAPI)
+                    '--everything else--> AsgiCycle --> asgi.Front --> FastAPI
 
-No scope, no receive and send, one task a call; pieces of an answer go from the engine's
-socket to the client's by callback, and head and first event leave in one write, which
-ASGI cannot do. It leans on names inside uvicorn (`NEEDED`), so a uvicorn that lacks
-them, or is outside the tested range, gets the ASGI front end alone, and the log says so.
+A hot call has no scope, no receive and send, and one task; pieces of its answer go from the
+engine's socket to the client's by callback, and head and first event leave in one write.
+
+One request is served at a time. What comes before its answer is out is kept as it came, up to
+MAX_EARLY_BYTES, and given to the parser in slices, so that few requests are made of it before
+their turn. While the client does not read what is written, nothing is read of it. The bounds are
+those of `limits.py`, memory is `crowd.py`'s, and one clock for all (`look`) does without timers.
+
+uvicorn's server makes these (`Config.http`), and asks of them: `shutdown`, a place in its
+`connections`, and in its `tasks` what it waits for. Source: uvicorn 0.54, server.py; llhttp 9 by
+httptools 0.9.
 """
 
 import asyncio
+import logging
 from typing import Any, Final
 
+import httptools
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.server import ServerState
 
 from pdgate.gateway import errors
+from pdgate.gateway.front import limits
+from pdgate.gateway.front.addresses import local_address
 from pdgate.gateway.front.asgi import Front
-from pdgate.gateway.front.bounded_http import BoundedHttp
-from pdgate.gateway.front.head_lines import CLOSE, head_lines
+from pdgate.gateway.front.asgi_cycle import AsgiCycle
+from pdgate.gateway.front.crowd import BODY, HEAD, LINGERING, WAITING, Clock, Overdue
 from pdgate.gateway.front.hot_cycle import HotCycle
-from pdgate.gateway.front.light import LightFlow, LightPipeline
-from pdgate.gateway.intake import TAKEN
-from pdgate.protocols.errors import BadRequest
-
-TESTED = ((0, 40), (0, 55))
-"""uvicorn from the first version on, below the second."""
-
-NEEDED = (
-    "connection_lost",
-    "on_body",
-    "on_header",
-    "on_headers_complete",
-    "on_message_begin",
-    "on_message_complete",
-    "on_response_complete",
-    "on_url",
-    "pause_writing",
-    "resume_writing",
-    "send_400_response",
+from pdgate.gateway.front.limits import (
+    MAX_EARLY_BYTES,
+    MAX_EARLY_REQUESTS,
+    MAX_HEAD_BYTES,
+    MAX_HEADERS,
+    SLICE_BYTES,
 )
+from pdgate.gateway.front.response_head import CLOSE, head_lines
+from pdgate.gateway.intake import TAKEN
+from pdgate.protocols.call import Headers
+from pdgate.protocols.errors import BadRequest, ClientTooSlow, GatewayError, HeadTooLarge
+
+log = logging.getLogger(__name__)
 
 _FIRST_LINES: Final = {path.encode(): f"POST {path} HTTP/1.1\r\n".encode() for path in TAKEN}
 """Of the requests that are hot, by their targets."""
 
-
-def why_not() -> str | None:
-    """Why this uvicorn cannot carry the fast front end; None if it can."""
-    version = tuple(int(part) for part in uvicorn.__version__.split(".")[:2])
-    if not TESTED[0] <= version < TESTED[1]:
-        return f"uvicorn {uvicorn.__version__} is not among the tested versions"
-    missing = [name for name in NEEDED if not hasattr(HttpToolsProtocol, name)]
-    return f"uvicorn's protocol has no {', '.join(missing)}" if missing else None
+Cycle = HotCycle | AsgiCycle
 
 
-class HotProtocol(BoundedHttp):
-    """One client connection."""
+class HotProtocol(asyncio.Protocol):
+    """
+    Attributes:
+        cycle: Of the request that the parser reads, or has read last.
+        headers, url: Of that request, while its head is read.
+        stage: How far the parser is: WAITING for a request, in its HEAD or its BODY, or LINGERING:
+            in a body that has been refused.
+        requests: That have begun.
+        body_bytes: Of the last one's body, read so far.
+        write_paused: The client does not read what is written.
+        loose_bytes, held_bytes: See `crowd.py`.
+    """
 
-    __slots__ = ("_first_lines", "_hot", "_idle_since", "_idle_timer", "front")
+    __slots__ = (
+        "_begun_in", "_clock", "_deaf", "_early", "_farewell", "_first_lines", "_head_bytes",
+        "_parked", "_read", "_reading_paused", "_serving", "_turn", "_unread_bytes", "_writable",
+        "app_state", "body_bytes", "crowd", "cycle", "front", "headers", "held_bytes",
+        "keep_alive_seconds", "loop", "loose_bytes", "parser", "requests", "server_state", "shared_lines",
+        "stage", "tasks", "transport", "url", "write_paused",
+    )  # fmt: skip
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        front = self.config.loaded_app
+    transport: asyncio.Transport
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        front = config.loaded_app
         if not isinstance(front, Front):
-            raise TypeError("HotProtocol serves pdgate's Front only, with no middleware around it")
+            raise TypeError("HotProtocol serves pdgate's Front only, with nothing around it")
         self.front = front
-        # Not always uvicorn's `cycle`, which is the last of those that were pipelined.
-        self._hot: HotCycle | None = None
-        # None while a request is on its way in or is served.
-        self._idle_since: float | None = None
-        self._idle_timer: asyncio.TimerHandle | None = None
-        self._first_lines = _FIRST_LINES
-        self.pipeline = LightPipeline()  # type: ignore[assignment]
+        self.crowd = front.crowd
+        self.shared_lines = front.shared_lines
+        self.loop = _loop or asyncio.get_running_loop()
+        self.server_state = server_state
+        self.tasks = server_state.tasks
+        self.app_state = app_state
+        self.keep_alive_seconds: float = config.timeout_keep_alive
+        # None where the connection is gone: they know each other.
+        self.parser: Any = httptools.HttpRequestParser(self)
+        # To read on behind a request that is the last one, and say nothing to what follows.
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        self.stage = WAITING
+        self.requests = 0
+        self.body_bytes = 0
+        self.loose_bytes = self.held_bytes = self._unread_bytes = 0
+        self.write_paused = False
+        self.url = b""
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.cycle: Cycle | None = None
+        # Whose answer is under way; not `cycle` where requests came early.
+        self._serving: Cycle | None = None
+        self._early: list[AsgiCycle] = []
+        self._parked: bytearray | None = None
+        self._turn: asyncio.Handle | None = None
+        # What the parser is reading, until the first request in it is over; and the read in which
+        # a request began, if nothing else did before it.
+        self._read = self._begun_in = b""
+        # Read since the last piece of a body: of a head, of trailers or of chunk extensions.
+        self._head_bytes = 0
+        self._reading_paused = False
+        self._writable: asyncio.Event | None = None
+        # There is nothing more to say to what still comes; an answer under way may be.
+        self._deaf = False
+        self._clock = Clock()
+        self._farewell: asyncio.TimerHandle | None = None
+
+    # What the transport tells.
 
     def connection_made(self, transport: Any) -> None:
-        super().connection_made(transport)
-        self.flow = LightFlow(transport)
-        assert self.server is not None
-        if self.server[1] == self.front.admin_port:
-            self._first_lines = {}
-
-    def on_message_begin(self) -> None:
-        # uvicorn makes an ASGI scope here; a hot call needs none.
-        self.head_begins()
-        self._idle_since = None
-        self.url = b""
-        self.expect_100_continue = False
-        self.headers = []
-
-    def on_headers_complete(self) -> None:
-        if self._is_hot():
-            self.head_ends()
-            self._hot = HotCycle(self)
-            # The names that uvicorn reads of a cycle are there.
-            self.cycle = self._hot  # type: ignore[assignment]
-            self._hot.begin()
-            self.leave_trailers()
-            return
-        url, headers, expect = self.url, self.headers, self.expect_100_continue
-        super().on_message_begin()
-        self.url, self.expect_100_continue = url, expect
-        self.headers.extend(headers)
-        super().on_headers_complete()
-
-    def on_body(self, body: bytes) -> None:
-        cycle = self.cycle
-        if isinstance(cycle, HotCycle):
-            self.body_goes_on()
-            cycle.more_body(body)
-        else:
-            super().on_body(body)
-
-    def on_message_complete(self) -> None:
-        cycle = self.cycle
-        if isinstance(cycle, HotCycle):
-            self._read = b""
-            self.body_goes_on()
-            cycle.whole_body()
-        else:
-            super().on_message_complete()
+        self.transport = transport
+        self.server_state.connections.add(self)  # type: ignore[arg-type]
+        self.crowd.join(self, self.loop)
+        port = local_address(transport)[1]
+        self._first_lines = {} if port == self.front.admin_port else _FIRST_LINES
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._hot is not None:
-            self._hot.client_left()
-        if self._idle_timer is not None:
-            self._idle_timer.cancel()
-        super().connection_lost(exc)
+        self.server_state.connections.discard(self)
+        self._deaf = True
+        self._parked = None
+        self._now_unread(0)
+        self.crowd.leave(self)
+        if self._farewell is not None:
+            self._farewell.cancel()
+        for cycle in (self._serving, *self._early):
+            if cycle is not None:
+                cycle.client_left()
+        self._early.clear()
+        self._wake_writers()
+        self.parser = None
 
-    def on_hot_complete(self) -> None:
-        """As on_response_complete, but a timer outlives the calls instead of one for each."""
-        if self.pipeline or self.transport.is_closing():
-            super().on_response_complete()
-            return
-        self.server_state.total_requests += 1
-        self.flow.resume_reading()
-        self._idle_since = self.loop.time()
-        if self._idle_timer is None:
-            self._idle_timer = self.loop.call_later(self.timeout_keep_alive, self._close_if_idle)
+    def eof_received(self) -> None:
+        """A client that says no more is not waited for with an answer: the transport closes."""
 
-    def _close_if_idle(self) -> None:
-        self._idle_timer = None
-        # uvicorn has a timer of its own after a request that was its own.
-        if self._idle_since is None or self.timeout_keep_alive_task is not None:
-            return
-        left = self._idle_since + self.timeout_keep_alive - self.loop.time()
-        if left > 0:
-            self._idle_timer = self.loop.call_later(left, self._close_if_idle)
+    def data_received(self, data: bytes) -> None:
+        if self._parked is not None or (
+            # Mostly nothing is served when something comes, and nothing unread.
+            (self._serving is not None or self.write_paused) and self._busy
+        ):
+            self._park(data)
+        elif len(data) <= SLICE_BYTES:
+            self._feed(data, data)
         else:
-            self.transport.close()
+            view = memoryview(data)
+            given = self._feed_slice(view, data)
+            if given < len(data):
+                self._park(view[given:])
+                self._go_on()
 
     def pause_writing(self) -> None:
-        super().pause_writing()
-        if self._hot is not None:
-            self._hot.pause()
+        self.write_paused = True
+        self._pause_reading()
+        self._weigh()
+        if isinstance(self._serving, HotCycle):
+            self._serving.pause()
 
     def resume_writing(self) -> None:
-        super().resume_writing()
-        if self._hot is not None:
-            self._hot.resume()
+        self.write_paused = False
+        self._weigh()
+        if isinstance(self._serving, HotCycle):
+            self._serving.resume()
+        self._wake_writers()
+        self._go_on()
 
-    def send_400_response(self, msg: str) -> None:
-        for cycle in (self._hot, self.cycle):
-            if cycle is not None and _is_whole(cycle) and not cycle.response_complete:
-                # That request was good: it is answered, and nothing after it is.
-                cycle.keep_alive = False
-                return
-        if isinstance(self.cycle, HotCycle) and self.cycle.turned_away:
-            # It has its answer.
+    # What uvicorn's server tells.
+
+    def shutdown(self) -> None:
+        """The server ends: no request is begun after this, but one may be on its way.
+
+        A client that has only just been accepted has seen nothing of an end, and would be cut off;
+        those that have had an answer know that a connection that was kept can be gone.
+        """
+        if self.cycle is None and self._farewell is None:
+            self._farewell = self.loop.call_later(limits.FAREWELL_SECONDS, self.shutdown)
+        elif self._serving is None:
+            self.transport.close()
+        else:
+            self._last_one().keep_alive = False
+
+    # What the parser tells.
+
+    def on_message_begin(self) -> None:
+        self.stage = HEAD
+        self.requests += 1
+        self._begun_in = self._read
+        self.url = b""
+
+    def on_url(self, url: bytes) -> None:
+        self.url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        if len(self.headers) > MAX_HEADERS:
+            raise _too_many()
+        # Most heads come in one small read, which also says that they are small.
+        if self._head_bytes > MAX_HEAD_BYTES:
+            lengths = (len(name) + len(found) + 4 for name, found in self.headers)
+            if len(self.url) + sum(lengths) > MAX_HEAD_BYTES:
+                raise _too_large()
+        self._head_bytes = 0
+        self.stage = BODY
+        self.body_bytes = 0
+        if self._deaf:
+            return
+        if self._is_hot():
+            self.cycle = self._serving = cycle = HotCycle(self)
+            cycle.begin()
+        else:
+            self._begin_asgi()
+        # What the parser still finds are trailers, which nothing reads.
+        self.headers = []
+
+    def on_body(self, body: bytes) -> None:
+        self._head_bytes = 0
+        self.body_bytes += len(body)
+        cycle = self.cycle
+        assert cycle is not None
+        if not self._deaf:
+            cycle.more_body(body)
+
+    def on_message_complete(self) -> None:
+        self.stage = WAITING
+        self._read = self._begun_in = b""
+        self._head_bytes = 0
+        if self.headers:
+            self._end_trailers()
+        cycle = self.cycle
+        assert cycle is not None
+        if not self._deaf:
+            cycle.whole_body()
+
+    # What cycles ask.
+
+    def check_framing(self, headers: Headers) -> None:
+        """Raises BadRequest for a coding that we do not apply; needless with a Content-Length."""
+        if not limits.is_framed_well(headers):
+            raise BadRequest("the transfer encoding must be chunked, and that alone")
+
+    def linger(self) -> None:
+        """The request has been refused, and its body is still on its way."""
+        self.stage = LINGERING
+
+    def on_complete(self, cycle: Cycle) -> None:
+        """The answer is whole: the next request may come."""
+        if cycle is not self._serving:
+            return
+        self._serving = None
+        if not cycle.keep_alive:
+            self._deaf = True
             self.transport.close()
             return
-        status, headers, body = errors.as_response(self.refusal or BadRequest(msg))
-        self.transport.write(head_lines(status, headers, CLOSE) + body)
-        self.transport.close()
+        if self._early:
+            self._serving = early = self._early.pop(0)
+            early.begin()
+        # Also behind an early one: the rest of its body may be parked.
+        if self._parked is not None or self._reading_paused:
+            self._go_on()
+
+    async def drain(self) -> None:
+        """Returns when the client reads what is written, or has left."""
+        if self.write_paused and self.parser is not None:
+            if self._writable is None:
+                self._writable = asyncio.Event()
+            await self._writable.wait()
+
+    def body_is_wanted(self) -> None:
+        """The application has taken what there was."""
+        if self._reading_paused:
+            self._go_on()
+
+    def pause_body(self) -> None:
+        """There is more than the application has taken."""
+        self._pause_reading()
+
+    # What the crowd asks.
+
+    @property
+    def yields(self) -> bool:
+        return self.stage == BODY or self.write_paused
+
+    @property
+    def is_waited_for(self) -> bool:
+        return not (self._busy or self._reading_paused)
+
+    def look(self, now: float) -> None:
+        self._weigh()
+        match self._clock.overdue(self, now):
+            case Overdue.SILENT:
+                self._deaf = True
+                self.transport.close()
+            case Overdue.SLOW:
+                assert self.cycle is not None
+                self.cycle.turn_away(ClientTooSlow("the body came too slowly"))
+            case Overdue.UNREAD:
+                self.cut()
+
+    def cut(self) -> None:
+        self._deaf = True
+        self._parked = self.parser = None
+        self.crowd.now_loose(self, 0)
+        self._now_unread(0)
+        self._wake_writers()
+        self.transport.abort()
+
+    def yield_memory(self, error: GatewayError) -> None:
+        serving = self._serving
+        if self.stage == BODY and serving is not None and serving is self.cycle:
+            serving.turn_away(error)
+        else:
+            self.cut()
+
+    # How.
+
+    @property
+    def _busy(self) -> bool:
+        """Whether what comes has to wait for an answer, or for the client to read one."""
+        serving = self._serving
+        return self.write_paused or (
+            serving is not None and (serving is not self.cycle or self.stage < BODY)
+        )
+
+    def _end_trailers(self) -> None:
+        count = len(self.headers)
+        self.headers = []
+        if count > MAX_HEADERS:
+            raise _too_many()
+
+    def _feed(self, piece: bytes | bytearray | memoryview, read: bytes) -> None:
+        """`read` is what `piece` begins."""
+        if self._deaf:
+            return
+        self._read = read
+        self._head_bytes += len(piece)
+        try:
+            self.parser.feed_data(piece)
+        except httptools.HttpParserUpgrade:
+            # What follows may be of another protocol, of which we speak none.
+            self._is_the_last()
+        except httptools.HttpParserError as error:
+            self._refuse(_what_is_wrong(error))
+        self._read = b""
+        if self._head_bytes or self.headers or self.loose_bytes:
+            self._check_head()
+
+    def _check_head(self) -> None:
+        """Of a head, of trailers or of extensions that go on: what comes whole is checked at its end."""
+        if self._head_bytes > MAX_HEAD_BYTES:
+            self._refuse(_too_large())
+        if len(self.headers) > MAX_HEADERS:
+            self._refuse(_too_many())
+        self._weigh()
+
+    def _feed_slice(self, data: memoryview | bytearray, read: bytes) -> int:
+        """One slice, and the rest of a body of a known length. Returns how much of `data` that was."""
+        at = SLICE_BYTES
+        self._feed(data[:at], read)
+        if self.stage >= BODY and self.cycle is not None and at < len(data):
+            rest = self.cycle.body_bytes_said - self.body_bytes
+            if rest > 0:
+                self._feed(data[at : at + rest], b"")
+                at += rest
+        return at
+
+    def _park(self, data: bytes | memoryview) -> None:
+        if self._deaf:
+            return
+        if self._parked is None:
+            self._parked = bytearray()
+        self._parked += data
+        if len(self._parked) > MAX_EARLY_BYTES:
+            self._pause_reading()
+        self._weigh()
+
+    def _go_on(self) -> None:
+        """With what is parked, and when there is none left with the socket."""
+        if self._deaf or self._busy:
+            return
+        if self._parked is not None:
+            if self._turn is None:
+                self._turn = self.loop.call_soon(self._take_turn)
+        elif (
+            self._reading_paused
+            and not self.write_paused
+            and not (isinstance(self.cycle, AsgiCycle) and self.cycle.is_full)
+        ):
+            self._reading_paused = False
+            self.transport.resume_reading()
+
+    def _take_turn(self) -> None:
+        """A slice of what is parked; others have theirs before the next."""
+        self._turn = None
+        parked = self._parked
+        if parked is None or self._deaf or self._busy:
+            return
+        given = self._feed_slice(parked, b"")
+        if given < len(parked) and not self._deaf:
+            del parked[:given]
+        else:
+            self._parked = None
+        self._weigh()
+        self._go_on()
+
+    def _pause_reading(self) -> None:
+        if not self._reading_paused and not self.transport.is_closing():
+            self._reading_paused = True
+            self.transport.pause_reading()
+
+    def _weigh(self) -> None:
+        """Says what is held loosely, and of answers that are not read: nothing, nearly always."""
+        if self.parser is None:
+            return
+        loose, unread = self._head_bytes if self.stage == HEAD else 0, 0
+        if self._parked is not None:
+            loose += len(self._parked)
+        if self.write_paused or self.transport.is_closing():
+            unread = self.transport.get_write_buffer_size()
+            if self._serving is None and not (self.cycle is not None and self.cycle.let_in):
+                loose, unread = loose + unread, 0
+        if loose != self.loose_bytes:
+            self.crowd.now_loose(self, loose)
+        if unread != self._unread_bytes:
+            self._now_unread(unread)
+
+    def _now_unread(self, bytes_: int) -> None:
+        more, self._unread_bytes = bytes_ - self._unread_bytes, bytes_
+        if more > 0:
+            self.crowd.hold(self, more)
+        else:
+            self.crowd.free(self, -more)
+
+    def _wake_writers(self) -> None:
+        if self._writable is not None:
+            self._writable.set()
+            self._writable = None
 
     def _is_hot(self) -> bool:
-        """Pipelined and HTTP/1.0 requests are rare, so uvicorn may have them."""
+        """Early and HTTP/1.0 requests are rare, and ASGI's."""
         line = self._first_lines.get(self.url)
-        if line is None or not (self.cycle is None or self.cycle.response_complete):
+        if line is None or self._serving is not None:
             return False
-        if not self._read.startswith(line):
-            # To ask the parser costs more.
+        if not self._begun_in.startswith(line):
+            # To ask the parser costs more. A later read of the same head may begin with any line.
             parser = self.parser
             if parser.get_method() != b"POST" or parser.get_http_version() != "1.1":
                 return False
         return not self.parser.should_upgrade()
 
+    def _begin_asgi(self) -> None:
+        if len(self._early) >= MAX_EARLY_REQUESTS:
+            self._is_the_last()
+            return
+        parser = self.parser
+        version = parser.get_http_version()
+        if version not in ("1.0", "1.1"):
+            raise BadRequest(f"HTTP/{version} is not spoken here")
+        self.check_framing(self.headers)
+        self.cycle = cycle = AsgiCycle(
+            self, parser.get_method(), old=version == "1.0", keep_alive=parser.should_keep_alive()
+        )
+        if self._serving is None:
+            self._serving = cycle
+            cycle.begin()
+        else:
+            self._early.append(cycle)
 
-def _is_whole(cycle: HotCycle | RequestResponseCycle) -> bool:
-    """The request has been read to its end."""
-    return cycle.asked if isinstance(cycle, HotCycle) else not cycle.more_body
+    def _is_the_last(self) -> None:
+        self._deaf = True
+        if self._serving is None:
+            self.transport.close()
+        else:
+            self._last_one().keep_alive = False
+
+    def _last_one(self) -> Cycle:
+        """That will be answered, as it came whole; only where one is served."""
+        assert self._serving is not None
+        whole = [cycle for cycle in self._early if cycle.asked]
+        self._early = whole
+        return whole[-1] if whole else self._serving
+
+    def _refuse(self, error: GatewayError) -> None:
+        """What came is no request, and nothing that follows can be."""
+        if self._deaf:
+            return
+        serving = self._serving
+        if serving is not None and serving.asked and not serving.response_complete:
+            # That request was good: it is answered, and nothing after it is.
+            self._is_the_last()
+            return
+        self._deaf = True
+        self.headers = []
+        if serving is not None:
+            serving.client_left()
+        if serving is None or not serving.has_begun:
+            status, headers, body = errors.as_response(error)
+            self.transport.write(head_lines(status, headers, CLOSE) + body)
+        self.transport.close()
+
+
+def _too_large() -> HeadTooLarge:
+    return HeadTooLarge(f"the head is larger than {MAX_HEAD_BYTES} bytes")
+
+
+def _too_many() -> HeadTooLarge:
+    return HeadTooLarge(f"there are more than {MAX_HEADERS} headers")
+
+
+def _what_is_wrong(error: httptools.HttpParserError) -> GatewayError:
+    if isinstance(error, httptools.HttpParserCallbackError):
+        # A refusal of ours; or a bug, which is logged as one.
+        return errors.known(error.__context__ or error)
+    return BadRequest("Invalid HTTP request received.")

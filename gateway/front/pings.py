@@ -1,6 +1,6 @@
-"""Comments into streams that have nothing to say, so that nobody on the way takes them for dead.
+"""Keepalive comments into streams that are silent, so that no proxy on the way takes them for dead.
 
-    with pings.during(stream):      # stream.expired() is told of each silence
+    with pings.during(stream):      # stream.expired() is called at each silence
         ...
 
 Load balancers close connections that are silent for a minute or so, and an engine under load may

@@ -1,4 +1,4 @@
-"""What one publisher says is in its KV cache.
+"""Cached blocks of one publisher, by its own word.
 
     stored  [h7, h8] after h6       -> keys of h7 and h8, made of their tokens and h6's key
     removed [h8]                    -> its key, once no copy is left

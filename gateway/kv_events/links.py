@@ -1,4 +1,4 @@
-"""Which blocks of prompts, as the prefix index counts them, lie where in which token blocks.
+"""Links from blocks of prompts, as the prefix index counts them, to places in token blocks.
 
 The index knows prompts by their bytes, engines by tokens. Once the tokens of a prompt are known,
 each block of bytes is tied to the token block in which it ends:

@@ -1,4 +1,4 @@
-"""Whether a publisher's numbered batches are all there, and what to do if not. Does no I/O.
+"""Sequence of a publisher's numbered batches: which are missing, and what to do then. No I/O.
 
     live 5            follows 4                               -> taken
     live 9            6 to 8 are missing                      -> hold 9, ask for a replay from 5
@@ -101,7 +101,7 @@ class Sequence:
             self._ask()
 
     def doubt(self) -> None:
-        """The connection was lost: whoever answers next may be in another life."""
+        """The connection was lost: what answers next may be another life."""
         # If it is not, it can repeat these.
         self._held.clear()
         if self._can_replay:

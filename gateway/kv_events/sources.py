@@ -1,20 +1,22 @@
-"""Where an engine publishes its KV events.
+"""Sources of KV events: where an engine publishes them.
 
     asked     GET /kv_event_sources -> {"0": {"endpoint": "tcp://*:5557", ...}} by rank
     template  tcp://{host}:5557, the port of rank 0; each further rank has the next one
 
-What an engine listens on may be a wildcard, which to us is the host of its URL.
+What an engine listens on may be a wildcard, which to us is the host of its URL. Engines that publish
+for members of their fleet alone say so when they are asked, with what their sockets prove (cluster/kv_events/curve.py).
 
 Source: vLLM 0.32.0, vllm/entrypoints/serve/instrumentator/basic.py, kv_event_sources();
 vllm/distributed/kv_events.py, ZmqEventPublisher.offset_endpoint_port().
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from pdgate.cluster.kv_events import curve
 from pdgate.protocols.instance import Instance
 
 ASK: Final = "ask"
@@ -36,11 +38,13 @@ class Source:
         endpoint: Where batches are published.
         replay_endpoint: Where those missed are repeated; empty for nowhere.
         topic: What batches are marked with.
+        proven: How to be let in there; None where all are.
     """
 
     endpoint: str
     replay_endpoint: str = ""
     topic: str = ""
+    proven: curve.Listening | None = None
 
 
 Sources = Mapping[int, Source]
@@ -68,8 +72,8 @@ def from_template(endpoint: str, replay_endpoint: str, topic: str, instance: Ins
     }
 
 
-def from_answer(body: bytes, instance: Instance) -> Sources:
-    """What the engine itself says. Raises BadSource."""
+def from_answer(body: bytes, instance: Instance, secrets: Sequence[str] = ()) -> Sources:
+    """What the engine itself says, to who has these secrets. Raises BadSource."""
     try:
         said = json.loads(body)
     except (ValueError, RecursionError):
@@ -82,18 +86,27 @@ def from_answer(body: bytes, instance: Instance) -> Sources:
             raise BadSource(f"{PATH} did not answer with an object of ranks")
         rank = int(name)
         if instance.dp_rank is None or rank == instance.dp_rank:
-            sources[rank] = _source(config, instance.host)
+            sources[rank] = _source(config, instance.host, secrets)
     if not sources:
         raise BadSource("it publishes no KV events")
     return sources
 
 
-def _source(config: Mapping[str, Any], host: str) -> Source:
+def _source(config: Mapping[str, Any], host: str, secrets: Sequence[str]) -> Source:
     endpoint, topic = config.get("endpoint"), config.get("topic", "")
     replay = config.get("replay_endpoint") or ""
     if not isinstance(endpoint, str) or not isinstance(replay, str) or not isinstance(topic, str):
         raise BadSource(f"{PATH} did not say an endpoint")
-    return Source(_endpoint(endpoint, host, 0), _endpoint(replay, host, 0) if replay else "", topic)
+    try:
+        proven = curve.listening(config, secrets)
+    except curve.Unproven as error:
+        raise BadSource(str(error)) from None
+    return Source(
+        _endpoint(endpoint, host, 0),
+        _endpoint(replay, host, 0) if replay else "",
+        topic,
+        proven,
+    )
 
 
 def _endpoint(text: str, host: str, rank: int) -> str:

@@ -1,4 +1,4 @@
-"""Asks engines for the tokens of prompts that came as text, off the path of calls.
+"""Tokens of prompts that came as text, asked of engines off the path of calls.
 
 An engine's own /tokenize knows its tokenizer and its chat template, and computes nothing. It is
 asked about a prompt once; what waits longest is given up when too much waits.
@@ -19,7 +19,7 @@ import msgspec
 from pdgate.gateway.kv_events.prompts import of_text, question
 from pdgate.gateway.kv_events.translation import Translation
 from pdgate.gateway.security.engine_access import EngineAccess
-from pdgate.gateway.upstream.visit import AskFailed
+from pdgate.gateway.upstream.one_shot import AskFailed
 from pdgate.protocols.call import Call
 from pdgate.scheduling.instances import Instances
 

@@ -1,4 +1,4 @@
-"""What engines say of their token blocks, as the prefix index has it: in blocks of prompts.
+"""Translation of engines' token blocks into blocks of prompts, as the prefix index has them.
 
     an engine stored blocks     --> the index is told of the parts of prompts that lie in them
     removed, cleared            --> and that they are gone

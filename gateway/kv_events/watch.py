@@ -1,18 +1,19 @@
-"""What engines publish of their KV caches, and what calls ask of it, put together.
+"""KV events of engines and the prompts of calls, put together.
 
 call --> blocks_of --> tied to its tokens: at once if they are there, else by an engine
                        asked later
 engines' events ------> the prefix index
 """
 
-import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-from pdgate.gateway.kv_events.books import KvEventBooks
-from pdgate.gateway.kv_events.feeds import Feeds, Where
+from pdgate.cluster.jobs import Run
 from pdgate.gateway.kv_events.prompts import is_text, of_token_ids, token_ids
+from pdgate.gateway.kv_events.subscriptions import Heard, Subscriptions, Where
 from pdgate.gateway.kv_events.tokenizing import Tokenizing
 from pdgate.gateway.kv_events.translation import Translation
+from pdgate.gateway.metrics import families
+from pdgate.gateway.metrics.family import Samples
 from pdgate.gateway.security.engine_access import EngineAccess
 from pdgate.protocols.call import Call
 from pdgate.scheduling.instances import Instances
@@ -37,7 +38,7 @@ class Watch:
     ) -> None:
         self.index = index_of(self.blocks_of)
         self.translation = Translation(self.index)
-        self.feeds = Feeds(where, instances, self.translation, access)
+        self.subscriptions = Subscriptions(where, instances, self.translation, access)
         self.tokenizing = Tokenizing(self.translation, instances, access) if tokenize else None
 
     def blocks_of(self, call: Call) -> Sequence[int]:
@@ -49,16 +50,56 @@ class Watch:
             self._seek(call, blocks)
         return blocks
 
-    @property
-    def books(self) -> KvEventBooks:
+    def collect(self) -> Iterator[Samples]:
         """For /metrics."""
-        return KvEventBooks(self.feeds, self.translation, self.tokenizing)
+        engines = self.subscriptions.engines.items()
+        heard = [
+            ((name, str(rank)), one, self.translation.cached(name, rank))
+            for name, engine in engines
+            for rank, one in engine.heard.items()
+        ]
+        yield families.KV_EVENT_BLOCKS.samples(
+            ((*key, event), count)
+            for key, one, _ in heard
+            for event, count in (("stored", one.seen.stored), ("removed", one.seen.removed))
+        )
+        yield families.KV_EVENT_TROUBLES.samples(
+            ((*key, kind), count)
+            for key, one, cached in heard
+            for kind, count in (
+                *_troubles(one),
+                ("orphan", cached.orphans),
+                ("overflow", cached.overflowed),
+            )
+        )
+        yield families.KV_EVENT_REPLAYS.samples(
+            (key, one.feed.counts.replays) for key, one, _ in heard
+        )
+        yield families.KV_EVENT_LAG_SECONDS.samples((key, one.lag_seconds) for key, one, _ in heard)
+        yield families.KV_EVENT_CONNECTED.samples(
+            (name, bool(engine.heard) and all(one.feed.connected for one in engine.heard.values()))
+            for name, engine in engines
+        )
+        yield families.KV_EVENT_CACHED_BLOCKS.samples(
+            (key, len(cached)) for key, _, cached in heard
+        )
+        yield families.KV_EVENT_LINKS.sample(len(self.translation.links))
+        if self.tokenizing is not None:
+            asked = self.tokenizing.asked
+            outcomes = (
+                ("told", asked.answered),
+                ("failed", asked.failed),
+                ("given_up", asked.given_up),
+            )
+            yield families.TOKENIZED_PROMPTS.samples(outcomes)
 
-    async def run(self) -> None:
-        async with asyncio.TaskGroup() as jobs:
-            jobs.create_task(self.feeds.run())
-            if self.tokenizing is not None:
-                jobs.create_task(self.tokenizing.run())
+    @property
+    def jobs(self) -> dict[str, Run]:
+        """Name -> what goes on as long as the gateway does."""
+        jobs: dict[str, Run] = {"kv-events": self.subscriptions.run}
+        if self.tokenizing is not None:
+            jobs["kv-tokenizing"] = self.tokenizing.run
+        return jobs
 
     def _seek(self, call: Call, blocks: Sequence[int]) -> None:
         tokens = token_ids(call)
@@ -67,3 +108,12 @@ class Watch:
             self.translation.learn(of_token_ids(call, blocks, tokens))
         elif self.tokenizing is not None and is_text(call):
             self.tokenizing.put(call, blocks)
+
+
+def _troubles(heard: Heard) -> Iterator[tuple[str, int]]:
+    counts = heard.feed.counts
+    yield "gap", counts.gaps
+    yield "resync", counts.resyncs
+    yield "restart", counts.restarts
+    yield "cleared", heard.seen.cleared
+    yield "malformed", heard.seen.malformed + heard.feed.malformed

@@ -1,11 +1,12 @@
-"""The end of a process, without losing a call.
+"""Drain: the end of a process, without losing a call.
 
     begin() --> /ready says 503, new calls get 503 and Retry-After, on connections that close
             --> notice_seconds later at the earliest, when no call runs: finish()
             --> grace_seconds later, calls or not:                      finish()
 
-The listening socket stays open meanwhile: whoever routes traffic here may not have looked at
-/ready yet, and a refused connection would say less than a 503.
+The end is a timer of the event loop, set when the drain begins, so it comes whatever became of
+background jobs. The listening socket stays open meanwhile: what routes traffic here may
+not have looked at /ready yet, and a refused connection would say less than a 503.
 """
 
 import asyncio
@@ -27,7 +28,7 @@ class Drain:
     Attributes:
         grace_seconds, notice_seconds: See above; they may be changed until it begins.
         began: Monotonic seconds; None while calls are taken.
-        finish: Called once, at the end of `run`.
+        finish: Called once, when it is over.
         pass_on: Begins it in the other processes of this gateway.
     """
 
@@ -46,15 +47,18 @@ class Drain:
         self.pass_on: Callable[[], None] = _nothing
         self._calls = calls
         self._clock = clock
-        self._told = asyncio.Event()
+        self._ended = False
 
     def begin(self) -> None:
-        """Doing it again changes nothing."""
+        """To be called in the event loop. Doing it again changes nothing."""
         if self.began is not None:
             return
-        log.info("no new calls from now on; %d run", self._calls())
         self.began = self._clock()
-        self._told.set()
+        loop = asyncio.get_running_loop()
+        # First of all, so that nothing that comes after it can keep the process from its end.
+        loop.call_later(max(self.grace_seconds, self.notice_seconds), self._end)
+        loop.call_soon(self._look, loop)
+        log.info("no new calls from now on; %d run", self._calls())
 
     def refusal(self) -> Draining:
         return Draining(
@@ -72,15 +76,22 @@ class Drain:
             return True
         return seconds >= self.notice_seconds and not self._calls()
 
-    async def run(self) -> None:
-        """Until it is over, or cancelled."""
-        await self._told.wait()
-        # A drain is rare and short, and what runs is a number: nobody has to tell us.
-        while not self.over:  # noqa: ASYNC110
-            await asyncio.sleep(LOOK_SECONDS)
-        if left := self._calls():
-            log.warning("%d calls still ran after %g s, and are cut", left, self.grace_seconds)
-        self.finish()
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        # A drain is rare and short, and what runs is a number: looking costs less than an event.
+        if self.over:
+            self._end()
+        elif not self._ended:
+            loop.call_later(LOOK_SECONDS, self._look, loop)
+
+    def _end(self) -> None:
+        if self._ended:
+            return
+        self._ended = True
+        try:
+            if left := self._calls():
+                log.warning("%d calls still ran after %g s, and are cut", left, self.grace_seconds)
+        finally:
+            self.finish()
 
 
 def _nothing() -> None: ...

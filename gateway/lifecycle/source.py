@@ -1,12 +1,12 @@
-"""Where the configuration came from, so that it can be read again, also by other processes."""
+"""Source of the configuration, so that it can be read again."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from pdgate.gateway.config import Settings, load
+from pdgate.gateway.config.api_keys import with_keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,13 +21,7 @@ class Source:
     overrides: Mapping[str, Any] = field(default_factory=dict)
 
     def read(self) -> Settings:
-        """Raises ConfigError."""
-        return load(self.path, self.overrides)
-
-    def as_json(self) -> str:
-        return json.dumps([self.path and str(self.path), self.overrides])
-
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        path, overrides = json.loads(text)
-        return cls(Path(path) if path else None, overrides)
+        """With the keys of the file that it names: what is in force must not change with that file
+        before all workers have taken it. Raises ConfigError.
+        """
+        return with_keys(load(self.path, self.overrides))

@@ -1,12 +1,12 @@
-"""What is counted, in plain numbers; Prometheus text is made when asked for.
+"""Call stats in plain numbers, and the declared metrics; samples are made when asked for.
 
-books     calls, their stages and their ends
-ended     what is kept of a call until it is added up
-grouped   tallies of several routes as one
-health    engines' states, drains, reloads
-known     label values that are there with 0 from the start
-kv        who holds KV, and what is stranded
-tally     what is counted of calls that are alike
-telling   all of it as Prometheus' families
-workers   what several processes have counted, added up
+families         every metric: name, help, labels, zero values, merging over workers
+family           what a declaration is
+zero_values      label values that are there with 0 from the start
+call_stats       calls, their stages and their ends, and how often things happened
+ended            what is kept of a call until it is added up
+aggregates       what is counted of calls that are alike
+call_samples     call stats as samples of the families
+
+Those of several workers are one page by gateway/sync/workers/metrics.py.
 """

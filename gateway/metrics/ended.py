@@ -1,10 +1,11 @@
-"""What the books keep of a call that has ended: a few numbers and its legs, until they are added up.
+"""Ended call, as call stats keep it: a few numbers and its legs, until they are added up.
 
 Making the row is all that is done for each call. What it says is read of many rows together
-(tally.py): they are sorted by what is counted together once, and no row is looked at twice.
+(aggregates.py): they are sorted by what is counted together once, and no row is looked at twice.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
+from typing import Final, NamedTuple
 
 from pdgate.forwarders.record import LegRecord, Record
 from pdgate.protocols.usage import Usage
@@ -14,54 +15,68 @@ Kind = tuple[str, str | None, str, str, str, bool]
 """Protocol, the model as the call names it, route, path, outcome and whether it streamed: calls
 that are alike."""
 
-Row = tuple[
-    Kind,
-    float,
-    float | None,
-    float | None,
-    float | None,
-    float | None,
-    Usage | None,
-    int,
-    list[LegRecord],
-    Collection[Decision],
-    bool,
-    int,
-    int,
-]
-"""Kind, started, first byte at the client, ended, queued seconds, seconds of a token, usage, attempts, legs, decisions, whether it was handed over, expired, resumed."""
+
+class Row(NamedTuple):
+    """
+    Attributes:
+        committed: When the client got its first byte.
+        token_seconds: For one token of a stream, on the average.
+        expired, resumed: How often.
+    """
+
+    kind: Kind
+    started: float
+    committed: float | None
+    ended: float | None
+    queued_seconds: float | None
+    token_seconds: float | None
+    usage: Usage | None
+    attempts: int
+    legs: list[LegRecord]
+    decisions: dict[int, Decision]
+    handed_over: bool
+    expired: int
+    resumed: int
+
+
+_new: Final = tuple.__new__
 
 
 def row_of(record: Record) -> Row:
-    """Nothing of it is large: neither the call, nor the answer's end, nor what legs were told."""
+    """Nothing of it is large: neither the call, nor the answer's end, nor what legs were sent."""
     call, committed, ended = record.call, record.committed, record.ended
     token_seconds = None
     if call.streams and committed is not None and ended is not None and record.outcome == "ok":
         token_seconds = _token_seconds(record, ended - committed)
     route = call.path if call.api is None else call.route
-    return (
-        (record.protocol, call.model, route, record.path, record.outcome, call.streams),
-        record.started,
-        committed,
-        ended,
-        record.queued_seconds,
-        token_seconds,
-        record.usage,
-        record.attempts,
-        record.legs,
-        record.decisions.values(),
-        record.handed_over,
-        record.expired,
-        record.resumed,
+    # Half of what Row() takes, which is a function in Python.
+    row: Row = _new(
+        Row,
+        (
+            (record.protocol, call.model, route, record.path, record.outcome, call.streams),
+            record.started,
+            committed,
+            ended,
+            record.queued_seconds,
+            token_seconds,
+            record.usage,
+            record.attempts,
+            record.legs,
+            record.decisions,
+            record.handed_over,
+            record.expired,
+            record.resumed,
+        ),
     )
+    return row
 
 
 def by_kind(rows: Iterable[Row]) -> dict[Kind, list[Row]]:
     alike: dict[Kind, list[Row]] = {}
     for row in rows:
-        among = alike.get(row[0])
+        among = alike.get(row.kind)
         if among is None:
-            alike[row[0]] = [row]
+            alike[row.kind] = [row]
         else:
             among.append(row)
     return alike

@@ -1,4 +1,4 @@
-"""The time between events of a stream, as its client gets them.
+"""Time between events of a stream, as its client gets them.
 
 To look at the clock for every event would cost a tenth of what an event costs in all, so every
 EVERY-th stream is measured, the first one of a process included:
@@ -32,7 +32,7 @@ class Gaps:
 
     Args:
         histogram_of: Where they are counted; asked when the stream begins, as only then it is
-            known who serves it.
+            known which engine serves it.
     """
 
     __slots__ = ("_histogram_of", "_record", "_times", "count", "seconds")

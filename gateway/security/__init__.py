@@ -1,7 +1,7 @@
-"""Who may call, what passes between clients and engines, and how both are spoken to.
+"""Security: which clients may call, what passes between them and engines, how both are spoken to.
 
-keys, limits      what an API key is, and a token bucket
-door, books       asks callers for their keys, holds them to their limits, counts by key
+keys              what an API key is
+door              asks callers for their keys, holds them to their limits, counts by key
 headers, cors     which headers pass either way; which web pages may call
 addresses         keeps those of engines out of what clients read
 tls               contexts for both sides

@@ -1,4 +1,4 @@
-"""Which web pages may call from a browser: none, unless their origin is listed.
+"""CORS: the web pages that may call from a browser; none, unless their origin is listed.
 
 Starlette answers what is asked before a call (preflight), and all routes but the hot ones; those
 two say the same by `headers_for`. No credentials of the browser are allowed: a page has its key.

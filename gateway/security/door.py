@@ -1,4 +1,4 @@
-"""Asks callers for their API key, and holds each key to its models and limits.
+"""Authentication by API keys, and the models and limits that each key is held to.
 
     door.screen(heads)     before the body is read: whose key is it, and is it used up?
     holder.enter(model)    the call counts, until `leave`
@@ -20,7 +20,6 @@ from typing import NoReturn
 
 from pdgate.gateway.heads import Heads
 from pdgate.gateway.security.keys import ApiKey, hash_of
-from pdgate.gateway.security.limits import Bucket
 from pdgate.protocols.errors import BadRequest, Forbidden, RateLimited, Unauthorized
 
 KNOWN_HEADERS = 4096
@@ -28,9 +27,37 @@ MAX_HEADER_BYTES = 1024
 BEARER = b"bearer "
 AUTHORIZATION = b"authorization"
 KEY_HEADER = b"x-api-key"
-"""Where Anthropic's clients say it; for who sends both, the other one counts."""
+"""Where Anthropic's clients say it; for a client that sends both, the other one counts."""
+
 RETRY_SECONDS = 1
-"""When to come back if too many calls run: nobody knows when one of them ends."""
+"""When to come back if too many calls run: it is not known when one of them ends."""
+
+
+class Bucket:
+    """A token bucket, filled by the clock and not by a timer.
+
+    Full at the start: a minute's calls may come at once, and then one by one.
+
+    Attributes:
+        per_minute: From 1.
+        level: Calls that are in it; a call that enters takes one out, after `wait_seconds` said 0.
+    """
+
+    __slots__ = ("_per_second", "_seen", "level", "per_minute")
+
+    def __init__(self, per_minute: float, now: float) -> None:
+        """`now` and all later times are monotonic seconds."""
+        self.per_minute = per_minute
+        self._per_second = per_minute / 60
+        self.level = per_minute
+        self._seen = now
+
+    def wait_seconds(self, now: float) -> float:
+        """Until a call may be taken out; 0 if one may be now."""
+        level = self.level + (now - self._seen) * self._per_second
+        self.level = level = min(self.per_minute, level)
+        self._seen = now
+        return 0.0 if level >= 1 else (1 - level) / self._per_second
 
 
 class Holder:
@@ -74,27 +101,38 @@ class Holder:
         """Raises RateLimited if the key is used up for now."""
         if self._max_calls is not None and self.running >= self._max_calls:
             self._refuse_one_more()
-        if self._bucket is not None and (wait := self._bucket.wait_seconds(self._clock())):
-            self.refused["rate"] += 1
-            raise RateLimited(
-                "too many calls a minute with this API key", retry_after_seconds=ceil(wait)
-            )
+        # As a method it would be looked up anew each time.
+        bucket, clock = self._bucket, self._clock
+        if bucket is not None and (wait := bucket.wait_seconds(clock())):
+            self._refuse_for(wait)
 
     def enter(self, model: str | None) -> None:
-        """The call, which `check` let pass, counts until `leave`. Raises Forbidden, RateLimited."""
+        """The call counts until `leave`, if the key is not used up. Raises Forbidden, RateLimited.
+
+        `check` let its head pass, but so it did those of all calls whose bodies come together.
+        """
         if self._models and model not in self._models:
             self.refused["model"] += 1
             raise Forbidden(_not_allowed(model), param="model")
         if self._max_calls is not None and self.running >= self._max_calls:
             self._refuse_one_more()
-        if self._bucket is not None:
-            # Whose bodies were on their way together may overdraw it; the next ones wait longer.
-            self._bucket.level -= 1
+        bucket = self._bucket
+        if bucket is not None:
+            # Mostly as full as `check` left it, so that the clock need not be read again.
+            if bucket.level < 1 and (wait := bucket.wait_seconds(self._clock())):
+                self._refuse_for(wait)
+            bucket.level -= 1
         self.running += 1
         self.calls += 1
 
     def leave(self) -> None:
         self.running -= 1
+
+    def _refuse_for(self, wait_seconds: float) -> NoReturn:
+        self.refused["rate"] += 1
+        raise RateLimited(
+            "too many calls a minute with this API key", retry_after_seconds=ceil(wait_seconds)
+        )
 
     def _refuse_one_more(self) -> NoReturn:
         self.refused["concurrency"] += 1
@@ -158,7 +196,7 @@ class Door:
         if len(said) <= MAX_HEADER_BYTES and said[: len(BEARER)].lower() == BEARER:
             holder = self._by_hash.get(hash_of(said[len(BEARER) :].strip()))
         if holder is None:
-            # Not which of the two: whoever guesses learns nothing.
+            # Not which of the two: a guess learns nothing.
             raise Unauthorized("the API key is not known")
         if len(self._by_header) >= KNOWN_HEADERS:
             self._by_header.clear()

@@ -1,4 +1,4 @@
-"""How the gateway shows itself to engines: TLS, and a key of their own if they ask for one.
+"""Credentials of the gateway at engines: TLS, and a key of their own if they ask for one.
 
 Calls use it through the upstream client; whatever else asks engines something (probes, their
 metrics) takes its way there from here, so that no path forgets it.
@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from pdgate.gateway.upstream.one_shot import AskFailed, OneShotClient
 from pdgate.gateway.upstream.request import Target
-from pdgate.gateway.upstream.visit import AskFailed, Visit
 
 if TYPE_CHECKING:
     import httpx2
@@ -29,14 +29,14 @@ class EngineAccess:
     server_name: str = ""
     authorization: str = field(default="", repr=False)
 
-    def visit(self, url: str) -> Visit:
+    def visit(self, url: str) -> OneShotClient:
         """For what the gateway asks in passing; `url` is the engine's. Raises AskFailed."""
         try:
             target = Target(url, self.authorization)
         except ValueError as error:
             raise AskFailed(f"{url!r}: {error}") from None
         tls = (self.tls or _usual_authorities()) if target.secure else None
-        return Visit(target, tls, self.server_name)
+        return OneShotClient(target, tls, self.server_name)
 
     def client(self, **options: Any) -> "httpx2.AsyncClient":
         """For commands; `options` are httpx2's own. No proxy stands between us and engines."""

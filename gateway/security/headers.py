@@ -1,6 +1,6 @@
-"""Which headers pass: from clients to engines, and from engines to clients.
+"""Header policy: which pass from clients to engines, and from engines to clients.
 
-Both ways it is a list of what passes, and everything else stays behind. Nobody can put on it
+Both ways it is a list of what passes, and everything else stays behind. No setting can put on it
 what frames a message or what the gateway itself says.
 """
 
@@ -64,7 +64,7 @@ def authorization_of(
 ) -> Authorization:
     """What is asked for, else what leaks nothing.
 
-    A key of the gateway's own is not for engines, who may be many and run by others.
+    A key of the gateway's own is not for engines, which may be many and run by others.
     """
     if asked is not None:
         return asked

@@ -10,7 +10,7 @@ import secrets
 from dataclasses import dataclass
 from hashlib import sha256
 
-from pdgate.scheduling.admission import ORDINARY
+from pdgate.protocols.priority import ORDINARY
 
 PREFIX = "pdg-"
 """Lets scanners for leaked secrets recognise ours."""
@@ -46,7 +46,7 @@ def is_name(text: str) -> bool:
 
 
 def new_key() -> str:
-    """The only time that anybody sees it."""
+    """The only time that it is shown."""
     return PREFIX + secrets.token_urlsafe(KEY_BYTES)
 
 

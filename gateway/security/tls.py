@@ -8,13 +8,15 @@ considerations").
 import ssl
 from typing import Any
 
+from pdgate.cluster import regular
+
 
 class Unusable(Exception):
     """A file that TLS needs will not do; the message says which and why."""
 
 
 def server_options(cert_file: str, key_file: str, client_ca_file: str) -> dict[str, Any]:
-    """What uvicorn is told; nothing without a certificate. With a CA, clients need one too."""
+    """What uvicorn is given; nothing without a certificate. With a CA, clients need one too."""
     if not cert_file:
         return {}
     options: dict[str, Any] = {"ssl_certfile": cert_file, "ssl_keyfile": key_file or None}
@@ -48,6 +50,8 @@ def engine_context(ca_file: str = "", cert_file: str = "", key_file: str = "") -
 
 def _load_chain(context: ssl.SSLContext, cert_file: str, key_file: str) -> None:
     try:
+        for file in filter(None, (cert_file, key_file)):
+            regular.check(file)
         # Without a function OpenSSL would ask at the terminal.
         context.load_cert_chain(cert_file, key_file or None, password=_no_password)
     except (OSError, ValueError) as error:
@@ -57,6 +61,7 @@ def _load_chain(context: ssl.SSLContext, cert_file: str, key_file: str) -> None:
 
 def _load_ca(context: ssl.SSLContext, file: str) -> None:
     try:
+        regular.check(file)
         context.load_verify_locations(cafile=file)
     except OSError as error:
         raise Unusable(f"{file} cannot be used: {_why(error)}") from None

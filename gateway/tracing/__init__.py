@@ -5,5 +5,5 @@ sampling     which calls, and their Trace
 spans        a call's record --> spans, when it is over. Pure
 collector    what is configured about where they go
 export       batches, off the event loop
-genai        the GenAI histograms of OpenTelemetry, from the books
+genai        the GenAI histograms of OpenTelemetry, from call stats
 """

@@ -1,7 +1,8 @@
-"""What is configured about the collector. Needs no OpenTelemetry."""
+"""Settings of the collector. Needs no OpenTelemetry."""
 
-from pathlib import Path
 from urllib.parse import urlsplit
+
+from pdgate.cluster import regular
 
 
 def check_endpoint(text: str) -> str:
@@ -22,7 +23,7 @@ def headers_in(path: str) -> dict[str, str]:
     if not path:
         return {}
     try:
-        lines = Path(path).read_text(encoding="ascii").splitlines()
+        lines = regular.read(path).decode("ascii").splitlines()
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:

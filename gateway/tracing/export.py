@@ -25,6 +25,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags, TraceState
 
 from pdgate import __version__
+from pdgate.gateway.tracing.conventions import ERROR_TYPE
 from pdgate.gateway.tracing.sampling import Ended
 from pdgate.gateway.tracing.spans import Span, spans_of
 
@@ -86,6 +87,7 @@ class Exporting:
         self._refused: set[str] = set()
         self._something = Event()
         self._over = False
+        self._thread: Thread | None = None
 
     def put(self, ended: Ended) -> None:
         if len(self._waiting) >= MOST_WAITING:
@@ -104,21 +106,28 @@ class Exporting:
             await self._run()
 
     async def _run(self) -> None:
-        # A daemon, as a collector that hangs must not keep a process alive.
-        thread = Thread(target=self._send_all, name="pdgate-traces", daemon=True)
-        thread.start()
+        if self._thread is None or not self._thread.is_alive():
+            # A daemon, as a collector that hangs must not keep a process alive.
+            self._thread = Thread(target=self._send_all, name="pdgate-traces", daemon=True)
+            self._thread.start()
         try:
             while True:
                 await asyncio.sleep(METRICS_SECONDS)
+                if not self._thread.is_alive():
+                    raise RuntimeError("the thread that sends traces has ended")
                 self._latest = self._metrics()
-        finally:
-            self._latest = self._metrics()
-            self._over = True
-            self._something.set()
-            await asyncio.to_thread(thread.join, 0 if TRACES in self._refused else LAST_SECONDS)
-            # Ends the waiting between repetitions.
-            self._spans.shutdown()  # type: ignore[no-untyped-call]
-            self._figures.shutdown()
+        except asyncio.CancelledError:
+            await self._end(self._thread)
+            raise
+
+    async def _end(self, thread: Thread) -> None:
+        self._latest = self._metrics()
+        self._over = True
+        self._something.set()
+        await asyncio.to_thread(thread.join, 0 if TRACES in self._refused else LAST_SECONDS)
+        # Ends the waiting between repetitions.
+        self._spans.shutdown()  # type: ignore[no-untyped-call]
+        self._figures.shutdown()
 
     # In the thread.
 
@@ -138,7 +147,7 @@ class Exporting:
     def _send(self, batch: list[Ended]) -> None:
         try:
             spans = [span for ended in batch for span in self._made(ended)]
-        # A bug of ours over one call must not be the end of all traces, which nobody would see.
+        # A bug of ours over one call must not be the end of all traces, which would not be seen.
         except Exception:
             log.exception("traces of %d calls could not be made", len(batch))
             self.lost += len(batch)
@@ -202,7 +211,7 @@ def _readable(span: Span, ended: Ended, resource: Resource) -> ReadableSpan:
         _context(trace.id, span.id, trace.state),
         _context(trace.id, span.parent, trace.state, is_remote=is_root) if span.parent else None,
         resource,
-        dict(span.attributes) | ({"error.type": span.error} if span.error else {}),
+        dict(span.attributes) | ({ERROR_TYPE: span.error} if span.error else {}),
         kind=SpanKind.SERVER if is_root else SpanKind.CLIENT if span.asks else SpanKind.INTERNAL,
         status=Status(StatusCode.ERROR, span.error) if span.error else Status(),
         start_time=round(span.started * 1e9) + ended.clock_ns,

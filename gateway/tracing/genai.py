@@ -1,4 +1,4 @@
-"""The histograms of OpenTelemetry's conventions for model servers, made of the books.
+"""The histograms of OpenTelemetry's conventions for model servers, made of call stats.
 
     gen_ai.server.request.duration          of all calls           pdgate_call_seconds
     gen_ai.server.time_to_first_token       of streams             pdgate_ttft_seconds
@@ -24,8 +24,8 @@ from opentelemetry.sdk.metrics.export import (
 )
 from opentelemetry.sdk.metrics.export import Histogram as Histograms
 
-from pdgate.gateway.metrics.books import Books
-from pdgate.gateway.metrics.grouped import grouped
+from pdgate.gateway.metrics.aggregates import grouped
+from pdgate.gateway.metrics.call_stats import CallStats
 from pdgate.gateway.metrics.histogram import SECONDS, Histogram
 from pdgate.gateway.tracing import conventions
 from pdgate.gateway.tracing.conventions import operation
@@ -40,22 +40,22 @@ _NOT_KNOWN: Final = cast(float, None)
 """Of the least and the greatest value, which are optional on the wire."""
 
 
-def metrics_of(books: Books, service_name: str) -> Callable[[], MetricsData]:
+def metrics_of(stats: CallStats, service_name: str) -> Callable[[], MetricsData]:
     """Makes them of what has been counted by then."""
     resource, started = resource_of(service_name), time_ns()
 
     def made() -> MetricsData:
-        books.add_up()
+        stats.add_up()
         now = time_ns()
         found = grouped(
-            books.tallies, lambda protocol, model, route: (protocol, model, operation(route))
+            stats.aggregates, lambda protocol, model, route: (protocol, model, operation(route))
         )
         metrics = []
         for what, name in _NAMES.items():
             points = [
-                _point(tally.seconds[what], _attributes(*key), started, now)
-                for key, tally in found.items()
-                if any(tally.seconds[what].counts)
+                _point(aggregate.seconds[what], _attributes(*key), started, now)
+                for key, aggregate in found.items()
+                if any(aggregate.seconds[what].counts)
             ]
             if points:
                 data = Histograms(points, AggregationTemporality.CUMULATIVE)

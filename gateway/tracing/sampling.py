@@ -1,4 +1,4 @@
-"""Which calls are traced, and what is done for one of them while it is served: almost nothing.
+"""Sampling: which calls are traced, and what is done for one while it is served: almost nothing.
 
 The ids of legs are made before they are sent, as engines are told them; all else is read from the
 record when the call is over, and what takes time (spans, encoding, sending) is done by a thread.
@@ -8,14 +8,55 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from random import random
 from time import time_ns
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from pdgate.forwarders.record import LegRecord, Record
 from pdgate.gateway.tracing import context
 from pdgate.gateway.tracing.conventions import asked
-from pdgate.gateway.tracing.said import Said, said_in
+from pdgate.protocols import sse
+
+
+class Said(NamedTuple):
+    """What an answer says of itself, read from its end; empty where that does not say it."""
+
+    id: str = ""
+    model: str = ""
+    finish_reasons: tuple[str, ...] = ()
+
+
+class _Choice(msgspec.Struct):
+    finish_reason: str | None = None
+
+
+class _Chunk(msgspec.Struct):
+    """A whole answer, or an event of a stream, as far as it is of interest."""
+
+    id: str = ""
+    model: str = ""
+    choices: list[_Choice] = []
+
+
+_read = msgspec.json.Decoder(_Chunk)
+
+
+def said_in(end: bytes) -> Said:
+    """`end` has whole events, or a whole answer."""
+    if end.startswith(b"{"):
+        documents = [end]
+    else:
+        documents = [sse.payload(event) for event in sse.Splitter().feed(end)]
+    said, reasons = Said(), []
+    for document in documents:
+        try:
+            chunk = _read.decode(document)
+        except msgspec.DecodeError:
+            # "[DONE]", an event of another shape, or the second half of a long answer.
+            continue
+        said = Said(chunk.id or said.id, chunk.model or said.model)
+        reasons += [found for choice in chunk.choices if (found := choice.finish_reason)]
+    return said._replace(finish_reasons=tuple(reasons))
 
 
 @dataclass(frozen=True, slots=True)

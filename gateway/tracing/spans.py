@@ -1,4 +1,4 @@
-"""What a trace has of a call that is over. Pure; times are those of the record.
+"""Spans of a call that is over. Pure; times are those of the record.
 
     pd.request                                    the whole call
       pd.queue                                    until there was room for it
@@ -26,7 +26,7 @@ class Span:
         id, parent: Hexadecimal; no parent is "".
         started, ended: Seconds, as in the record.
         error: What it failed with; empty if it went well.
-        asks: Somebody else does the work of it.
+        asks: Another process does the work of it.
     """
 
     name: str

@@ -1,12 +1,11 @@
-"""The gateway's HTTP/1.1 client towards engines: pooled, on asyncio Protocols.
+"""HTTP/1.1 client of the gateway towards engines: pooled, on asyncio Protocols.
 
     client.py      HttpUpstream: sends legs, gives answers (the Upstream contract)
     pool.py        the connections to one URL; the last one used is used next
     connection.py  one connection: bytes in, head, body pieces and end out
     exchange.py    one request and its answer (the Answer contract), with its deadlines
-    lone_chunks.py tells a read that is one event, and passes by the parser
-    request.py     what the head of a request says, and which headers may pass
-    visit.py       small questions off the path of calls, as of probes, on a connection of their own
+    request.py     one leg on its way, and the head that it is sent with
+    one_shot.py    small questions off the path of calls, as of probes, on a connection of their own
     failures.py    what an answer other than 2xx means
 
 A piece of a body goes from `data_received` to the sink in one chain of calls: no task,

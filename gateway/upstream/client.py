@@ -1,4 +1,4 @@
-"""Sends legs to engines: the Upstream contract over HTTP.
+"""Upstream client: sends legs to engines, the Upstream contract over HTTP.
 
 async with HttpUpstream(UpstreamSettings()) as upstream:
     reply = await upstream.ask(prefill_leg, call)
@@ -16,20 +16,28 @@ from typing import Self
 from pdgate.forwarders.base import Answer, Leg
 from pdgate.gateway.deadlines import Deadlines, Timeouts
 from pdgate.gateway.upstream.connection import Connection, StaleConnection
-from pdgate.gateway.upstream.exchange import Exchange
+from pdgate.gateway.upstream.exchange import Exchange, Memory
 from pdgate.gateway.upstream.failures import failure, naming
 from pdgate.gateway.upstream.pool import Pool
-from pdgate.gateway.upstream.request import Target
+from pdgate.gateway.upstream.request import Asking, Target
 from pdgate.gateway.upstream.settings import UpstreamSettings
-from pdgate.protocols.call import Call, Raw, encode, parse_object
-from pdgate.protocols.errors import BadRequest, EngineFailed, EngineRefused
+from pdgate.gateway.upstream.shortage import RETRY_AFTER_SECONDS, is_ours
+from pdgate.protocols.call import Call, Raw, parse_object
+from pdgate.protocols.errors import BadRequest, EngineFailed, EngineRefused, GatewayShort
 from pdgate.protocols.instance import DECODE, PREFILL, Instance
 
 
 class HttpUpstream:
-    """Usable inside its `async with` block, which closes all connections at its end."""
+    """Usable inside its `async with` block, which closes all connections at its end.
+
+    Attributes:
+        short: Connections that could not be opened for want of a socket of ours.
+        memory: Of answers that are held until they are whole; None for no bound.
+    """
 
     def __init__(self, settings: UpstreamSettings | None = None) -> None:
+        self.short = 0
+        self.memory: Memory | None = None
         self._settings = settings or UpstreamSettings()
         self._tls = self._settings.tls
         self._pools: dict[str, Pool] = {}
@@ -64,15 +72,21 @@ class HttpUpstream:
     async def ask(self, leg: Leg, call: Call) -> dict[str, Raw]:
         """The whole JSON answer of a leg, its values still raw."""
         # An instance of both roles is asked for a whole answer when it is to prefill.
-        times = self._times(call)
+        settings = self._settings
+        times = self._times(call) if settings.timeouts_of else settings.timeouts
         decodes = leg.to.role is DECODE
         seconds = times.first_byte_seconds if decodes else times.prefill_seconds
         asking = Asking(leg, call, seconds, times.idle_seconds)
         exchange = self.on_free(asking) or await self.on_new(asking)
-        limit = self.max_reply_bytes
+        # Read where it stands: a property is looked up anew each time.
+        limit = settings.max_reply_bytes
+        stale, body = False, b""
         try:
             body = await exchange.whole(limit)
         except StaleConnection:
+            # Nothing waits within `except` (tools/compiled_awaits.py).
+            stale = True
+        if stale:
             exchange = await self.again(asking)
             body = await exchange.whole(limit)
         if not 200 <= exchange.status < 300:
@@ -84,11 +98,22 @@ class HttpUpstream:
             message = f"{naming(engine)} answered with something that is not a JSON object"
             raise EngineFailed(message, at=engine.id) from None
 
+    def legs(self) -> list[Exchange]:
+        """Legs that wait for an engine and have a deadline: not those whose client is slow to read."""
+        return [it for it in self._deadlines.watched if isinstance(it, Exchange)]
+
     def open(
-        self, leg: Leg, call: Call, *, loads: bool = False, within: float | None = None
+        self,
+        leg: Leg,
+        call: Call,
+        *,
+        loads: bool = False,
+        within: float | None = None,
+        behind: str = "",
     ) -> "Opening":
         """An answer with a good status. Leaving the block before its end closes the connection."""
-        times = self._times(call)
+        settings = self._settings
+        times = self._times(call) if settings.timeouts_of else settings.timeouts
         if loads:
             seconds = times.kv_wait_seconds
         elif leg.to.role is PREFILL:
@@ -97,13 +122,15 @@ class HttpUpstream:
             seconds = times.first_byte_seconds
         if within is not None and (seconds is None or within < seconds):
             seconds = within
-        return Opening(self, Asking(leg, call, seconds, times.idle_seconds))
+        asking = Asking(leg, call, seconds, times.idle_seconds, behind, loads, True)
+        return Opening(self, asking)
 
     def _times(self, call: Call) -> Timeouts:
+        """Where models have some of their own."""
         settings = self._settings
         return settings.timeouts_of.get(call.model, settings.timeouts)
 
-    def on_free(self, asking: "Asking") -> Exchange | None:
+    def on_free(self, asking: Asking) -> Exchange | None:
         """Sends on a connection that is free; None if there is none, and nothing is sent."""
         pool = self._pools.get(asking.leg.to.url)
         if pool is None:
@@ -111,14 +138,14 @@ class HttpUpstream:
         connection = pool.take()
         return None if connection is None else self._send(asking, connection, pool.target)
 
-    async def on_new(self, asking: "Asking") -> Exchange:
+    async def on_new(self, asking: Asking) -> Exchange:
         """Sends on a connection that is opened for it. Raises EngineRefused."""
         engine = asking.leg.to
         pool = self._pool(engine)
         connection = await self._connect(pool, engine)
         return self._send(asking, connection, pool.target)
 
-    async def again(self, asking: "Asking") -> Exchange:
+    async def again(self, asking: Asking) -> Exchange:
         """Once, on a new connection: other free ones may be as stale. Raises EngineFailed."""
         try:
             return await self.on_new(asking)
@@ -127,17 +154,15 @@ class HttpUpstream:
             # "Refused" would promise that nothing was ever sent.
             raise EngineFailed(f"{naming(engine)} broke off", at=engine.id) from error
 
-    def _send(self, asking: "Asking", connection: Connection, target: Target) -> Exchange:
-        leg, body = asking.leg, asking.body
+    def _send(self, asking: Asking, connection: Connection, target: Target) -> Exchange:
+        body = asking.body
         try:
-            head = target.head(leg, asking.call, len(body), self._settings.forwarded)
+            head = target.head(asking.leg, asking.call, len(body), self._settings.forwarded)
         except ValueError:
             # A bug of a forwarder, or an instance that announced nonsense.
             connection.abort()
             raise
-        exchange = Exchange(
-            leg, connection, self._deadlines, asking.seconds, asking.idle_seconds, self._loop
-        )
+        exchange = Exchange(asking, connection, self._deadlines, self._loop, self.memory)
         connection.send(exchange, head, body)
         return exchange
 
@@ -149,6 +174,11 @@ class HttpUpstream:
             raise EngineRefused(message, at=engine.id) from error
         # UnicodeError: a host name that IDNA cannot encode.
         except (OSError, UnicodeError) as error:
+            if is_ours(error):
+                self.short += 1
+                raise GatewayShort(
+                    "the gateway has no socket to spare", retry_after_seconds=RETRY_AFTER_SECONDS
+                ) from error
             raise EngineRefused(f"{naming(engine)} cannot be reached", at=engine.id) from error
 
     def _pool(self, engine: Instance) -> Pool:
@@ -178,26 +208,6 @@ class HttpUpstream:
         self._pools.pop(url, None)
 
 
-class Asking:
-    """One leg on its way.
-
-    Attributes:
-        seconds: Until the first byte of the body.
-        idle_seconds: Between two of its pieces.
-    """
-
-    __slots__ = ("body", "call", "idle_seconds", "leg", "seconds")
-
-    def __init__(
-        self, leg: Leg, call: Call, seconds: float | None, idle_seconds: float | None
-    ) -> None:
-        self.leg = leg
-        self.call = call
-        self.body = encode(leg.body) if leg.passed is None else leg.passed.body
-        self.seconds = seconds
-        self.idle_seconds = idle_seconds
-
-
 class Opening:
     """`async with` for one answer. A class, because a generator costs more per call."""
 
@@ -210,9 +220,12 @@ class Opening:
     async def __aenter__(self) -> Answer:
         client, asking = self._client, self._asking
         exchange = client.on_free(asking) or await client.on_new(asking)
+        stale = False
         try:
             await exchange.head()
         except StaleConnection:
+            stale = True
+        if stale:
             exchange = await client.again(asking)
             await exchange.head()
         if not 200 <= exchange.status < 300:

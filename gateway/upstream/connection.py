@@ -1,11 +1,19 @@
-"""One connection to an engine: HTTP/1.1 answers in, heads, body pieces and ends out.
+"""Connection to an engine: HTTP/1.1 answers in, heads, body pieces and ends out.
 
 The parser's callbacks only note what they saw. `data_received` passes it on when the
 parser is done with a read, so that what came in one read leaves in one piece, and a
 connection is used again only if nothing came after the message.
 
 Nearly every event of a stream is a read of its own and just one chunk, which its length and its
-ends tell (`lone_chunks.py`). Such a read passes by the parser, which stays between two chunks.
+ends tell. Such a read passes by the parser, which stays between two chunks:
+
+    b"fa\\r\\n" + 250 bytes + b"\\r\\n"
+
+A chunk of n bytes takes n, the digits of n, and two line ends. That grows with n, so how long a
+read is says which chunk it would be, and how that one begins. A read as long that begins so and
+ends with a line end is that chunk (RFC 9112, section 7.1): its end is where it said. Only the usual
+spelling is known, lower case without zeros or extensions; others are left to the parser, and so is
+the last chunk, of no bytes.
 
 Answers 1xx are skipped (RFC 9110, section 15.2), except 101, which we never ask for.
 """
@@ -21,11 +29,27 @@ from httptools import (
 )
 
 from pdgate.gateway.upstream.exchange import Exchange
-from pdgate.gateway.upstream.lone_chunks import LONGEST, START_OF
 from pdgate.protocols.call import Headers
 
 MAX_HEAD_BYTES: Final = 64 << 10
 JOIN_BYTES: Final = 64 << 10
+
+LONGEST: Final = 2048
+"""Read that is looked at, in bytes; events are much shorter."""
+
+
+def _starts() -> tuple[bytes, ...]:
+    starts = [b""] * (LONGEST + 1)
+    for size in range(1, LONGEST):
+        start = b"%x\r\n" % size
+        length = len(start) + size + 2
+        if length <= LONGEST:
+            starts[length] = start
+    return tuple(starts)
+
+
+START_OF: Final = _starts()
+"""Length of a read -> how it begins if it is one chunk; empty where none is so long."""
 
 
 class StaleConnection(Exception):
@@ -36,7 +60,7 @@ class StaleConnection(Exception):
 
 
 class Home(Protocol):
-    """Where a connection goes when it is free, and who hears of its end."""
+    """Where a connection goes when it is free, and the listener of its end."""
 
     def made(self, connection: "Connection") -> None: ...
     def give(self, connection: "Connection") -> None: ...
@@ -48,6 +72,7 @@ class Connection(asyncio.Protocol):
     Attributes:
         idle_since: Loop time at which it became free.
         closed: Done when the connection is gone.
+        transport: Of its socket; one that is closing is of no more use.
     """
 
     __slots__ = (
@@ -66,10 +91,10 @@ class Connection(asyncio.Protocol):
         "_status",
         "_surplus",
         "_told",
-        "_transport",
         "_used_before",
         "closed",
         "idle_since",
+        "transport",
     )
 
     _between_chunks: bool
@@ -83,7 +108,7 @@ class Connection(asyncio.Protocol):
     _status: int
     _surplus: bool
     _told: bool
-    _transport: asyncio.Transport
+    transport: asyncio.Transport
 
     def __init__(self, home: Home, loop: asyncio.AbstractEventLoop) -> None:
         self.idle_since = 0.0
@@ -97,50 +122,46 @@ class Connection(asyncio.Protocol):
         self._keep_alive = False
         self._reset()
 
-    @property
-    def usable(self) -> bool:
-        return not self._transport.is_closing()
-
     def send(self, exchange: Exchange, head: bytes, body: bytes) -> None:
         self._exchange = exchange
         if len(body) < JOIN_BYTES:
-            self._transport.write(head + body)
+            self.transport.write(head + body)
         else:
-            self._transport.writelines((head, body))
+            self.transport.writelines((head, body))
 
     def abort(self) -> None:
         """Closes at once, whatever is still to be written; the exchange hears nothing."""
         self._exchange = None
-        self._transport.abort()
+        self.transport.abort()
 
     def end(self) -> None:
         """Closes at once, and an exchange under way fails."""
         if self._exchange is not None:
             self._exchange.broken("was left: the gateway is closing")
-        self._transport.abort()
+        self.transport.abort()
 
     def pause(self) -> None:
-        if not self._paused and not self._transport.is_closing():
+        if not self._paused and not self.transport.is_closing():
             self._paused = True
-            self._transport.pause_reading()
+            self.transport.pause_reading()
 
     def resume(self) -> None:
-        if self._paused and not self._transport.is_closing():
+        if self._paused and not self.transport.is_closing():
             self._paused = False
-            self._transport.resume_reading()
+            self.transport.resume_reading()
 
     # asyncio calls these.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports do not inherit asyncio's classes. Both loops set TCP_NODELAY.
-        self._transport = cast(asyncio.Transport, transport)
+        self.transport = cast(asyncio.Transport, transport)
         self._home.made(self)
 
     def data_received(self, data: bytes) -> None:
         exchange = self._exchange
         if exchange is None:
-            # Nobody asked: whatever it is, it cannot be told from the next answer.
-            self._transport.abort()
+            # No request was sent: whatever it is, it looks like the next answer.
+            self.transport.abort()
             return
         if self._between_chunks and len(data) <= LONGEST:
             start = START_OF[len(data)]
@@ -161,7 +182,10 @@ class Connection(asyncio.Protocol):
                 return
             if not self._in_head:
                 if self._complete:
-                    self._whole(exchange, self._keep_alive and not garbage)
+                    status, headers, pieces = self._status, self._headers, self._pieces
+                    self._finish(self._keep_alive and not garbage)
+                    body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+                    exchange.on_answer(status, headers, body)
                     return
                 self._told = True
                 exchange.on_head(self._status, self._headers)
@@ -203,7 +227,7 @@ class Connection(asyncio.Protocol):
             self._surplus = True
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        # After the head these are trailers, which nobody reads. Endless ones meet the
+        # After the head these are trailers, which are not read. Endless ones meet the
         # idle deadline, as only pieces of the body count as signs of life.
         if self._in_head:
             self._headers.append((name.lower(), value))
@@ -258,24 +282,19 @@ class Connection(asyncio.Protocol):
             return not fields[b"transfer-encoding"].lower().rstrip().endswith(b"chunked")
         return b"content-length" not in fields
 
-    def _whole(self, exchange: Exchange, reusable: bool) -> None:
-        status, headers, pieces = self._status, self._headers, self._pieces
-        self._finish(reusable)
-        exchange.on_answer(status, headers, pieces[0] if len(pieces) == 1 else b"".join(pieces))
-
     def _finish(self, reusable: bool) -> None:
         """The answer is complete: the connection is free, or of no more use."""
         self._exchange = None
         # An engine that answered before it read everything may never read the rest.
-        unsent = self._transport.get_write_buffer_size()
-        if reusable and not self._surplus and not unsent and not self._transport.is_closing():
+        unsent = self.transport.get_write_buffer_size()
+        if reusable and not self._surplus and not unsent and not self.transport.is_closing():
             if self._paused:
                 self.resume()
             self._used_before = True
             self._reset()
             self._home.give(self)
         else:
-            self._transport.abort()
+            self.transport.abort()
 
 
 def size(headers: Headers) -> int:

@@ -1,4 +1,4 @@
-"""One request to an engine and the answer to it.
+"""Exchange: one request to an engine and the answer to it.
 
 The connection calls `on_head`, `on_body`, `on_end` (or `on_answer` for all three) and `fail`;
 one task awaits a stage:
@@ -9,20 +9,45 @@ one task awaits a stage:
 Until there is a sink, pieces are kept, and beyond BUFFER_BYTES reading stops. The first
 deadline runs to the first piece of the body, the second between pieces; neither runs
 while we do not read.
+
+An answer for a client is whole if it is so by HTTP and by its API (protocols/endings.py): of a
+stream only whole events pass, and an end that is none fails it. An event that ends like those
+before it cannot be the last one, and is not read.
 """
 
 import asyncio
 import sys
 from typing import Final, Protocol
 
-from pdgate.forwarders.base import Leg, Sink
+from pdgate.forwarders.base import Sink
 from pdgate.gateway.deadlines import Deadlines
 from pdgate.gateway.upstream.failures import naming
+from pdgate.gateway.upstream.request import Asking
+from pdgate.protocols.apis import Kind
 from pdgate.protocols.call import Headers
-from pdgate.protocols.errors import EngineFailed, EngineTooSlow, GatewayError
+from pdgate.protocols.endings import UNKNOWN, Ending, complete, ending_of
+from pdgate.protocols.errors import (
+    EngineFailed,
+    EngineFrozen,
+    EngineGaveUp,
+    EngineTooSlow,
+    GatewayError,
+    NoMemoryForAnswer,
+)
+from pdgate.protocols.instance import Instance
+from pdgate.protocols.internal import hides, is_json, mentions_ours, without_ours
+from pdgate.protocols.sse import WholeEvents
 
 BUFFER_BYTES: Final = 256 << 10
 MAX_ERROR_BYTES: Final = 1 << 20
+UNFRAMED_BYTES: Final = 16 << 20
+"""Of JSON whose end is the connection's: only a whole one can be distinguished from half of it."""
+RETRY_AFTER_SECONDS: Final = 1
+
+_JSON: Final = (b"content-type", b"application/json")
+
+_ANYTHING: Final[tuple[bytes, ...]] = (b"",)
+_BLANK_LINE: Final[tuple[bytes, ...]] = (b"\n\n",)
 
 ASKED: Final = 0
 HEAD: Final = 1
@@ -38,10 +63,20 @@ class Line(Protocol):
     def resume(self) -> None: ...
 
 
+class Memory(Protocol):
+    """What all answers of this process may hold together, beside the bodies of calls."""
+
+    def take(self, more_bytes: int) -> bool:
+        """Whether there is room for so much more; if so, it is taken."""
+
+    def give_back(self, bytes_: int) -> None: ...
+
+
 class Exchange:
     """The Answer contract, once its head is there.
 
     Attributes:
+        purpose: Of its leg.
         status: 0 until the head is there.
         headers: Names in lower case.
         seconds, seen, due: For the deadlines.
@@ -53,24 +88,24 @@ class Exchange:
     seen = False
     due = 0.0
     _room_bytes = BUFFER_BYTES
+    _wanted_bytes = BUFFER_BYTES
     _beyond_bytes = sys.maxsize
     _collect_bytes = 0
     _client_slow = False
 
     def __init__(
         self,
-        leg: Leg,
+        asking: Asking,
         line: Line,
         deadlines: Deadlines,
-        first_seconds: float | None,
-        idle_seconds: float | None,
         loop: asyncio.AbstractEventLoop,
+        memory: Memory | None = None,
     ) -> None:
-        self._leg = leg
+        self.purpose = asking
+        self._for_client = asking.for_client
+        self._memory = memory
         self._line: Line | None = line
         self._loop = loop
-        self._first_seconds = first_seconds
-        self._idle_seconds = idle_seconds
         self._deadlines = deadlines
         self._parts: list[bytes] = []
         # What is read before it is written is not left to the class, where it takes ten times as long.
@@ -78,16 +113,22 @@ class Exchange:
         self._goal = OVER
         self._waiter: asyncio.Future[None] | None = None
         self._error: Exception | None = None
-        self._held_bytes = 0
+        self._held_bytes = self._counted_bytes = 0
         self._sink: Sink | None = None
         self._full = False
-        deadlines.watch(self, first_seconds)
+        self._unframed = False
+        self._usual = _ANYTHING
+        self._events: WholeEvents | None = None
+        self._ending: Ending | None = None
+        deadlines.watch(self, asking.seconds)
 
     # What the connection tells.
 
     def on_head(self, status: int, headers: Headers) -> None:
         self.status = status
         self.headers = headers
+        if self._for_client:
+            self._expect()
         self._stage = HEAD
         if self._goal == HEAD:
             self._wake()
@@ -98,6 +139,20 @@ class Exchange:
             self._stage = BODY
             self._watch()
         self.seen = True
+        if not piece.endswith(self._usual):
+            ending, events = self._ending, self._events
+            if (
+                ending is None
+                or ending.unless is None
+                or not piece.endswith(ending.usual_unless)
+                or ending.unless(piece) is not None
+                or (events is not None and events.rest)
+            ):
+                read = self._read(piece)
+                if not read:
+                    return
+                if read is not piece:
+                    piece, framed = read, b""
         sink = self._sink
         if sink is None:
             self._keep(piece)
@@ -108,57 +163,100 @@ class Exchange:
         """on_end follows at once: no deadline is needed, and a sink gets it with the end."""
         self._stage = BODY
         self.seen = True
+        if self._events is not None:
+            piece = self._read(piece)
+            if self._is_over():
+                return
         if self._sink is None:
             self._keep(piece)
         else:
             self._parts.append(piece)
 
     def on_end(self) -> None:
+        if self._stage == OVER:
+            return
         self._line = None
+        if self._for_client:
+            self._check_end()
         self._close()
 
     def on_answer(self, status: int, headers: Headers, body: bytes) -> None:
         """All of these at once; most answers that are no stream come in one read."""
         self.status = status
         self.headers = headers
+        if not self._for_client or (_JSON in headers and body.startswith(b"{")):
+            # Of nearly all is known at once that they are no stream, and HTTP has said where they end.
+            self._parts.append(body)
+            self._held_bytes = len(body)
+            if self._for_client and mentions_ours(body):
+                self._clear(body)
+            self._line = None
+            self._close()
+            return
+        self._expect()
+        if self._events is not None:
+            body = self._read(body)
         self._parts.append(body)
-        self._held_bytes = len(body)
-        self._line = None
-        self._close()
+        self._held_bytes += len(body)
+        self.on_end()
 
     def fail(self, error: Exception) -> None:
         """The answer ends here; the connection with it."""
         if self._stage == OVER:
             return
-        self._error = error
+        # What has been said to its end is not spoilt by what happens to the connection.
+        if self._ending is None or not self._ending.over:
+            self._error = error
         self._hang_up()
 
     def broken(self, what: str) -> None:
-        engine = self._leg.to
+        engine = self.purpose.leg.to
         self.fail(EngineFailed(f"{naming(engine)} {what}", at=engine.id))
+
+    # What a look at all legs asks (gateway/liveness).
+
+    @property
+    def at(self) -> Instance:
+        """The engine that it waits for."""
+        return self.purpose.leg.to
+
+    @property
+    def has_begun(self) -> bool:
+        """A piece of the body is here."""
+        return self._stage == BODY
+
+    def silent_since(self, now: float) -> float:
+        """When the engine said something of it last, or got it, on the loop's clock."""
+        return now if self.seen or not self.due else self.due - self.seconds
+
+    def given_up(self, at: str, why: str, *, waited: bool) -> None:
+        """The engine `at` does nothing any more: its own, or the one it is behind.
+
+        `waited`: that took all the time that a call may wait for a frozen engine.
+        """
+        self.fail(EngineFrozen(why, at=at) if waited else EngineTooSlow(why, at=at))
 
     # What the caller does.
 
     # A task that is cancelled while it waits here leaves nothing behind.
 
     async def head(self) -> None:
-        """Waits for the status. Raises what `fail` was told."""
+        """Waits for the status. Raises what `fail` was given."""
         if self._stage < HEAD:
             try:
                 await self._until(HEAD)
             except asyncio.CancelledError:
                 self.abandon()
                 raise
-        if self._error is not None:
+        # What fails later may have said before how.
+        if self._error is not None and not self.status:
             raise self._error
 
     async def whole(self, limit_bytes: int) -> bytes:
         """The body to its end; EngineFailed above the limit, but errors are cut short."""
         self._collect_bytes = limit_bytes
         if self._full:
-            self._full = False
-            self._overflow()
-            self._update_reading()
+            self._make_room()
         if self._stage < OVER:
             try:
                 await self._until(OVER)
@@ -166,26 +264,31 @@ class Exchange:
                 self.abandon()
                 raise
         if self._error is not None:
+            # What came of it is not taken any more.
+            self.abandon()
             raise self._error
         return self._take()
 
     async def ready(self, beyond: int = 0) -> bytes:
         """What is here, not taken, once it is more than `beyond` bytes, or all."""
+        if self._unframed:
+            beyond = UNFRAMED_BYTES
         if self._held_bytes <= beyond and self._stage < OVER:
-            self._room_bytes = max(self._room_bytes, beyond)
+            self._wanted_bytes = max(self._wanted_bytes, beyond)
             self._beyond_bytes = beyond
             if self._full:
-                self._full = False
-                self._update_reading()
-            try:
-                await self._until(OVER)
-            except asyncio.CancelledError:
-                self.abandon()
-                raise
+                self._make_room()
+            if self._stage < OVER:
+                try:
+                    await self._until(OVER)
+                except asyncio.CancelledError:
+                    self.abandon()
+                    raise
             self._beyond_bytes = sys.maxsize
         if self._held_bytes <= beyond and self._error is not None:
             raise self._error
-        return self._join()
+        parts = self._parts
+        return parts[0] if len(parts) == 1 else self._join()
 
     def start(self, sink: Sink) -> None:
         """First what is kept, in one piece, then each piece as it arrives."""
@@ -211,11 +314,104 @@ class Exchange:
     def abandon(self) -> None:
         """Closes the connection at once, unless the answer is complete."""
         if self._stage != OVER:
-            # Who leaves need not be told.
+            # A caller that leaves needs no error.
             self._sink = None
-            self.fail(EngineFailed("the answer was abandoned", at=self._leg.to.id))
+            self.fail(EngineFailed("the answer was abandoned", at=self.purpose.leg.to.id))
+        if self._counted_bytes:
+            self._give_back()
 
     # How.
+
+    def _expect(self) -> None:
+        """The head of a client's answer is there: what is to come, and what shows that it has."""
+        said = dict(self.headers)
+        if b"content-encoding" in said:
+            return
+        kind = said.get(b"content-type", b"")
+        if kind.startswith(b"text/event-stream"):
+            self._events = WholeEvents()
+            self._ending = ending_of(self.purpose.call)
+            self._usual = _BLANK_LINE if self._ending is None else UNKNOWN
+        elif (
+            b"content-length" not in said
+            and b"transfer-encoding" not in said
+            and kind.find(b"json") >= 0
+        ):
+            self._unframed = True
+            self._collect_bytes = UNFRAMED_BYTES
+
+    def _read(self, piece: bytes) -> bytes:
+        """What of a stream can go on with this piece; the end may be none."""
+        events, ending = self._events, self._ending
+        assert events is not None
+        # As nearly all come, and needs no joining.
+        out = piece
+        if events.rest or not piece.endswith(b"\n\n"):
+            out = events.feed(piece)
+        if ending is None:
+            self._usual = UNKNOWN if events.rest else _BLANK_LINE
+            return out
+        if out:
+            out = ending.take(out)
+        if ending.gave_up or ending.error:
+            if self._sink is None:
+                # The reader of the first event reads what is wrong.
+                out += ending.error
+            self._parts.append(out)
+            self._held_bytes += len(out)
+            self.fail(self._no_end(ending))
+            return b""
+        self._usual = UNKNOWN if events.rest else ending.usual
+        return out
+
+    def _check_end(self) -> None:
+        """HTTP says that this is all; is it?"""
+        events, ending = self._events, self._ending
+        if events is not None:
+            whole = True
+            if events.rest:
+                rest = bytes(events.rest)
+                whole = complete(rest)
+                if whole:
+                    if ending is not None:
+                        rest = ending.take(rest)
+                    self._parts.append(rest)
+                    self._held_bytes += len(rest)
+            if not whole or (ending is not None and (ending.gave_up or not ending.whole)):
+                self._error = self._no_end(ending)
+            return
+        body = self._join()
+        if self._unframed and not is_json(body):
+            self._error = self._no_end(None)
+        elif self._sink is None and mentions_ours(body):
+            self._clear(body)
+
+    def _no_end(self, ending: Ending | None) -> GatewayError:
+        engine = self.purpose.leg.to
+        who = naming(engine)
+        if ending is not None and ending.gave_up:
+            return EngineGaveUp(f"{who} gave the call up", at=engine.id)
+        if ending is not None and ending.error:
+            return EngineFailed(f"{who} failed while it answered", at=engine.id)
+        return EngineFailed(f"{who} ended its answer too early", at=engine.id)
+
+    def _clear(self, body: bytes) -> None:
+        """Takes out of a whole answer what is not for clients."""
+        call = self.purpose.call
+        if call.api is not None and call.api.kind is not Kind.GENERATES:
+            return
+        cleared = without_ours(body)
+        if cleared is body or not hides(call.body):
+            return
+        self._parts = [cleared]
+        self._held_bytes = len(cleared)
+        self.headers = [
+            (name, b"%d" % len(cleared) if name == b"content-length" else found)
+            for name, found in self.headers
+        ]
+
+    def _is_over(self) -> bool:
+        return self._stage == OVER
 
     def _until(self, goal: int) -> asyncio.Future[None]:
         """Done at that stage, or earlier by `_wake`."""
@@ -260,6 +456,8 @@ class Exchange:
         taken = parts[0] if len(parts) == 1 else b"".join(parts)
         self._parts = []
         self._held_bytes = 0
+        if self._counted_bytes:
+            self._give_back()
         return taken
 
     def _keep(self, piece: bytes) -> None:
@@ -271,16 +469,44 @@ class Exchange:
             self._overflow()
 
     def _overflow(self) -> None:
-        """More is kept than we like to."""
-        if not self._collect_bytes:
-            self._full = True
-            self._update_reading()
-        elif not 200 <= self.status < 300:
+        """More is kept than there was room for."""
+        if self._collect_bytes and not 200 <= self.status < 300:
             if self._held_bytes > MAX_ERROR_BYTES:
                 self._parts = [self._take()[:MAX_ERROR_BYTES]]
                 self._hang_up()
-        elif self._held_bytes > self._collect_bytes:
+        elif self._held_bytes <= (self._collect_bytes or self._wanted_bytes):
+            self._take_room()
+        elif self._collect_bytes:
             self.broken("sent too large an answer")
+        else:
+            self._full = True
+            self._update_reading()
+
+    def _make_room(self) -> None:
+        """For what is wanted now, and reads on if there is; it was full."""
+        self._full = False
+        self._overflow()
+        self._update_reading()
+
+    def _take_room(self) -> None:
+        """For a little more than there is; or the answer is too much for this process now."""
+        room = self._held_bytes + BUFFER_BYTES
+        if self._memory is not None:
+            if not self._memory.take(room - self._counted_bytes):
+                self.fail(
+                    NoMemoryForAnswer(
+                        "the gateway holds as many bodies and answers as it has memory for",
+                        retry_after_seconds=RETRY_AFTER_SECONDS,
+                    )
+                )
+                return
+            self._counted_bytes = room
+        self._room_bytes = room
+
+    def _give_back(self) -> None:
+        assert self._memory is not None
+        self._memory.give_back(self._counted_bytes)
+        self._counted_bytes = 0
 
     def _update_reading(self) -> None:
         if self._line is None:
@@ -294,10 +520,11 @@ class Exchange:
 
     def _watch(self) -> None:
         """For the next piece, from now on."""
+        asking = self.purpose
         body = self._stage == BODY
-        self._deadlines.watch(self, self._idle_seconds if body else self._first_seconds)
+        self._deadlines.watch(self, asking.idle_seconds if body else asking.seconds)
 
     def expired(self) -> None:
         what = "fell silent" if self._stage == BODY else "took too long to answer"
-        engine = self._leg.to
+        engine = self.purpose.leg.to
         self.fail(EngineTooSlow(f"{naming(engine)} {what}", at=engine.id))

@@ -1,4 +1,4 @@
-"""What an engine's failure means, in the words that a client may read: roles, no addresses."""
+"""Failures of engines, in the words that a client may read: roles, no addresses."""
 
 import re
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""The connections to one URL.
+"""Connection pool of one URL.
 
 The one that became free last is used first: it is the least likely to be stale, and the
 ones that are not needed any more stay unused until the limit.
@@ -53,7 +53,7 @@ class Pool:
         oldest = self._loop.time() - self._keep_idle_seconds
         while self._idle:
             connection = self._idle.pop()
-            if not connection.usable:
+            if connection.transport.is_closing():
                 continue
             if connection.idle_since > oldest:
                 return connection
@@ -64,7 +64,7 @@ class Pool:
         """A new one. Raises OSError (TimeoutError among them) or UnicodeError."""
         self._connecting += 1
         try:
-            async with asyncio.timeout(limit_seconds):
+            async with asyncio.timeout(limit_seconds):  # its end does not wait
                 _, connection = await self._loop.create_connection(
                     lambda: Connection(self, self._loop),
                     self.target.host,
@@ -110,9 +110,11 @@ class Pool:
     def expired(self) -> None:
         """The one that became free first may have been free for too long."""
         oldest = self._loop.time() - self._keep_idle_seconds
-        while self._idle and (not self._idle[0].usable or self._idle[0].idle_since <= oldest):
+        while self._idle and (
+            self._idle[0].transport.is_closing() or self._idle[0].idle_since <= oldest
+        ):
             connection = self._idle.popleft()
-            if connection.usable:
+            if not connection.transport.is_closing():
                 connection.abort()
         self._watched = False
         if self._idle:

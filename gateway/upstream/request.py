@@ -1,4 +1,4 @@
-"""The head of a request to an engine.
+"""Requests to engines: one leg on its way, and the head that it is sent with.
 
     POST <base path><leg path> HTTP/1.1                   another method where the leg passes one
     host, content-type, x-request-id, content-length      always
@@ -17,7 +17,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from pdgate.forwarders.base import Leg
-from pdgate.protocols.call import Call, Passed
+from pdgate.protocols.call import Call, Passed, encode
 
 RANK: Final = b"x-data-parallel-rank"
 # These say where a message ends or goes: a leg that could set them could split it.
@@ -34,6 +34,50 @@ _POST: Final = Passed("POST", content_type=b"application/json")
 _breaks_line = re.compile(rb"[\r\n\0]").search
 _is_path = re.compile(r"/[!-~]*").fullmatch
 _is_name = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+").fullmatch
+
+
+class Asking:
+    """One leg on its way: what is asked, of which engine, for which call, and how long it may take.
+
+    Attributes:
+        body: As it is sent.
+        seconds: Until the first byte of the body.
+        idle_seconds: Between two of its pieces.
+        behind: The id of the engine that reads its prompt; empty for none but the leg's own.
+        loads: That engine has read it.
+        for_client: Its answer is the client's, as it comes, and not one that is read here.
+    """
+
+    __slots__ = (
+        "behind", "body", "call", "for_client", "idle_seconds", "leg", "loads", "seconds",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        leg: Leg,
+        call: Call,
+        seconds: float | None,
+        idle_seconds: float | None,
+        behind: str = "",
+        loads: bool = False,
+        for_client: bool = False,
+    ) -> None:
+        self.leg = leg
+        self.call = call
+        self.body = encode(leg.body) if leg.passed is None else leg.passed.body
+        self.seconds = seconds
+        self.idle_seconds = idle_seconds
+        self.behind = behind
+        self.loads = loads
+        self.for_client = for_client
+
+    @property
+    def streams(self) -> bool:
+        return self.call.streams
+
+    @property
+    def prompt_tokens(self) -> int:
+        return self.call.prompt_tokens
 
 
 class Target:

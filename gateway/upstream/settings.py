@@ -1,4 +1,4 @@
-"""What can be set about the way to the engines."""
+"""Settings of the way to the engines."""
 
 import ssl
 from collections.abc import Mapping

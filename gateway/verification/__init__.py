@@ -3,5 +3,5 @@
 window.py     one engine over one stretch of time -> Verdict. Pure
 causes.py     why an engine that recomputes does so, as far as its page shows it. Pure
 verifier.py   a window per engine, opened and closed as pages come; complaints, once each
-report.py     all of that as metrics, and on /admin/instances
+watch.py      all of that put together, as metrics, and on /admin/instances
 """

@@ -1,4 +1,4 @@
-"""Why an engine does not take over KV, as far as its page tells, and what to do about it.
+"""Causes for which an engine does not take over KV, as far as its page shows them, and their cures.
 
 The likeliest cause, not a proof: an engine counts what happened, not why.
 """
@@ -48,7 +48,7 @@ class Prefills:
     """What the prefill engines of a protocol have in common, as their last pages say.
 
     Attributes:
-        expired: Prompts that they have lately kept for nobody.
+        expired: Prompts that they have lately kept for no call.
         block_tokens: Sizes of their KV blocks; empty if they do not say.
     """
 

@@ -1,4 +1,4 @@
-"""Verifies engine by engine, as their pages come, and complains once per change.
+"""Verifier of engine after engine, as their pages come: one complaint per change.
 
     page --> window (since the last verdict) --> Verdict --> Tally, complaint, log
 

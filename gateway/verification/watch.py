@@ -1,12 +1,83 @@
-"""Reader, verifier and report of one gateway process, put together."""
+"""Reader, verifier and report of one gateway process, put together.
 
-from collections.abc import Callable
+The report is numbers on /metrics, and a part of /admin/instances.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from pdgate.gateway.engine_metrics.reader import Reader
+from pdgate.gateway.metrics import families
+from pdgate.gateway.metrics.family import Samples
 from pdgate.gateway.security.engine_access import OPEN, EngineAccess
-from pdgate.gateway.verification.report import Report
-from pdgate.gateway.verification.verifier import Verifier
+from pdgate.gateway.verification.causes import HINTS
+from pdgate.gateway.verification.verifier import Tally, Verifier
+from pdgate.protocols.instance import Role
+from pdgate.scheduling.candidate import Candidate
 from pdgate.scheduling.instances import Instances
+from pdgate.scheduling.status import Status
+
+
+class Report:
+    def __init__(self, instances: Instances, reader: Reader, verifier: Verifier) -> None:
+        self._instances = instances
+        self._reader = reader
+        self._verifier = verifier
+
+    def collect(self) -> Iterator[Samples]:
+        seen = [
+            (one.instance, one.instance.id, found)
+            for one in self._instances
+            if (found := self._verifier.tallies.get(one.instance.id)) is not None
+        ]
+        yield families.KV_VERIFIED_TOKENS.samples(
+            ((name, result.value), number)
+            for instance, name, found in seen
+            if instance.role.serves(Role.DECODE)
+            for result, number in found.tokens.items()
+        )
+        prefills = [(name, it) for instance, name, it in seen if instance.role.serves(Role.PREFILL)]
+        yield families.KV_EXPIRED_PROMPTS.samples((name, found.expired) for name, found in prefills)
+        yield families.KV_LATE_READS.samples((name, found.read_late) for name, found in prefills)
+        yield families.INSTANCE_MISCONFIGURED.samples(
+            ((name, found.complaint.value), 1.0)
+            for _, name, found in seen
+            if found.complaint is not None
+        )
+        yield families.INSTANCE_PAGE_AGE_SECONDS.samples(
+            (one.instance.id, age)
+            for one in self._instances
+            if (age := self._reader.age_seconds(one.instance.id)) is not None
+        )
+
+    def of(self, candidate: Candidate) -> Mapping[str, Any]:
+        """What it tells of its load, how old that is, and whether KV arrives there."""
+        instance_id = candidate.instance.id
+        tally = self._verifier.tallies.get(instance_id, Tally())
+        return {
+            "told_seconds_ago": self._reader.age_seconds(instance_id),
+            "load": None if candidate.status is None else _load(candidate.status),
+            "kv": {
+                "result": tally.last and tally.last.value,
+                "tokens": {result.value: number for result, number in tally.tokens.items()},
+                "expired_prompts": tally.expired,
+                "late_reads": tally.read_late,
+                "cause": tally.complaint and tally.complaint.value,
+                "hint": tally.complaint and HINTS[tally.complaint],
+            },
+        }
+
+
+def _load(status: Status) -> dict[str, Any]:
+    return {
+        "kv_free": status.kv_free,
+        "running": status.running,
+        "waiting": status.waiting,
+        "step_seconds": status.step_seconds,
+        "transferring": status.transferring,
+        "kv_tokens": status.kv_tokens,
+        "queued_tokens": status.queued_tokens,
+    }
 
 
 class Watch:

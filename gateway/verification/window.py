@@ -1,14 +1,14 @@
-"""Compares what one decode engine was given with what it counted, over one stretch of time.
+"""A window: what one decode engine was given and what it counted, over one stretch of time.
 
     given     calls handed over with KV; calls whose prompt it was to compute itself (whole)
     counted   prompt tokens by what gave their KV, requests that got their first token
 
 An engine that takes over KV computes one token of a prompt at most, the last (vLLM 0.32.0 with
 NIXL and Mooncake: none; with our connector: one). So whatever an engine counts as computed
-beyond one token per request was computed twice, unless somebody wanted it computed: a whole
-call of ours, or another client's call. Then nobody can tell which it was:
+beyond one token per request was computed twice, unless it was to be computed: a whole
+call of ours, or another client's call. Then it is not known which it was:
 
-    computed <= requests                     verified, whoever asked
+    computed <= requests                     verified, of any client
     ... beyond, and only ours, all split     the surplus was recomputed
     ... beyond, and nothing arrived at all   recomputed, if the next page still says so
     ... beyond, otherwise                    unverifiable

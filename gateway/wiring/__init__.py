@@ -1,13 +1,14 @@
-"""Chooses the implementations and puts the gateway together; nobody else does.
+"""Wiring: the only place that chooses implementations and puts the gateway together.
 
 settings --> instances, policies --> scheduler --.
          --> forwarders ----------------------- execution --> service --> front end
          --> upstream --------------------------'                          |
-         --> prober, books, debug ------------------------> FastAPI app ---'
+         --> prober, stats, debug ------------------------> FastAPI app ---'
 
     parts.py        each part, made of what the settings say of it
-    build.py        the parts, put together
-    background.py   what is done besides serving calls
+    components.py   what there is beside the call path (gateway/component.py)
+    build.py        all of it, put together
+    live.py         what of the call path a reload changes
 
 What not every gateway has is imported where it is made: what is imported stays in memory.
 """

@@ -1,42 +1,47 @@
-"""Single parts of the gateway, each made of what the settings say of it."""
+"""Parts of the gateway, each made of what the settings say of it."""
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 
+from starlette.requests import Request
 from starlette.types import ASGIApp
 
 from pdgate.cluster.directory import Directory
 from pdgate.forwarders.execution import Execution
 from pdgate.forwarders.lives import Lives
 from pdgate.forwarders.ownership import KvLedger
-from pdgate.gateway.admin.bearer import knows
-from pdgate.gateway.admin.board import Board, FileBoard
-from pdgate.gateway.admin.dial import Dial
-from pdgate.gateway.admin.instances import Drained
+from pdgate.gateway.admin.bearer import is_operator, knows
 from pdgate.gateway.admin.listener import Listeners
 from pdgate.gateway.admission.gate import Gate
+from pdgate.gateway.component import Core
 from pdgate.gateway.config import Settings
 from pdgate.gateway.config.api_keys import api_keys
 from pdgate.gateway.config.directory import directory_of
 from pdgate.gateway.config.rules import (
-    retrying_of,
+    retry_policy_of,
     rule_of,
     timeouts_of,
     timeouts_of_models,
+    total_time_of,
 )
-from pdgate.gateway.config.sections import Disaggregation
 from pdgate.gateway.config.token import read_token
 from pdgate.gateway.discovery.adopt import adopter
 from pdgate.gateway.discovery.feed import Feed
 from pdgate.gateway.discovery.state import State
+from pdgate.gateway.front.crowd import Crowd
 from pdgate.gateway.front.pings import Pings
 from pdgate.gateway.intake import Intake
-from pdgate.gateway.neighbours import SharedLines, SharedLoad
+from pdgate.gateway.lifecycle.drain import Drain
+from pdgate.gateway.memory_limit import for_bodies
+from pdgate.gateway.metrics.call_stats import CallStats
 from pdgate.gateway.policies import Policies
 from pdgate.gateway.probe import Prober
 from pdgate.gateway.security.door import Door
 from pdgate.gateway.security.engine_access import EngineAccess
 from pdgate.gateway.security.headers import HeaderPolicy
+from pdgate.gateway.service import Service
+from pdgate.gateway.sync.workers import SharedLines, SharedLoad
 from pdgate.gateway.upstream.client import HttpUpstream
 from pdgate.gateway.upstream.settings import UpstreamSettings
 from pdgate.gateway.verification.watch import Watch
@@ -45,9 +50,6 @@ from pdgate.protocols.instance import Role
 from pdgate.scheduling.admission import Limits
 from pdgate.scheduling.instances import Instances
 from pdgate.scheduling.scheduler import Scheduler
-
-SHARED_KEYS = "pdgate"
-"""In Redis, for all gateways that use the same database."""
 
 
 def scheduler_of(settings: Settings, instances: Instances, policies: Policies) -> Scheduler:
@@ -86,7 +88,7 @@ def execution_of(
         scheduler,
         ways(settings),
         upstream,
-        retrying=retrying_of(settings),
+        policy=retry_policy_of(settings),
         ledger=ledger,
         lives=lives,
         max_resumes=settings.max_attempts if settings.resume else 0,
@@ -101,6 +103,11 @@ def intake_of(settings: Settings, headers: HeaderPolicy) -> Intake:
         own_fields(settings),
         settings.aliases,
     )
+
+
+def crowd_of(settings: Settings) -> Crowd:
+    elsewhere_bytes = settings.prefix_index.max_bytes
+    return Crowd(for_bodies(settings.max_memory_bytes, settings.listen.workers, elsewhere_bytes))
 
 
 def prober_of(settings: Settings, instances: Instances, access: EngineAccess) -> Prober:
@@ -141,6 +148,11 @@ def listeners_of(settings: Settings, app: ASGIApp, intake: Intake, admin_port: i
     return Listeners(app, admin_port, check, intake.call_id, metrics_on_main=both)
 
 
+def operators_of(settings: Settings, admin_port: int | None) -> Callable[[Request], bool]:
+    path = settings.admin_token_file
+    return is_operator(read_token(path) if path else "", admin_port)
+
+
 def door_of(settings: Settings) -> Door | None:
     """None where no keys are asked for."""
     keys = api_keys(settings.api_keys, settings.api_keys_file, settings.aliases)
@@ -154,34 +166,24 @@ def watch_of(settings: Settings, instances: Instances, access: EngineAccess) -> 
     return Watch(instances, given.interval_seconds, given.timeout_seconds, time.monotonic, access)
 
 
-def dial_of(settings: Settings, scheduler: Scheduler, folder: Path | None) -> Dial[Disaggregation]:
-    def apply(section: Disaggregation) -> None:
-        scheduler.rule = rule_of(section)
-
-    return Dial(settings.disaggregation, apply, board_of(settings, folder, "disaggregation"))
-
-
-def drained_of(settings: Settings, instances: Instances, folder: Path | None) -> Dial[Drained]:
-    return Dial(
-        Drained(),
-        lambda said: instances.drain(said.instances),
-        board_of(settings, folder, "drained"),
-        name="drained instances",
-    )
-
-
 def pings_of(settings: Settings) -> Pings | None:
     seconds = settings.timeouts.ping_seconds
     return Pings(seconds) if seconds else None
 
 
-def board_of(settings: Settings, folder: Path | None, name: str) -> Board | None:
-    """`folder` is shared by the workers of this gateway, where there are several."""
-    if settings.redis:
-        # Only who asks for Redis needs its package.
-        from pdgate.gateway.admin.redis_board import RedisBoard
+def drain_of(settings: Settings, stats: CallStats) -> Drain:
+    given = settings.drain
+    return Drain(lambda: stats.in_flight, given.grace_seconds, given.notice_seconds)
 
-        return RedisBoard(settings.redis, f"{SHARED_KEYS}:{name}")
-    if folder is not None and settings.admin_token_file:
-        return FileBoard(folder / f"{name}.pinned")
-    return None
+
+def service_of(core: Core) -> Service:
+    return Service(
+        core.intake,
+        core.execution,
+        core.stats,
+        core.door,
+        core.gate,
+        core.drain,
+        core.instances,
+        total_time_of(core.settings),
+    )

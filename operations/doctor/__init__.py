@@ -2,14 +2,13 @@
 
 checks      the table of all that can be wrong: why it hurts, what cures it
 seen        what engines say, as plain data
-looking     asks them: health, models, version, metrics (never changes anything)
+looking     asks them: health, models, version, metrics (never changes anything); and a running
+            gateway for the fleet as it knows it
 parsing     reads their answers
 probing     calls of one token, and connections to where KV is fetched
 hashes      what they call a block that all of them hold
 judging/    pure: what was seen -> findings
-remembered  engine ids of the last run, to notice those that survive a restart
-gateway     the fleet as a running gateway knows it
-examining   all of this in order
+examining   all of this in order, and engine ids of the last run, to notice those that survive a restart
 report      findings as a table, or JSON
 cli         the command
 """

@@ -1,4 +1,4 @@
-"""All that the doctor can find: why it hurts, and what cures it.
+"""Checks of the doctor: all that it can find, why it hurts, and what cures it.
 
 Sources: vLLM 0.32.0 on the CPU, where "measured" means seen on running engines; else the source of
 vLLM 0.32.0, or of SGLang. Cures name the flag.
@@ -132,6 +132,13 @@ LOADS_FAILED: Final = Check(
     "its counters show loads of KV that failed, a twentieth of all or more",
     "such calls fail, or decode computes their prompts again",
     "its log says why: often a version, model path or KV dtype unlike prefill's, or an address that it cannot reach",
+)  # fmt: skip
+KV_PEERS_REFUSED: Final = Check(
+    "kv_peers_refused", _WRONG, _LOOK,
+    "an engine refused peers, or was refused, for want of a proof of the fleet's KV secret",
+    "between them no KV goes: calls fail, or decode computes their prompts; or a stranger has come to its ports",
+    "the same secret (`--kv-secret-file`) and version of pdgate on all engines; its log and, of `pdgate engine`, the labels "
+    "`port` and `why` of the counter say which differs",
 )  # fmt: skip
 LEASES_EXPIRED: Final = Check(
     "leases_expired", _BEWARE, _LOOK,
@@ -273,7 +280,7 @@ KV_NOT_TAKEN: Final = Check(
     "kv_not_taken", _WRONG, _PROBE,
     "a decode engine answers well, and has computed the prompt itself",
     "prompts are computed twice, and nothing in the answers says so",
-    "start decode with the connector of `pdd_protocol` and `kv_role: kv_consumer`; see verification.md for causes",
+    "start decode with the connector of `pdd_protocol` and `kv_role: kv_consumer`; see kv-verification.md for causes",
 )  # fmt: skip
 HASH_SEED_DIFFERS: Final = Check(
     "hash_seed_differs", _BEWARE, _PROBE,
@@ -286,7 +293,7 @@ GATEWAY_SAYS: Final = Check(
     "gateway_says", _BEWARE, Way.GATEWAY,
     "the gateway keeps calls from it, or sees that KV does not arrive there",
     "the rest of the fleet does its work",
-    "see the cause (verification.md); `pdgate_instance_up` and the gateway's log have its history",
+    "see the cause (kv-verification.md); `pdgate_instance_up` and the gateway's log have its history",
 )  # fmt: skip
 
 CHECKS: Final[tuple[Check, ...]] = tuple(

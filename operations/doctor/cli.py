@@ -1,7 +1,8 @@
 """The `doctor` command.
 
 How engines are configured is the gateway's to read, which commands for operators do not import; so
-whoever puts the command line together hands the reading in (`Configured`, src/pdgate/__main__.py).
+`Configured`, the reading, is handed in where the command line is put together
+(src/pdgate/__main__.py).
 """
 
 import json
@@ -32,6 +33,7 @@ class Configured(Protocol):
     Attributes:
         client: Makes a client that shows itself to engines as the gateway does.
         lease_seconds: How long prefill keeps KV, if that was configured.
+        kv_secrets: Of the fleet, where engines publish KV events for its members alone.
     """
 
     @property
@@ -42,6 +44,9 @@ class Configured(Protocol):
 
     @property
     def lease_seconds(self) -> float | None: ...
+
+    @property
+    def kv_secrets(self) -> Sequence[str]: ...
 
 
 Reads = Callable[[Path | None, Mapping[str, Any]], Configured]
@@ -68,6 +73,9 @@ def doctor(
     ] = None,
     kv_lease_seconds: Annotated[
         float | None, _option(FLEET, "How long prefill keeps KV, where that was changed.")
+    ] = None,
+    kv_events_secret_file: Annotated[
+        str | None, _option(FLEET, "Secrets of the fleet, where KV events are for its members.")
     ] = None,
     engine_key_file: Annotated[
         str | None, _option(FLEET, "The key that engines ask for is in this file.")
@@ -116,9 +124,8 @@ def doctor(
     from rich.console import Console
 
     from pdgate.operations.asking import BadAsk, GatewayAway
-    from pdgate.operations.doctor import remembered, report
-    from pdgate.operations.doctor.examining import examine
-    from pdgate.operations.doctor.examining import remembered as to_remember
+    from pdgate.operations.doctor import report
+    from pdgate.operations.doctor.examining import examine, ids_of, write_ids
     from pdgate.operations.doctor.judging import findings
 
     try:
@@ -138,7 +145,7 @@ def doctor(
         report.show(Console(), examined, found)
     if remember is not None:
         try:
-            remembered.write(remember, wish.before or {}, to_remember(examined))
+            write_ids(remember, wish.before or {}, ids_of(examined))
         except OSError as error:
             typer.echo(f"pdgate doctor: cannot write {remember}: {error.strerror}", err=True)
             raise typer.Exit(1) from None
@@ -150,9 +157,8 @@ def _wish(context: typer.Context, flags: Mapping[str, Any]) -> "Wish":
     from functools import partial
 
     from pdgate.operations.asking import BadAsk, asking
-    from pdgate.operations.doctor import remembered
-    from pdgate.operations.doctor.examining import Wish
-    from pdgate.operations.doctor.gateway import fleet_of
+    from pdgate.operations.doctor.examining import Wish, read_ids
+    from pdgate.operations.doctor.looking import fleet_of
 
     reads: Reads = context.find_root().obj
     of_serve = {name: value for name, value in flags.items() if name not in _NOT_SERVES}
@@ -174,8 +180,9 @@ def _wish(context: typer.Context, flags: Mapping[str, Any]) -> "Wish":
         partial(told.client, timeout=flags["timeout"]),
         flags["probe"],
         told.lease_seconds,
-        remembered.read(flags["remember"]) if flags["remember"] else {},
+        read_ids(flags["remember"]) if flags["remember"] else {},
         gatewise,
+        told.kv_secrets,
     )
 
 

@@ -1,8 +1,15 @@
-"""Looks at all engines, probes those that are well, and remembers what is for the next time."""
+"""An examination: all engines looked at, those that are well probed, and engine ids remembered.
+
+An engine id that has survived a restart is pinned. Those of the last run are in a file:
+
+    {"http://10.0.0.1:8100": {"engine_id": "...", "started": 1789.5}}
+"""
 
 import asyncio
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 import httpx2
@@ -14,6 +21,9 @@ from pdgate.protocols.instance import Instance
 AT_A_TIME = 16
 
 NO_PROBES = "--no-probe: engines were only looked at"
+
+Ids = Mapping[str, tuple[str, float]]
+"""URL of an engine -> its id, and what is another for each start of its process."""
 
 
 class Bar(Protocol):
@@ -31,14 +41,16 @@ class Wish:
     Attributes:
         lease_seconds: How long the gateway believes prefill to keep KV; None for what the protocol says.
         before: Engine ids of the last run.
+        kv_secrets: Of the fleet, where engines publish KV events for its members alone.
     """
 
     instances: Sequence[Instance]
     client: Callable[[], httpx2.AsyncClient]
     probes: bool = True
     lease_seconds: float | None = None
-    before: Mapping[str, tuple[str, float]] | None = None
+    before: Ids | None = None
     gatewise: Sequence[Gatewise] = ()
+    kv_secrets: Sequence[str] = ()
 
 
 async def examine(wish: Wish, bar: Bar) -> Examined:
@@ -47,19 +59,45 @@ async def examine(wish: Wish, bar: Bar) -> Examined:
         fleet = await _look(client, wish.instances, bar)
         if wish.probes:
             bar.add(probing.steps(fleet))
-            probes = await probing.probe(client, fleet, bar.step)
+            probes = await probing.probe(client, fleet, bar.step, wish.kv_secrets)
         else:
             probes = Probes(made=False)
     return Examined(fleet, probes, wish.lease_seconds, wish.before or {}, wish.gatewise)
 
 
-def remembered(examined: Examined) -> dict[str, tuple[str, float]]:
+def ids_of(examined: Examined) -> Ids:
     """Engine ids, for the next time."""
     return {
         seen.instance.url: (name, seen.started)
         for seen in examined.well
         if (name := examined.engine_id(seen)) and seen.started is not None
     }
+
+
+def read_ids(path: Path) -> Ids:
+    """Those in a file; empty before the first run. Raises ValueError."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"cannot read {path}: {error}") from None
+    try:
+        return {
+            url: (str(entry["engine_id"]), float(entry["started"]))
+            for url, entry in json.loads(text).items()
+        }
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise ValueError(f"{path} was not written by pdgate doctor --remember") from None
+
+
+def write_ids(path: Path, before: Ids, found: Ids) -> None:
+    """To a file, where those that did not answer stay as they were. Raises OSError."""
+    known = {**before, **found}
+    entries = {
+        url: {"engine_id": name, "started": started} for url, (name, started) in known.items()
+    }
+    path.write_text(json.dumps(entries, indent=2) + "\n", encoding="utf-8")
 
 
 async def _look(client: httpx2.AsyncClient, instances: Sequence[Instance], bar: Bar) -> list[Seen]:

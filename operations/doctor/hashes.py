@@ -1,4 +1,4 @@
-"""What engines call a block that all of them hold: their KV events say it (extra `kv-events`).
+"""Hashes of a block that all engines hold, from their KV events (extra `kv-events`).
 
     async with listening(fleet) as ears:
         ...                             # give all of them one text
@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from pdgate.operations.doctor.seen import Seen
+from pdgate.cluster.kv_events import curve
+from pdgate.operations.doctor.seen import Events, Seen
+from pdgate.protocols.extras import install
 
 if TYPE_CHECKING:
     import zmq.asyncio
@@ -25,7 +27,7 @@ CONNECT_SECONDS: Final = 3.0
 HEAR_SECONDS: Final = 3.0
 """After the call has ended; engines publish in the step that filled the block."""
 
-NEEDS: Final = "it needs one more package: pip install 'pdgate[kv-events]'"
+NEEDS: Final = f"it needs one more package: {install('kv-events')}"
 NOBODY: Final = "fewer than two engines publish KV events (vLLM: --kv-events-config)"
 
 Name = int | bytes | str
@@ -69,19 +71,25 @@ class Ears:
 
 
 @asynccontextmanager
-async def listening(fleet: Iterable[Seen]) -> AsyncIterator[Ears]:
+async def listening(fleet: Iterable[Seen], kv_secrets: Sequence[str]) -> AsyncIterator[Ears]:
     """To all that publish, and could be connected to. Needs pyzmq."""
     import zmq
     import zmq.asyncio
     from zmq.utils.monitor import recv_monitor_message
 
-    async def ear(context: zmq.asyncio.Context, endpoint: str) -> zmq.asyncio.Socket | None:
+    async def ear(context: zmq.asyncio.Context, events: Events) -> zmq.asyncio.Socket | None:
+        try:
+            proven = curve.listening(events.source, kv_secrets)
+        except curve.Unproven:
+            return None
         socket = context.socket(zmq.SUB)
+        if proven is not None:
+            proven.of(socket)
         socket.setsockopt(zmq.IPV6, 1)
         socket.subscribe(b"")
         monitor = socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED)
         try:
-            socket.connect(endpoint)
+            socket.connect(events.endpoint)
             async with asyncio.timeout(CONNECT_SECONDS):
                 await recv_monitor_message(monitor)
         except (TimeoutError, zmq.ZMQError):
@@ -93,7 +101,7 @@ async def listening(fleet: Iterable[Seen]) -> AsyncIterator[Ears]:
         sockets = {}
         for seen in fleet:
             if seen.events is not None:
-                socket = await ear(context, seen.events.endpoint)
+                socket = await ear(context, seen.events)
                 if socket is not None:
                     sockets[seen.id] = socket
         yield Ears(sockets)

@@ -1,18 +1,21 @@
-"""Asks one engine what it says of itself. Nothing that is asked here changes anything there.
+"""Answers of one engine about itself, and of a gateway about its fleet; asking changes nothing.
 
 GET   /health /v1/models /version /metrics /kv_event_sources
 GET   /server_info                 vLLM's development mode, and SGLang
 POST  /tokenize                    a text and a chat, the same ones for all engines
 GET   <bootstrap>/query            Mooncake
+GET   /admin/instances             of a gateway
 """
 
 import time
+from collections.abc import Mapping
 from typing import Any, Final
 
 import httpx2
 
+from pdgate.operations.asking import BadAsk, Gateway, GatewayAway
 from pdgate.operations.doctor import parsing
-from pdgate.operations.doctor.seen import Bootstrap, Connector, Seen
+from pdgate.operations.doctor.seen import Bootstrap, Connector, Gatewise, Seen
 from pdgate.protocols.dialects import mooncake
 from pdgate.protocols.instance import Instance, Role
 
@@ -24,7 +27,9 @@ CHAT: Final = (
 VLLM, SGLANG, OURS = "vllm", "sglang", "pdgate"
 MOONCAKE = "vllm-mooncake"
 ASKED_BY_QUERY = ("", "c", "d")
-"""Generations of Mooncake whose bootstrap server has /query; empty where nobody said which."""
+"""Generations of Mooncake whose bootstrap server has /query; empty where it was not said which."""
+
+INSTANCES_PATH = "/admin/instances"
 
 
 async def look(client: httpx2.AsyncClient, instance: Instance) -> Seen:
@@ -130,7 +135,7 @@ async def _shown(asked: _Asked, kind: str) -> dict[str, Any]:
 
 
 async def _bootstrap(client: httpx2.AsyncClient, instance: Instance, kind: str) -> Bootstrap | None:
-    """None where nobody needs one."""
+    """None where none is needed."""
     if instance.protocol != MOONCAKE or not instance.role.serves(Role.PREFILL):
         return None
     if instance.generation not in ASKED_BY_QUERY:
@@ -139,7 +144,7 @@ async def _bootstrap(client: httpx2.AsyncClient, instance: Instance, kind: str) 
     try:
         answer = await client.get(f"{url}/query")
     except httpx2.HTTPError as error:
-        # Generation a has none, and is what nobody but an old vLLM speaks.
+        # Generation a has none, and is what only an old vLLM speaks.
         wanted = instance.kv or instance.generation or kind in (VLLM, OURS)
         why = str(error) or type(error).__name__
         return Bootstrap(f"{url}: {why}") if wanted else None
@@ -149,3 +154,40 @@ async def _bootstrap(client: httpx2.AsyncClient, instance: Instance, kind: str) 
         return Bootstrap(f"{url}/query answered {answer.status_code}") if asked_for else None
     found = parsing.bootstrap(_json(answer))
     return Bootstrap(f"{url}: {found.trouble}") if found.trouble else found
+
+
+def fleet_of(gateway: Gateway) -> tuple[list[Instance], list[Gatewise]]:
+    """The fleet as a running gateway knows it. Raises BadAsk, GatewayAway."""
+    told = gateway.get(INSTANCES_PATH)
+    if told.status == 404:
+        raise BadAsk(
+            f"{gateway.url} has no {INSTANCES_PATH}: start it with --admin-token-file, and if it has an "
+            "--admin-listen, ask that address"
+        )
+    if told.status != 200 or not isinstance(told.body, list):
+        raise GatewayAway(
+            f"{gateway.url}{INSTANCES_PATH} answered {told.status} {told.message}".rstrip()
+        )
+    try:
+        return [_instance(one) for one in told.body], [_seen(one) for one in told.body]
+    except (KeyError, TypeError, ValueError) as error:
+        raise GatewayAway(
+            f"{gateway.url}{INSTANCES_PATH} does not tell of instances: {error!r}"
+        ) from None
+
+
+def _instance(told: Mapping[str, Any]) -> Instance:
+    return Instance(
+        id=told["id"],
+        url=told["url"],
+        role=Role(told["role"]),
+        protocol=told["protocol"],
+        generation=told.get("generation", ""),
+        kv=told.get("kv_address", ""),
+    )
+
+
+def _seen(told: Mapping[str, Any]) -> Gatewise:
+    kv = told.get("kv")
+    said: Mapping[str, Any] = kv if isinstance(kv, dict) else {}
+    return Gatewise(told["id"], told["state"], said.get("cause") or "", said.get("hint") or "")

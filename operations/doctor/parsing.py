@@ -1,4 +1,4 @@
-"""Reads what engines answer; whatever is not as expected is as if it was not said.
+"""Engines' answers, parsed; whatever is not as expected is as if it was not there.
 
 Sources: vLLM 0.32.0, v1/metrics/loggers.py, .../kv_connector/v1/nixl/stats.py,
 entrypoints/serve/.../server_info; SGLang, entrypoints/http_server.py, get_server_info();
@@ -30,6 +30,11 @@ COUNTERS: Final[Mapping[str, str]] = {
     "vllm:nixl_num_notifications_after_expiry_total": "read_late",
     "vllm:request_success_total": "calls",
 }
+PEERS_REFUSED: Final = (
+    "pdgate_engine_kv_peers_refused_total",
+    "vllm:pdgate_peers_refused_total",
+)
+"""Those that only hung up, as port scanners do, are no trouble."""
 OF_NIXL: Final = "vllm:nixl_"
 BY_SOURCE: Final = "vllm:prompt_tokens_by_source_total"
 CACHE_CONFIG: Final = "vllm:cache_config_info"
@@ -75,6 +80,9 @@ def page(text: str) -> Page:
             if sample.name in COUNTERS:
                 name = COUNTERS[sample.name]
                 found.counters[name] = found.counters.get(name, 0.0) + sample.value
+            elif sample.name in PEERS_REFUSED and labels.get("why") != "broken":
+                refused = found.counters.get("peers_refused", 0.0)
+                found.counters["peers_refused"] = refused + sample.value
             elif sample.name == BY_SOURCE:
                 taken = sample.value if labels.get("source") == "external_kv_transfer" else 0
                 found.taken_tokens = (found.taken_tokens or 0) + int(taken)
@@ -89,7 +97,7 @@ def page(text: str) -> Page:
 
 
 def cards(body: Any) -> tuple[dict[str, Card], str, float | None]:
-    """Models by name, who owns them, and when the first of them was made."""
+    """Models by name, their owner, and when the first of them was made."""
     listed = [one for one in _list(body, "data") if isinstance(one.get("id"), str)]
     found = {}
     for one in listed:
@@ -163,10 +171,10 @@ def events(body: Any, host: str) -> Events | None:
     """Of /kv_event_sources, the first rank's; a wildcard becomes the engine's host."""
     first = next(iter(body.values()), None) if isinstance(body, dict) else None
     endpoint = _text(first, "endpoint")
-    if not endpoint:
+    if not isinstance(first, dict) or not endpoint:
         return None
     replay = _text(first, "replay_endpoint")
-    return Events(_dialled(endpoint, host), _dialled(replay, host), _text(first, "topic"))
+    return Events(_dialled(endpoint, host), _dialled(replay, host), _text(first, "topic"), first)
 
 
 def tokens(body: Any) -> tuple[int, ...] | None:

@@ -4,7 +4,7 @@ A vLLM engine dies of a request that has the wrong kv_transfer_params, or that i
 side (measured: NIXL without blocks, Mooncake with crossed roles). So there is
 
     no hand-over with anything but vllm-nixl, whose engines do not distinguish roles, and only where
-    an engine's metrics show that it has that connector: somebody may have named the wrong protocol
+    an engine's metrics show that it has that connector: the wrong protocol may have been named
     nothing to decode but what a prefill engine has just answered, word for word
     no call at all where engines cannot answer alone (SGLang, Neuron, Llumnix)
 
@@ -43,7 +43,7 @@ Step = Callable[[], None]
 
 
 def prompt() -> str:
-    """That nobody has in a cache."""
+    """That no engine has in its cache."""
     return f"{uuid.uuid4().hex} " + " ".join(map(str, range(NUMBERS)))
 
 
@@ -54,11 +54,16 @@ def steps(fleet: Sequence[Seen]) -> int:
     return len(able) + len(_crossings(examined))
 
 
-async def probe(client: httpx2.AsyncClient, fleet: Sequence[Seen], step: Step) -> Probes:
+async def probe(
+    client: httpx2.AsyncClient,
+    fleet: Sequence[Seen],
+    step: Step,
+    kv_secrets: Sequence[str] = (),
+) -> Probes:
     """Only those that are well; whatever goes wrong is part of what is found."""
     examined = Examined([seen for seen in fleet if seen.well], Probes())
     probes = examined.probes
-    await _alone(client, examined, step)
+    await _alone(client, examined, step, kv_secrets)
     for prefill, decode in _crossings(examined):
         await _cross(client, examined, prefill, decode)
         step()
@@ -72,7 +77,9 @@ async def probe(client: httpx2.AsyncClient, fleet: Sequence[Seen], step: Step) -
     return probes
 
 
-async def _alone(client: httpx2.AsyncClient, examined: Examined, step: Step) -> None:
+async def _alone(
+    client: httpx2.AsyncClient, examined: Examined, step: Step, kv_secrets: Sequence[str]
+) -> None:
     """One text to each, and what they call its blocks."""
     probes = examined.probes
     able = [seen for seen in examined.well if seen.instance.protocol in ANSWER_ALONE]
@@ -80,7 +87,9 @@ async def _alone(client: httpx2.AsyncClient, examined: Examined, step: Step) -> 
     if why_not:
         probes.not_checked["hash_seed_differs"] = why_not
     async with AsyncExitStack() as stack:
-        ears = None if why_not else await stack.enter_async_context(hashes.listening(able))
+        ears = None
+        if not why_not:
+            ears = await stack.enter_async_context(hashes.listening(able, kv_secrets))
         text = prompt()
         tokens = {}
         for seen in able:
@@ -95,8 +104,9 @@ async def _alone(client: httpx2.AsyncClient, examined: Examined, step: Step) -> 
             probes.hashes.update(found)
             if unheard := sorted(tokens.keys() - found.keys()):
                 probes.not_checked["hash_seed_differs"] = (
-                    f"nothing was heard of {', '.join(unheard)}: it does not publish KV events, its "
-                    "port is closed, or its blocks are longer than the probe"
+                    f"nothing was heard of {', '.join(unheard)}: it does not publish KV events, or "
+                    "for members of its fleet alone (--kv-events-secret-file), its port is closed, or "
+                    "its blocks are longer than the probe"
                 )
 
 
@@ -240,7 +250,7 @@ async def _dial(instance: str, host: str, port: int) -> Dial:
 
 
 def _say_what_is_left(examined: Examined) -> None:
-    """Of whom no hand-over was asked."""
+    """Of which no hand-over was asked."""
     others = [
         seen.id
         for seen in examined.well

@@ -1,4 +1,4 @@
-"""What engines say, and what became of the probes: plain data, which judging reads."""
+"""Observations of engines, and what became of the probes: plain data, which judging reads."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ class Card:
     """A model as /v1/models has it.
 
     Attributes:
-        root: Where its weights are, as the engine was told.
+        root: Where its weights are, as the engine was given it.
     """
 
     root: str = ""
@@ -45,11 +45,16 @@ class Bootstrap:
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """Where KV events are published; an address that others can dial."""
+    """Where KV events are published; an address that others can dial.
+
+    Attributes:
+        source: All that the engine says of it.
+    """
 
     endpoint: str
     replay_endpoint: str
     topic: str = ""
+    source: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +64,7 @@ class Seen:
     Attributes:
         trouble: Why it could not be looked at.
         health, models_status: HTTP statuses of /health and /v1/models.
-        kind: vllm, sglang, pdgate; who its models are owned by.
+        kind: vllm, sglang, pdgate; by the owner of its models.
         block_tokens: In a KV block.
         counters: Of its metrics, those in parsing.COUNTERS.
         started: Something that is another for each start of the process.
@@ -67,7 +72,7 @@ class Seen:
         closes: It closes the connection after an answer.
         text_tokens, chat_tokens: What it makes of the texts that all engines get.
         has_nixl: Its metrics have counters of NixlConnector; None without metrics.
-        shows_all: It answers whoever asks with all of its configuration.
+        shows_all: It answers any client with all of its configuration.
     """
 
     instance: Instance

@@ -1,4 +1,4 @@
-"""The record of a call, from the gateway that served it.
+"""Record of a call, from the gateway that served it.
 
 GET /debug/calls/{id}    with --debug-routes: of the worker that happens to answer
 GET /admin/calls/{id}    with an admin token and the console: of whichever worker served it
@@ -13,7 +13,7 @@ DEBUG: Final = "/debug/calls/"
 ADMIN: Final = "/admin/calls/"
 
 TRIES: Final = 24
-"""Each worker knows its own calls, and the kernel says who of them answers. With four workers one
+"""Each worker knows its own calls, and the kernel says which of them answers. With four workers one
 of a thousand calls is missed by so many tries."""
 
 _UNKNOWN: Final = "no recent call"

@@ -1,4 +1,4 @@
-"""The record of a call as a story. Pure.
+"""Story of a call, made of its record. Pure.
 
     call mine, model tiny: ok (200) after 52.1 ms
       vllm-nixl, batch: disaggregated; decode took over the KV of prefill

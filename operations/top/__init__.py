@@ -2,9 +2,8 @@
 
 feed       the gateway's pictures, one a second; when it is away, that
 strokes    numbers as bars and lines of characters
-pairs      who hands over to whom
+pairs      which engine hands over to which
 view       a picture as tables, as wide and high as there is room
-watching   shows them until it is told to stop
-access     the URL and the token, as they are given
+watching   shows them until it has to stop
 cli        the command
 """

@@ -29,14 +29,16 @@ def top(
     """
     from rich.console import Console
 
-    from pdgate.operations.asking import BadAsk, GatewayAway
+    from pdgate.operations.asking import BadAsk, GatewayAway, address, token_of
     from pdgate.operations.top import watching
-    from pdgate.operations.top.access import address, token_of
     from pdgate.operations.top.view import View
 
     console = Console()
     try:
-        at, token = address(url), token_of(admin_token_file)
+        at = address(url)
+        if admin_token_file is None:
+            raise BadAsk("a gateway shows this to admins only: --admin-token-file FILE")
+        token = token_of(admin_token_file)
         if as_json and not once:
             asyncio.run(watching.lines(at, token, typer.echo))
         elif once or not console.is_terminal:
@@ -58,5 +60,5 @@ def top(
         typer.echo(f"pdgate top: {error}", err=True)
         raise typer.Exit(1) from None
     except BrokenPipeError:
-        # Whoever read the lines has had enough, as `head`.
+        # The reader of the lines has had enough, as `head`.
         raise typer.Exit(0) from None

@@ -1,4 +1,4 @@
-"""The pictures of GET /admin/live, one a second, and the times without them.
+"""Feed of the pictures of GET /admin/live, one a second, and of the times without them.
 
     async for told in pictures(url, token):
         told is a Picture, or Away with the reason

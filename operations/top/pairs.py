@@ -1,4 +1,4 @@
-"""Who hands over to whom just now: a line for each pair with calls in flight.
+"""Pairs of engines between which calls cross just now, a line for each.
 
 p-0 ━●●━━━━▶ d-1   2 cross, 3 answer
 """

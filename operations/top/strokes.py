@@ -1,4 +1,4 @@
-"""Numbers as characters: bars, and lines over time. Pure."""
+"""Strokes: numbers as characters, bars and lines over time. Pure."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final

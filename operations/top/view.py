@@ -1,4 +1,4 @@
-"""A picture of the gateway as text, for so many columns and lines.
+"""View: a picture of the gateway as text, for so many columns and lines.
 
     head       what it does, in numbers
     engines    a line each, prefill first
@@ -122,6 +122,9 @@ def _state(picture: Mapping[str, Any]) -> Text:
         found.append(f"  {told} workers", style="dim")
     if silent:
         found.append(f", {silent} silent", style="yellow")
+    # A gateway of an earlier version tells nothing of its jobs.
+    if failed := picture.get("failed_jobs"):
+        found.append(f"  without {', '.join(failed)}", style="yellow")
     return found
 
 
@@ -156,7 +159,8 @@ def _one_line(*parts: str | tuple[str, str]) -> Text:
 def _engines(engines: Iterable[Mapping[str, Any]], width: int) -> Table:
     gap = 2 if width >= NARROW else 1
     table = Table(box=None, padding=(0, gap, 0, 0), expand=False, header_style="dim")
-    table.add_column("engine", no_wrap=True, overflow="ellipsis", max_width=max(10, width // 3))
+    # Where there is too little room, names are cut and not numbers: a column that may wrap gives way first.
+    table.add_column("engine", max_width=max(10, width // 3))
     table.add_column("role", no_wrap=True)
     table.add_column("state", no_wrap=True)
     numbers = 4 if width >= WIDE else 2 if width >= NARROW else 1
@@ -170,7 +174,7 @@ def _engines(engines: Iterable[Mapping[str, Any]], width: int) -> Table:
         sides = one["sides"]
         side = f"{one['role']}:{sides[0]}" if sides and len(sides) == 1 else one["role"]
         row: list[RenderableType] = [
-            Text(one["id"], style=f"bold {colour}"),
+            Text(one["id"], f"bold {colour}", no_wrap=True, overflow="ellipsis"),
             Text(side, style=colour),
             Text(one["state"].replace("_", " "), style=STATES.get(one["state"], "white")),
         ]

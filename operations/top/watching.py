@@ -1,4 +1,4 @@
-"""Shows pictures until it is told to stop."""
+"""Watching: pictures, shown until the command ends."""
 
 import asyncio
 import json

@@ -1,6 +1,6 @@
 """kv_transfer_params of Llumnix's KVT transport (vLLM's HybridConnector, backend "kvt").
 
-Decode is told P's KVT rpc address, which is not its HTTP port. What it then does
+Decode gets P's KVT rpc address, which is not its HTTP port. What it then does
 depends on one field:
 
     batch    {remote_host, remote_port}                    decode sends the prompt to P over

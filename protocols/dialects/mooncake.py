@@ -26,10 +26,9 @@ from pdgate.protocols.errors import EngineFailed
 from pdgate.protocols.instance import Instance
 
 FIELD: Final = "kv_transfer_params"
-GENERATIONS: Final = ("a", "b", "c", "d")
 BOOTSTRAP_PORT: Final = 8998
 KEPT_SECONDS: Final = 480.0
-"""How long P keeps blocks that nobody fetches: VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT."""
+"""How long P keeps blocks that no engine fetches: VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT."""
 RANK_HEADER: Final = "x-data-parallel-rank"
 ASK_A: Final[Json] = {
     "do_remote_decode": True,
@@ -52,7 +51,7 @@ def bootstrap_url(prefill: Instance) -> str:
 def rank_of(prefill: Instance, turn: int) -> int:
     """The rank that a call is pinned to: the configured one, else each in turn.
 
-    A call must be pinned where there are several, because decode is told which one it is.
+    A call must be pinned where there are several, because decode is given which one it is.
     """
     if prefill.dp_rank is not None:
         return prefill.dp_rank

@@ -8,7 +8,7 @@ The peer's address travels in the request id, and the uid is where both meet:
 
 vLLM puts another "cmpl-" or "chatcmpl-" before and "-<prompt index>" behind. Decode
 finds P's signal plane at P's API port + SIGNAL_PORT_OFFSET. Engines repeat the id in
-their answers, so whoever relays them must take the address out again (`public`).
+their answers, so a relay must take the address out again (`public`).
 
 Source: AWS Neuron documentation, "Disaggregated Inference", and the neuron fork of
 vLLM (neuron DI proxy server, request id parsing in its connector).
@@ -23,7 +23,7 @@ from pdgate.protocols.instance import Instance
 SIGNAL_PORT_OFFSET: Final = 1
 
 _ID = re.compile(
-    r"(?P<uid>.+?)_(?P<host>\[[0-9a-fA-F:]+\]|[^_:\s]+):(?P<port>\d{1,5})(?:-(?P<index>\d+))?"
+    r"(?P<uid>.+?)_(?P<host>\[[0-9a-fA-F:.]+\]|[^_:\s]+):(?P<port>\d{1,5})(?:-(?P<index>\d{1,9}))?"
 )
 
 

@@ -1,4 +1,4 @@
-"""How much an operator lets in; None is no limit.
+"""Limits of what an operator lets in; None is no limit.
 
 Those of engines hold for all processes of a gateway together; of places to wait each process has its
 part (`shared_by`).

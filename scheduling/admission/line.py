@@ -1,20 +1,23 @@
-"""Who waits for a model, and in which order.
+"""Line of calls that wait for a model: their order, and how long each will wait.
 
 The more urgent first. Among equally urgent ones, tenants take turns by prompt tokens, each
 served when it has had least: one that sends many or long prompts waits behind itself, not
 before others. That is start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996), without
 weights. When there is no place left, the one gives way that would be served last: of the least
 urgent, the newest of the tenant that has most waiting.
+
+How long one that joins will wait: those before it, at the pace of late. That is the mean time between
+two that began while others waited, of about the last REMEMBERED of them. A line that was empty says
+nothing of what engines can take, so the time until its first one begins is not counted.
 """
 
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
 
-MOST_URGENT: Final = 0
-ORDINARY: Final = 3
-LEAST_URGENT: Final = 7
-"""The scale of HTTP's own priorities (RFC 9218, section 4.1): fewer is sooner."""
+from pdgate.protocols.priority import ORDINARY
+
+REMEMBERED: Final = 20
 
 
 @dataclass(slots=True, eq=False)
@@ -23,7 +26,7 @@ class Place:
 
     Attributes:
         urgency: MOST_URGENT to LEAST_URGENT.
-        tenant: Who shares a turn; "" is a tenant, too.
+        tenant: Name of those that share a turn; "" is a tenant, too.
         tokens: What serving it takes of its tenant's turn.
     """
 
@@ -38,7 +41,7 @@ class _Level:
 
     Attributes:
         had: Tenant -> where its turns have come to, in tokens.
-        now: Where the turn served last began; who joins begins no earlier.
+        now: Where the turn served last began; a tenant that joins begins no earlier.
     """
 
     tenants: dict[str, deque[Place]] = field(default_factory=dict)
@@ -76,7 +79,7 @@ class _Level:
             return
         del self.tenants[tenant]
         if not self.tenants:
-            # Nobody waits: all begin alike again.
+            # No call waits: all begin alike again.
             self.now = max(self.had.values())
         self.had = {
             name: had for name, had in self.had.items() if name in self.tenants or had > self.now
@@ -99,7 +102,7 @@ class Line:
         self._waiting.add(place)
 
     def next(self) -> Place:
-        """Takes the one whose turn it is. Raises LookupError if nobody waits."""
+        """Takes the one whose turn it is. Raises LookupError if no call waits."""
         if not self._waiting:
             raise LookupError("nobody waits")
         level = self._levels[min(u for u, level in self._levels.items() if level.tenants)]
@@ -114,7 +117,7 @@ class Line:
             self._levels[place.urgency].drop(place)
 
     def gives_way(self, newcomer: Place) -> Place:
-        """Who has to leave for a newcomer to a full line: maybe the newcomer itself."""
+        """The call that has to leave for a newcomer to a full line: maybe the newcomer itself."""
         least = max((u for u, level in self._levels.items() if level.tenants), default=-1)
         if newcomer.urgency > least:
             return newcomer
@@ -124,3 +127,29 @@ class Line:
         of_newcomer = len(self._levels[least].tenants.get(newcomer.tenant, ()))
         of_longest = len(self._levels[least].tenants[longest.tenant])
         return longest if of_newcomer + 1 < of_longest else newcomer
+
+
+class Pace:
+    """Time between two beginnings, from which the wait of one that joins follows."""
+
+    __slots__ = ("_last", "_seconds")
+
+    def __init__(self) -> None:
+        self._last: float | None = None
+        self._seconds: float | None = None
+
+    def began(self, now: float, *, others_wait: bool) -> None:
+        """One that had waited began at `now`, monotonic seconds."""
+        if self._last is not None:
+            took = now - self._last
+            known = self._seconds
+            self._seconds = took if known is None else known + (took - known) / REMEMBERED
+        self._last = now if others_wait else None
+
+    def wait(self, before: int, now: float) -> float | None:
+        """Seconds until one with so many before it begins; None while nothing is known."""
+        if self._seconds is None:
+            return None
+        # No call has begun for longer than usual: then this is the pace.
+        since = now - self._last if self._last is not None else 0.0
+        return (before + 1) * max(self._seconds, since)

@@ -1,10 +1,10 @@
 """Limits that several processes keep together, each with a line of its own.
 
-    nobody else has a line    who comes begins while all together are below the limit
+    no other has a line       a new call begins while all together are below the limit
     some have                 each worker with a line may have an equal part of the limit; what
                               the parts leave over is for whose last turn is longest ago
 
-So nobody overtakes another worker's line, a worker alone may have the whole limit, and none is
+So no worker overtakes another worker's line, a worker alone may have the whole limit, and none is
 starved where there are fewer places than workers.
 """
 
@@ -37,8 +37,8 @@ def may_have_one_more(limit: int, own: int, others: Others, since: int | None) -
     Args:
         limit: Places of all.
         own: Those that we have.
-        since: When our line had its last turn, or began to be one; None for one who has just come and joins no line
-            if it may begin.
+        since: When our line had its last turn, or began to be one; None for one that has just come
+            and joins no line if it may begin.
     """
     if others.since is None or own < limit // (others.lines + 1):
         return True

@@ -1,12 +1,12 @@
-"""Whether one more call would find engines with room now.
+"""Room for one more call at engines now, and how soon its prompt would be read there.
 
     prefill   one that has fewer calls than it may
     decode    fewer calls of the model have begun than all decode engines may have, and one of
               them has KV pages
 
 Calls are counted against decode from their start, not when decode gets them: what prefill has
-computed must be taken by somebody. What engines say of their KV pages is a few seconds old, so
-it only stops a call; it never lets more begin than the counts do.
+computed must be taken by some decode engine. What engines say of their KV pages is a few seconds
+old, so it only stops a call; it never lets more begin than the counts do.
 
 Workers of one gateway take turns for a place, and replicas cannot: each has the limits for itself.
 """
@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pdgate.protocols.instance import DECODE, PLAIN, PREFILL, Instance
+from pdgate.scheduling.account import unread_tokens_there
 from pdgate.scheduling.admission.limits import Limits
 from pdgate.scheduling.admission.others import NOBODY, Others, may_have_one_more
 from pdgate.scheduling.candidate import Candidate
@@ -74,7 +75,7 @@ class Room:
             begun: Calls of this model that have begun and not ended, `beginning` included.
             beginning: Those of them that no engine has been reserved for yet.
             others: Other processes, with which the limits are kept together.
-            since: When one of our line last began, monotonic ns; None for who has just come.
+            since: When one of our line last began, monotonic ns; None for one that has just come.
         """
         up = lineup.up
         if not lineup.disaggregated and up[PLAIN]:
@@ -86,7 +87,7 @@ class Room:
     def _can_answer(
         self, engines: Sequence[Candidate], begun: int, others: Others, since: int | None
     ) -> bool:
-        """Without an engine there is nothing to wait for here: the call is told so at once."""
+        """Without an engine there is nothing to wait for here: the call learns that at once."""
         if not engines:
             return True
         limit, kv_free = self._limits.decode_concurrency, self._limits.kv_free
@@ -116,7 +117,30 @@ class Room:
         return False
 
 
+def seconds_to_read(lineup: Lineup, prompt_tokens: int) -> float | None:
+    """Return how soon the prompt of a call that began now would be read, wherever that is soonest.
+
+    None for what cannot be known: there is no engine, or one that has shown nothing yet. Whatever
+    of the prompt is cached somewhere is not known here, so this is the most that it takes.
+    """
+    least: float | None = None
+    for candidate in lineup.up[PREFILL if lineup.disaggregated else PLAIN]:
+        expected = _seconds(candidate, prompt_tokens)
+        if expected is None:
+            return None
+        if least is None or expected < least:
+            least = expected
+    return least
+
+
 def _kv_free(engine: Candidate) -> float:
     """All of it, of one that does not say."""
     status = engine.status
     return 1.0 if status is None or status.kv_free is None else status.kv_free
+
+
+def _seconds(candidate: Candidate, prompt_tokens: int) -> float | None:
+    return candidate.latency.prefill_seconds(
+        unread_tokens_there(candidate) + prompt_tokens,
+        candidate.unread_squares + prompt_tokens * prompt_tokens,
+    )

@@ -1,8 +1,8 @@
-"""Is a call worth splitting over a prefill and a decode engine? Asked for every call that could be.
+"""Conditional disaggregation: is a call worth splitting? Asked for every call that could be.
 
 decision   what was decided, why, and what was expected
 rules      always, never, uncached_tokens_above
-auto       whatever is expected to keep callers waiting for less
+auto       the way that is expected to keep callers waiting for less
 
 Reading a short prompt on decode disturbs its streams less than a hand-over costs, and a
 prefill engine with a queue is no help.

@@ -1,13 +1,13 @@
-"""Whatever is expected to keep callers waiting for less.
+"""Automatic rule: the way that is expected to keep callers waiting for less.
 
     split   prefill reads what waits there and this prompt, then decode takes the KV over
     local   decode reads what it has to read already and this prompt; and every answer that it
             is giving ends later by what the prompt adds to its steps, and those that begin
             meanwhile by half of it
 
-The first is learnt from how long first tokens took (`Speed`), and so has in it that a prompt
+The first is learnt from how long first tokens took (`Rate`), and so has in it that a prompt
 waits for the step that runs. That is no loss to others: what they lose is learnt from how
-fast the engine's streams go on while it reads and while it does not (`Pace`). All of it
+fast the engine's streams go on while it reads and while it does not (`StepTime`). All of it
 lately, of the same engines, in estimated tokens. Until enough was seen of both ways,
 thresholds decide. And since a way that is never taken is never measured again, one call in
 LOOK_EVERY goes the other way: locally only if its prompt is short or a decode engine is idle,
@@ -73,7 +73,7 @@ class Auto(Rule):
 def _may_look(
     way: Taken, short: bool, call: Call, prefill: Candidate, decodes: Sequence[Candidate]
 ) -> bool:
-    """Whether a call teaches something of this way, and disturbs nobody there."""
+    """Whether a call teaches something of this way, and disturbs no other call there."""
     if not call.streams:
         return False
     if way is Taken.SPLIT:
@@ -85,8 +85,8 @@ def _may_look(
 
 def split_seconds(call: Call, prefill: Candidate, decodes: Sequence[Candidate]) -> float | None:
     """Until the first token, if prefill reads the prompt; the call waits there already."""
-    reading = prefill.predicts.prefill_seconds(prefill.unread_tokens, prefill.unread_squares)
-    loading = _least(decode.predicts.loading_seconds(call.prompt_tokens) for decode in decodes)
+    reading = prefill.latency.prefill_seconds(prefill.unread_tokens, prefill.unread_squares)
+    loading = _least(decode.latency.loading_seconds(call.prompt_tokens) for decode in decodes)
     return None if reading is None or loading is None else reading + loading
 
 
@@ -102,12 +102,12 @@ def least_local(
 
 def _local(to_read: int, decode: Candidate) -> tuple[float, float] | None:
     squares = decode.unread_squares + to_read * to_read
-    waits = decode.predicts.prefill_seconds(decode.unread_tokens + to_read, squares)
+    waits = decode.latency.prefill_seconds(decode.unread_tokens + to_read, squares)
     if waits is None:
         return None
-    # Who is there but not answered yet comes, on the average, in the middle of it.
+    # A call that is there but not answered yet comes, on the average, in the middle of it.
     held_up = decode.answering + (decode.calls - decode.answering) / 2
-    return waits, held_up * decode.predicts.longer_seconds(to_read)
+    return waits, held_up * decode.latency.longer_seconds(to_read)
 
 
 def _least(expected: Iterable[float | None]) -> float | None:

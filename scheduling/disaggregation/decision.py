@@ -1,4 +1,4 @@
-"""What was decided for one call, and why: counted, and shown in the call's record.
+"""Decision for one call, and why: counted, and shown in the call's record.
 
 Reasons are few and fixed, because each is a label in the metrics.
 """

@@ -1,4 +1,4 @@
-"""Rules that ask how long a prompt is, or nothing at all.
+"""Rules that look at how long a prompt is, or at nothing at all.
 
     always                   split
     never                    decode engines read the prompts themselves
@@ -91,7 +91,7 @@ class Never(Rule):
 class UncachedTokensAbove(Rule):
     """
     Attributes:
-        tokens: Split only what is longer (an estimate: nobody here knows the tokenizers).
+        tokens: Split only what is longer (an estimate: the gateway does not know the tokenizers).
         max_prefill_calls: Split only while fewer other calls are at the prefill engine.
     """
 

@@ -1,8 +1,7 @@
-"""Which instances may have calls, judged by what calls and looks at them found. Pure.
+"""Health of instances: which may have calls, judged by what calls and looks at them found. Pure.
 
 cause       whose fault a failure is, and so whether it says anything of the engine
 breaker     many failures: no calls for a while, then one on trial
-returning   one on trial gets one call at a time, one that returns a growing share
 
 The instances hold a breaker each (scheduling/candidate.py), the scheduler reports how legs
 ended, the prober how engines look (gateway/probe.py).

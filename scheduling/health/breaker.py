@@ -1,4 +1,4 @@
-"""When calls are kept from an engine in which they fail, and when they may come again.
+"""Circuit breaker: when calls are kept from an engine in which they fail, and when they may return.
 
            many failures                       seen well, retry_seconds later
     CLOSED --------------> OPEN (no calls) ------------------------> TRIAL (one call at a time)
@@ -80,6 +80,10 @@ class Breaker:
             return False
         self.state, self._opened = State.OPEN, now
         return True
+
+    def open(self, now: float) -> None:
+        """Something else than legs has shown that calls fail there."""
+        self.state, self._opened = State.OPEN, now
 
     def seen_well(self, now: float, limits: Limits) -> bool:
         """The engine says itself that it is well."""

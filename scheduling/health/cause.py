@@ -1,4 +1,4 @@
-"""Whose fault it is that a leg failed.
+"""Cause of a failed leg: whose fault it is.
 
     call        the engine said so itself (4xx), or we did before asking it
     load        the engine is well and full (503), or its queue longer than KV is kept

@@ -1,7 +1,7 @@
-"""The least in flight, in tokens.
+"""Least load: the fewest tokens in flight.
 
-A call counts with its prompt and with TOKENS_PER_CALL for the answer that nobody knows
-the length of; so prefill is balanced by prompt length, and decode, whose prompts are
+A call counts with its prompt and with TOKENS_PER_CALL for the answer, whose length is
+not known; so prefill is balanced by prompt length, and decode, whose prompts are
 read already, is not blind to many short ones. What an engine says that others have there
 counts as well: their calls, and what of their prompts is not read yet. Equals take turns,
 each round of which begins with another one: two roles that counted alike would meet in a
@@ -15,10 +15,10 @@ from pdgate.protocols.call import Call
 from pdgate.protocols.instance import Instance
 from pdgate.scheduling.account import calls_there
 from pdgate.scheduling.candidate import Candidate
-from pdgate.scheduling.choice import Weighed
+from pdgate.scheduling.decision_trace import Weighed
+from pdgate.scheduling.pipeline.scorers import in_flight
 from pdgate.scheduling.policy import Policy
-from pdgate.scheduling.sentence.words import in_flight
-from pdgate.scheduling.surroundings import Surroundings
+from pdgate.scheduling.policy_context import PolicyContext
 
 
 def load(candidate: Candidate) -> int:
@@ -38,8 +38,8 @@ class LeastLoaded(Policy):
         self._begin = 0
 
     @classmethod
-    def made(cls, around: Surroundings) -> Policy:
-        return cls(around.random)
+    def made(cls, context: PolicyContext) -> Policy:
+        return cls(context.random)
 
     def choose(self, call: Call, candidates: Sequence[Candidate]) -> Candidate:
         count = len(candidates)

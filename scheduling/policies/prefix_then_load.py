@@ -1,19 +1,19 @@
-"""Who has most of the prompt, unless others have much less to do: match - load.
+"""Prefix affinity: most of the prompt cached, unless others have much less to do: match - load.
 
 (1.0, cached_share)   all of the prompt is worth as much as
 (1.0, idleness)       MANY_TOKENS in flight there instead of none, twice
 """
 
+from pdgate.scheduling.pipeline import Best, Pipeline
+from pdgate.scheduling.pipeline.scorers import cached_share, fits, idleness
 from pdgate.scheduling.policy import Policy
-from pdgate.scheduling.sentence import Best, Sentence
-from pdgate.scheduling.sentence.words import cached_share, fits, idleness
-from pdgate.scheduling.surroundings import Surroundings
+from pdgate.scheduling.policy_context import PolicyContext
 
 
-def prefix_then_load(around: Surroundings) -> Policy:
-    return Sentence(
-        keep=[fits],
-        prefer=[(1.0, cached_share(around)), (1.0, idleness)],
-        choose=Best(around.random),
-        prefixes=around.prefixes,
+def prefix_then_load(context: PolicyContext) -> Policy:
+    return Pipeline(
+        filters=[fits],
+        scorers=[(1.0, cached_share(context)), (1.0, idleness)],
+        picker=Best(context.random),
+        prefixes=context.prefixes,
     )

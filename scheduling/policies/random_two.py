@@ -1,4 +1,4 @@
-"""The less loaded of two drawn at random.
+"""Power of two choices: the less loaded of two drawn at random.
 
 Nearly as even as looking at all of them, and several gateways that do not know of each
 other do not run to the same instance.
@@ -10,10 +10,10 @@ from random import Random
 from pdgate.protocols.call import Call
 from pdgate.protocols.instance import Instance
 from pdgate.scheduling.candidate import Candidate
-from pdgate.scheduling.choice import Weighed
+from pdgate.scheduling.decision_trace import Weighed
 from pdgate.scheduling.policies.least_loaded import load, weighed
 from pdgate.scheduling.policy import Policy
-from pdgate.scheduling.surroundings import Surroundings
+from pdgate.scheduling.policy_context import PolicyContext
 
 
 class RandomTwo(Policy):
@@ -21,8 +21,8 @@ class RandomTwo(Policy):
         self._random = random or Random()
 
     @classmethod
-    def made(cls, around: Surroundings) -> Policy:
-        return cls(around.random)
+    def made(cls, context: PolicyContext) -> Policy:
+        return cls(context.random)
 
     def choose(self, call: Call, candidates: Sequence[Candidate]) -> Candidate:
         if len(candidates) == 1:

@@ -1,11 +1,11 @@
-"""Each in turn."""
+"""Round robin: each in turn."""
 
 from collections.abc import Sequence
 
 from pdgate.protocols.call import Call
 from pdgate.protocols.instance import Instance
 from pdgate.scheduling.candidate import Candidate
-from pdgate.scheduling.choice import Weighed
+from pdgate.scheduling.decision_trace import Weighed
 from pdgate.scheduling.policy import Policy
 
 

@@ -1,4 +1,4 @@
-"""Calls of one session go to one engine, whose cache knows their past; unless that is overloaded.
+"""Session affinity: an engine for a session, whose cache knows its past; unless that is overloaded.
 
 A session is what the client calls one: the header x-session-id, else prompt_cache_key, else user;
 else the beginning of the prompt, which later turns share. Each session ranks all engines by
@@ -18,10 +18,10 @@ from xxhash import xxh3_64_intdigest
 from pdgate.protocols.call import Call, encode
 from pdgate.protocols.instance import Instance
 from pdgate.scheduling.candidate import Candidate
-from pdgate.scheduling.choice import Weighed
+from pdgate.scheduling.decision_trace import Weighed
+from pdgate.scheduling.pipeline.scorers import TOKENS_PER_CALL, in_flight
 from pdgate.scheduling.policy import Policy
 from pdgate.scheduling.prefix.blocks import blocks_of
-from pdgate.scheduling.sentence.words import TOKENS_PER_CALL, in_flight
 
 HEADER: Final = b"x-session-id"
 FIELDS: Final = ("prompt_cache_key", "user")
@@ -84,7 +84,7 @@ class StickySession(Policy):
 
 
 def _most(call: Call, loads: Sequence[int]) -> float:
-    """Whoever has least has no more than this, so there is always somebody."""
+    """The engine that has least has no more than this, so there is always one."""
     mine = call.prompt_tokens + TOKENS_PER_CALL
     return FAIR * (sum(loads) + mine) / len(loads) + mine
 

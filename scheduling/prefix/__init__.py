@@ -1,9 +1,8 @@
-"""What each instance has of a prompt in its KV cache, as far as can be told from here.
+"""Prefix cache index: what each instance has of a prompt in its KV cache, as far as is known here.
 
 blocks   a call's prompt as hashes of its beginnings
-index    which instance has which of them, and how that becomes known
+index    which instance has which of them, how that becomes known, and how a leg's part is taken back
 tree     prompts that begin alike share their beginning in it
-lesson   what the index is told of a leg, and has to take back if that comes to nothing
 """
 
 from pdgate.scheduling.prefix.blocks import BLOCK_TOKENS, BlocksOf, blocks_of

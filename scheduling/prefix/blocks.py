@@ -1,13 +1,14 @@
-"""A call's prompt as hashes of its beginnings, one for each whole block of bytes.
+"""Hashes of a prompt's beginnings, one for each whole block of bytes.
 
     [{"role":"system","content":"You are ...     what the client sent
     |<--- 512 bytes --->|<--- 512 bytes --->|
     hash of the first   of the first two ...
 
 Each number stands for all that comes before it, so two prompts that have one in common have all
-before it in common, and what they share can be found by bisection. Bytes, not tokens: nobody
-here knows the tokenizers, and a tokenizer costs milliseconds where this costs microseconds. Texts
-that differ only in how JSON spells them count as different, which costs a hit and nothing else.
+before it in common, and what they share can be found by bisection. Bytes, not tokens: the gateway
+does not know the tokenizers, and a tokenizer costs milliseconds where this costs microseconds.
+Texts that differ only in how JSON spells them count as different, which costs a hit and nothing
+else.
 
 What comes before the prompt in the engine's cache counts as its beginning: the model (an adapter
 is a model of its own), the salt that keeps tenants' caches apart, and the tools, which chat
@@ -66,7 +67,7 @@ def blocks_of(call: Call) -> Sequence[int]:
     found = call.blocks
     if found is None:
         found = hashed(call)
-        # It is frozen for everybody; this only remembers what follows from it.
+        # It is frozen for all readers; this only remembers what follows from it.
         force_setattr(call, "blocks", found)
     return found
 
@@ -95,7 +96,7 @@ def hashed(call: Call) -> Sequence[int]:
     if tools is not None:
         # Also its last block, be it short: the messages begin anew behind it.
         before = _hash(before, _bytes_of(tools), blocks, rest=True)
-    # What follows is told apart from tools that end like it.
+    # What follows is distinguished from tools that end like it.
     before = xxh3_64_intdigest(b"\0", before)
     _hash(before, text[: _end_of(text)], blocks, rest=False)
     return array("Q", blocks)

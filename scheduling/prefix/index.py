@@ -1,10 +1,12 @@
-"""Which instance has which beginnings of prompts in its KV cache.
+"""Prefix index: which instance has which beginnings of prompts in its KV cache.
 
     routed, unrouted     what calls were sent there: a guess, right a moment later
     stored, lost         what engines say of it, where they do
     cleared, forget      what a process takes with it
 
-Everybody here counts in tokens, on the scale of the call's prompt_tokens: of that many, so many
+A `PrefixUpdate` notes what a leg is sent, and takes it back if that comes to nothing.
+
+All counts here are in tokens, on the scale of the call's prompt_tokens: of that many, so many
 need not be computed again.
 """
 
@@ -27,7 +29,7 @@ class PrefixIndex:
     Attributes:
         read_tokens: Of all prompts that an engine was to read.
         cached_tokens: Of these, what that engine had already, as expected.
-        told: Each is told of every lesson: instance, blocks of a prompt, and how many of them it
+        told: Each is called with every update: instance, blocks of a prompt, and how many of them it
             has after all; None for all of them.
     """
 
@@ -69,7 +71,7 @@ class PrefixIndex:
         return self._tree.evictions
 
     def blocks_of(self, call: Call) -> Sequence[int]:
-        """None of them for a prompt that is too short for anybody to have some of it."""
+        """None of them for a prompt that is too short for any instance to have some of it."""
         blocks = call.blocks
         return self._source(call) if blocks is None else blocks
 
@@ -80,10 +82,12 @@ class PrefixIndex:
         """
         blocks = call.blocks
         if blocks is None:
-            blocks = self._source(call)
+            # As a method it would be looked up anew each time.
+            source = self._source
+            blocks = source(call)
         if not blocks:
             return NOTHING
-        # Everybody who asks for one call asks in a row.
+        # All readers of one call ask in a row.
         if blocks is self._asked:
             return self._answer
         found: dict[str, int] = {}
@@ -132,7 +136,7 @@ class PrefixIndex:
                 tell(instance_id, blocks, kept)
 
     def hear(self, instance_id: str, blocks: Sequence[int], kept: int | None) -> None:
-        """Of a lesson of another process, as it was told there."""
+        """Of an update of another process, as it was there."""
         if kept is None:
             self.stored(instance_id, blocks)
         else:
@@ -180,3 +184,45 @@ class PrefixIndex:
         if tokens > call.prompt_tokens:
             return call.prompt_tokens
         return tokens
+
+
+class PrefixUpdate:
+    """What the index was given when a leg was reserved, until it is certain or taken back.
+
+    A prompt is on its way to an instance, which is taken to have it from now on.
+
+    From now on, and not once it has: of calls that come at once and begin alike, all would go to
+    different engines otherwise, and each would read the same.
+
+    Attributes:
+        cached_tokens: Of the prompt, what the instance had before.
+    """
+
+    __slots__ = ("_call", "_index", "_instance_id", "_reads", "cached_tokens")
+
+    def __init__(self, index: PrefixIndex, call: Call, at: Candidate, *, reads: bool) -> None:
+        """`reads`: it computes the prompt, instead of taking over its KV."""
+        self._index = index
+        self._call = call
+        self._instance_id = at.instance.id
+        self._reads = reads
+        index.capacity(self._instance_id, at.beyond.kv_capacity)
+        self.cached_tokens = index.routed(call, self._instance_id, reads=reads)
+
+    @classmethod
+    def of(
+        cls, index: PrefixIndex, call: Call, at: Candidate, reads: bool
+    ) -> "PrefixUpdate | None":
+        """None where there is nothing to note, as the prompt is shorter than a block."""
+        blocks = call.blocks
+        if blocks is None:
+            blocks = index.blocks_of(call)
+        if blocks:
+            return cls(index, call, at, reads=reads)
+        if reads:
+            index.read_tokens += call.prompt_tokens
+        return None
+
+    def take_back(self) -> None:
+        """The prompt has not come to be there after all."""
+        self._index.unrouted(self._call, self._instance_id, self.cached_tokens, reads=self._reads)

@@ -1,12 +1,12 @@
-"""What each instance has, as a tree in which prompts that begin alike share their beginning.
+"""Prefix tree: what each instance has, where prompts that begin alike share their beginning.
 
     node: run (1, 2, 3)      p0, p1, d0
       |-- run (4, 5)         p0
       |-- run (9, 10, 11)    p1, d0
 
-A node is a run of blocks that the same instances have. Who has a node has all before it. A
+A node is a run of blocks that the same instances have. An owner of a node has all before it. A
 block's hash stands for all that comes before it, so whether a whole run agrees with a prompt is
-told by its last block, and where they part is found by bisection: a prompt of 250 blocks takes a
+decided by its last block, and where they part is found by bisection: a prompt of 250 blocks takes a
 few looks, and a block 8 bytes.
 
 Each instance keeps its nodes in the order in which they were used, a node before all that it
@@ -31,7 +31,7 @@ HOLDER_BYTES: Final = 1200
 """Of an instance that has anything."""
 
 GIVES_UP: Final = 16
-"""One of so many parts of its blocks, before it is looked for who has most now."""
+"""One of so many parts of its blocks, before the instance that has most now is looked for."""
 
 
 class Node:
@@ -52,7 +52,7 @@ class Holder:
     """One instance: the nodes that it has, the one used longest ago first.
 
     Attributes:
-        alone: Owners of a node that nobody else has.
+        alone: Owners of a node that no other instance has.
         capacity: Blocks that it can keep; None if that is not known.
         blocks: Of all its nodes.
     """
@@ -88,8 +88,8 @@ class Tree:
         self.evictions = 0
 
     def matched(self, blocks: Sequence[int]) -> list[tuple[int, tuple[str, ...]]]:
-        """How many blocks of this prompt who has, from least to most; all who have more are in
-        each."""
+        """How many blocks of this prompt instances have, from least to most; all that have more
+        are in each."""
         found = []
         children, at, count = self._root.children, 0, len(blocks)
         while at < count:
@@ -218,7 +218,7 @@ class Tree:
         return 0 if holder is None else holder.blocks
 
     def _grow(self, holder: Holder, node: Node, blocks: Sequence[int], at: int) -> Node:
-        """A node for these, or a longer one, where nobody has it but this one's conversation."""
+        """A node for these, or a longer one, where only this one's conversation has it."""
         run = array("Q", blocks[at:])
         self.blocks += len(run)
         self.bytes += BLOCK_BYTES * len(run)
@@ -250,7 +250,7 @@ class Tree:
             self._remove(node)
 
     def _remove(self, node: Node) -> None:
-        """A node that nobody has; nobody has what follows it, so it has no children."""
+        """A node without owners; what follows it has none either, so it has no children."""
         parent = node.parent
         if parent is not None:
             del parent.children[node.run[0]]
@@ -316,7 +316,7 @@ class Tree:
         self.bytes -= BLOCK_BYTES * by
 
     def _give_up(self) -> bool:
-        """The oldest node of who has most; False if nobody has any."""
+        """The oldest node of the instance that has most; False if none has any."""
         fullest = self._fullest
         if fullest is None or fullest.blocks <= self._fullest_keeps:
             fullest = max(self._holders.values(), key=_blocks, default=None)

@@ -1,20 +1,40 @@
-"""Policies that can be read aloud: keep these, prefer those, choose so.
+"""Former name of pdgate.scheduling.pipeline, with the policy as it was made then."""
 
-    def prefix_then_load(around: Surroundings) -> Policy:
-        return Sentence(
-            keep=[has_room],
-            prefer=[(1.0, around.cached_share), (1.0, idleness)],
-            choose=Best(around.random),
+from collections.abc import Sequence
+from warnings import warn
+
+from pdgate.scheduling.former import former
+from pdgate.scheduling.pipeline.pickers import Picker
+from pdgate.scheduling.pipeline.pipeline import Filter, Pipeline, Scorer
+from pdgate.scheduling.policy import Policy
+from pdgate.scheduling.policy_context import Prefixes
+
+__getattr__ = former(__name__, "pdgate.scheduling.pipeline", {"Pick": "Picker"})
+
+
+class Sentence(Pipeline):
+    """Pipeline by its former arguments: keep, prefer, choose."""
+
+    def __init__(
+        self,
+        *,
+        keep: Sequence[Filter] = (),
+        prefer: Sequence[tuple[float, Scorer]],
+        choose: Picker,
+        otherwise: Policy | None = None,
+        near: float = 0.0,
+        prefixes: Prefixes | None = None,
+    ) -> None:
+        warn(
+            "Sentence(keep, prefer, choose) is Pipeline(filters, scorers, picker) now",
+            DeprecationWarning,
+            stacklevel=2,
         )
-
-sentence      keep, prefer, choose
-pick          best, one of two, or by lot
-shortlist     whom to look at among very many
-whereabouts   whether it matters who is near
-words         what is said of an engine, for all policies alike
-"""
-
-from pdgate.scheduling.sentence.pick import Best, Pick, PowerOfTwo, Softmax
-from pdgate.scheduling.sentence.sentence import Sentence
-
-__all__ = ["Best", "Pick", "PowerOfTwo", "Sentence", "Softmax"]
+        super().__init__(
+            filters=keep,
+            scorers=prefer,
+            picker=choose,
+            otherwise=otherwise,
+            near=near,
+            prefixes=prefixes,
+        )

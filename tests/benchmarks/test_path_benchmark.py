@@ -32,7 +32,7 @@ def called_from(module: str, call: Callable[[], FrameType]) -> FrameType:
         ("pdgate.scheduling.scheduler", "scheduling"),
         ("pdgate.forwarders.execution", "forwarders"),
         ("pdgate.gateway.upstream.exchange", "upstream and deadlines"),
-        ("pdgate.gateway.metrics.books", "metrics"),
+        ("pdgate.gateway.metrics.call_stats", "metrics"),
         ("benchmarks.guard.still_loop", "harness"),
     ],
 )

@@ -8,7 +8,7 @@ import pytest
 
 from pdgate.protocols.instance import Role
 from pdgate.scheduling.policy import Policy
-from pdgate.scheduling.surroundings import Surroundings
+from pdgate.scheduling.policy_context import PolicyContext
 from tests.support.fleets import Known, fleet, prompt
 
 pytestmark = pytest.mark.source
@@ -21,7 +21,7 @@ def made() -> Made:
     from benchmarks.peers import load_any
 
     def by_name(name: str, known: Known | None = None, role: Role = Role.PREFILL) -> Policy:
-        return load_any(name, Surroundings(role, known or Known({}), random=Random(0)))
+        return load_any(name, PolicyContext(role, known or Known({}), random=Random(0)))
 
     return by_name
 
@@ -106,7 +106,7 @@ def test_a_part_of_results_is_replaced_and_others_stay(tmp_path: Path) -> None:
 def test_a_piece_of_the_trace_has_a_page_for_each_block() -> None:
     """So what engines find of a prompt is what the simulator finds."""
     from benchmarks.simulation_validation.piece import PAGE_TOKENS, piece
-    from pdgate.simulator.trace import BLOCK_TOKENS, Ask
+    from pdgate.lab.simulator.trace import BLOCK_TOKENS, Ask
 
     asks = [Ask(at, 3 * BLOCK_TOKENS + 64, 400, (11, 22, last)) for at, last in ((0, 33), (9, 44))]
     one, other = piece(asks, 2, per_second=2.0)

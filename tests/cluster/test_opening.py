@@ -69,7 +69,7 @@ def test_what_is_said_goes_over_what_is_implied(
         (Acme, ["url"], "must be name=value"),
         (Acme, ["clock=x"], "has no option 'clock'; there are token_file"),
         (lambda: object(), [], "makes no Directory"),
-        (ModuleNotFoundError(name="redis"), [], r"pip install 'pdgate\[redis\]'"),
+        (ModuleNotFoundError(name="redis"), [], r"pip install '\.\[redis\]'"),
     ],
 )
 def test_what_cannot_be_opened_says_why(

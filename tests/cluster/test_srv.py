@@ -11,13 +11,13 @@ import pytest
 from dns import flags, message, rcode, rrset
 from dns.asyncresolver import Resolver
 
+from pdgate.cluster import srv
 from pdgate.cluster.directory import Listed
 from pdgate.cluster.dns import Dns
 from pdgate.cluster.member import Member
 from pdgate.cluster.opening import CannotOpen, opened
 from pdgate.cluster.polled import Unseen
-from pdgate.cluster.srv import lookup
-from pdgate.cluster.srv.lookup import servers
+from pdgate.cluster.srv import servers
 from pdgate.protocols.instance import Role
 from tests.cluster.watching import following
 
@@ -87,7 +87,7 @@ async def test_a_service_that_is_not_there_has_nobody(
 async def test_a_server_that_cannot_say_is_an_outage(
     code: rcode.Rcode | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lookup, "ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr(srv, "ANSWER_SECONDS", 0.2)
     async with resolver(code=code) as asked:
         with pytest.raises(Unseen, match="prefill"):
             await servers(NAME, asked)
@@ -135,10 +135,10 @@ class Absent(MetaPathFinder):
 
 
 def test_without_the_package_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("pdgate.cluster.srv.lookup", "dns.asyncresolver", "dns"):
+    for name in ("pdgate.cluster.srv", "dns.asyncresolver", "dns"):
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(sys, "meta_path", [Absent(), *sys.meta_path])
 
-    with pytest.raises(CannotOpen, match=r"pip install 'pdgate\[dns\]'"):
+    with pytest.raises(CannotOpen, match=r"pip install '\.\[dns\]'"):
         opened("dns", [f"prefill={NAME}"])
     assert isinstance(opened("dns", ["prefill=a.test:80"]), Dns)

@@ -8,10 +8,11 @@ from typing import TypeVar
 from pdgate.cluster.directory import Directory, Event
 from pdgate.cluster.member import Member
 from pdgate.protocols.instance import Role
+from tests.support import waiting
 
 E = TypeVar("E", bound=Event)
 
-PATIENCE_SECONDS = 15
+PATIENCE_SECONDS = waiting.PATIENCE_SECONDS
 
 P = Member(Role.PREFILL, "10.0.0.1", 8100, protocol="vllm-nixl", epoch="one", kv="10.0.0.1:5600")
 D = Member(Role.DECODE, "10.0.0.2", 8200, protocol="vllm-nixl", model="m", block_tokens=16)

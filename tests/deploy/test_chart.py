@@ -1,5 +1,6 @@
 """The Helm chart, as helm renders it."""
 
+import base64
 import json
 from pathlib import Path
 from typing import Any
@@ -7,8 +8,9 @@ from typing import Any
 import pytest
 
 from pdgate import __version__
+from pdgate.cluster.secret import checked
 from pdgate.protocols.instance import Role
-from tests.deploy.rendering import CHART, NotRendered, charted, container, linted
+from tests.deploy.rendering import CHART, NotRendered, Rendered, charted, container, linted
 from tests.deploy.served import as_in_a_pod, found_behind, settings_of
 
 pytestmark = pytest.mark.source
@@ -162,3 +164,71 @@ def test_engines_are_told_how_kv_goes(protocol: str, connector: str) -> None:
 def test_a_wrong_value_is_named(values: dict[str, Any], key: str) -> None:
     with pytest.raises(NotRendered, match=key):
         charted(values)
+
+
+def test_engines_of_our_connector_share_a_secret_that_the_chart_makes() -> None:
+    rendered = charted({"protocol": "vllm-kvt"})
+
+    made = base64.b64decode(rendered.of("Secret", "pdgate-kv")["data"]["secret"]).decode()
+    assert checked([made], "the chart") == [made]
+    assert _mounted_secrets(rendered) == {"pdgate-kv"}
+    other = base64.b64decode(
+        charted({"protocol": "vllm-kvt"}).of("Secret", "pdgate-kv")["data"]["secret"]
+    )
+    assert other.decode() != made
+
+
+def test_a_secret_that_exists_is_taken() -> None:
+    rendered = charted({"protocol": "vllm-kvt", "engines": {"kvSecret": "ours"}})
+
+    assert rendered.names("Secret") == []
+    assert _mounted_secrets(rendered) == {"ours"}
+    assert charted(NOTHING).names("Secret") == []
+
+
+def _mounted_secrets(rendered: Rendered) -> set[str]:
+    found = set()
+    for engine in ("prefill", "decode"):
+        pod = rendered.of("Deployment", f"pdgate-{engine}")["spec"]["template"]["spec"]
+        (volume,) = (one for one in pod["volumes"] if one["name"] == "kv-secret")
+        (mount,) = (
+            one for one in pod["containers"][0]["volumeMounts"] if one["name"] == "kv-secret"
+        )
+        (said,) = (
+            json.loads(arg.partition("=")[2])
+            for arg in rendered.args(f"pdgate-{engine}")
+            if arg.startswith("--kv-transfer-config=")
+        )
+        extra = said["kv_connector_extra_config"]
+        assert extra["kv_secret_file"] == f"{mount['mountPath']}/secret"
+        found.add(volume["secret"]["secretName"])
+    return found
+
+
+@pytest.mark.parametrize("protocol", ["vllm-nixl", "vllm-mooncake", "vllm-kvt"])
+def test_engines_are_reached_by_the_gateway_and_each_other_alone(protocol: str) -> None:
+    scrapes = {"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}
+    rendered = charted({"protocol": protocol, "networkPolicy": {"from": [scrapes]}})
+
+    policy = rendered.of("NetworkPolicy", "pdgate-engines")["spec"]
+
+    gateway, peers, more = policy["ingress"]
+    (door,) = gateway["from"]
+    assert door["podSelector"]["matchLabels"]["app.kubernetes.io/component"] == "gateway"
+    assert ({"port": "kv"} in gateway["ports"]) == (protocol == "vllm-mooncake")
+    (engines,) = peers["from"]
+    assert engines["podSelector"] == policy["podSelector"]
+    assert more == {"from": [scrapes]}
+    assert charted({"networkPolicy": {"enabled": False}}).names("NetworkPolicy") == []
+
+
+def test_the_redis_that_comes_along_is_reached_by_the_release_alone() -> None:
+    policy = charted({"redis": {"enabled": True}}).of("NetworkPolicy", "pdgate-redis")["spec"]
+
+    (rule,) = policy["ingress"]
+    (source,) = rule["from"]
+    (who,) = source["podSelector"]["matchExpressions"]
+    assert set(who["values"]) == {"gateway", "prefill", "decode", "both"}
+    assert rule["ports"] == [{"port": "redis"}]
+    off = {"redis": {"enabled": True}, "networkPolicy": {"enabled": False}}
+    assert charted(off).names("NetworkPolicy") == []

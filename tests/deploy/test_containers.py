@@ -4,6 +4,8 @@ Each service of ours runs as a process with an address of its own in 127.0.0.0/8
 name is put in.
 """
 
+import json
+import os
 import re
 import shutil
 import subprocess
@@ -56,7 +58,35 @@ def command(name: str, services: dict[str, Any], addresses: dict[str, str]) -> l
 
 
 @pytest.fixture(scope="module")
-def running(services: dict[str, Any], addresses: dict[str, str]) -> Iterator[dict[str, Child]]:
+def kv_secret(services: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the service of that name makes, in a folder of the test's."""
+    folder = tmp_path_factory.mktemp("kv")
+    program, *words = services["kv-secret"]["command"]
+    assert program == "python"
+    here = [word.replace("/etc/pdgate-kv", str(folder)) for word in words]
+    # The image's user, which only root may make an owner.
+    here = [word.replace("65532, 65532", f"{os.getuid()}, {os.getgid()}") for word in here]
+    for _ in range(2):
+        subprocess.run([sys.executable, *here], check=True, timeout=60)
+        made = (folder / "secret").read_text()
+    assert len(made) == 64
+    assert made == (folder / "secret").read_text()
+    return folder / "secret"
+
+
+def test_engines_and_nobody_else_get_their_secret(
+    services: dict[str, Any], kv_secret: Path
+) -> None:
+    assert kv_secret.stat().st_mode & 0o777 == 0o400
+    for name, service in services.items():
+        mounts = any(volume.startswith("kv-secret:") for volume in service.get("volumes", ()))
+        assert mounts == (name == "kv-secret" or name.startswith(("prefill", "decode"))), name
+
+
+@pytest.fixture(scope="module")
+def running(
+    services: dict[str, Any], addresses: dict[str, str], kv_secret: Path
+) -> Iterator[dict[str, Child]]:
     redis = shutil.which("redis-server")
     assert redis is not None, "redis-server is not installed: apt-get install redis-server"
     with ExitStack() as stack:
@@ -66,8 +96,11 @@ def running(services: dict[str, Any], addresses: dict[str, str]) -> Iterator[dic
         for name, service in services.items():
             if service.get("image") == OURS:
                 said = command(name, services, addresses)
+                env = dict(service.get("environment", {}))
+                if "PDGATE_KV_SECRET_FILE" in env:
+                    env["PDGATE_KV_SECRET_FILE"] = str(kv_secret)
                 found[name] = stack.enter_context(
-                    child([sys.executable, "-m", "pdgate", *said], name=name)
+                    child([sys.executable, "-m", "pdgate", *said], name=name, env=env)
                 )
         yield found
 
@@ -82,8 +115,9 @@ def test_what_compose_starts_answers(
     # The body of the command at the top of the file.
     (body,) = re.findall(r"^#.*-d '(\{.*\})'$", COMPOSE.read_text(), re.MULTILINE)
 
-    headers = {"content-type": "application/json"}
-    asked = httpx2.post(f"{url}/v1/completions", content=body, headers=headers, timeout=60)
+    # Where the reader's command draws, an answer may end early.
+    said = {**json.loads(body), "temperature": 0, "ignore_eos": True}
+    asked = httpx2.post(f"{url}/v1/completions", json=said, timeout=60)
 
     assert asked.status_code == 200, asked.text
     assert asked.json()["usage"]["completion_tokens"] == 16
@@ -109,8 +143,12 @@ def test_prometheus_looks_where_things_are(services: dict[str, Any]) -> None:
 
 
 def test_what_containers_see_of_the_repository_is_there(services: dict[str, Any]) -> None:
+    named = read(COMPOSE)["volumes"]
     mounted = [
-        volume.split(":")[0] for each in services.values() for volume in each.get("volumes", ())
+        volume.split(":")[0]
+        for each in services.values()
+        for volume in each.get("volumes", ())
+        if volume.split(":")[0] not in named
     ]
 
     assert mounted

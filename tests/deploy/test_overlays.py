@@ -1,6 +1,7 @@
 """The overlays and components in deploy/kubernetes, as kubectl renders them."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -203,3 +204,102 @@ def test_all_dashboards_are_brought(with_components: Rendered) -> None:
 def _without_stores(rendered: Rendered) -> Rendered:
     """Services that are no engine's and no gateway's have ports of their own kind."""
     return Rendered([each for each in rendered.objects if each["metadata"]["name"] != "redis"])
+
+
+def test_kvt_engines_are_given_the_secret_that_they_read(rendered: dict[str, Rendered]) -> None:
+    for engine in ("prefill", "decode"):
+        extra = transfer(rendered["pd-kvt"], engine)["kv_connector_extra_config"]
+        pod = rendered["pd-kvt"].of("Deployment", engine)["spec"]["template"]["spec"]
+        (mount,) = (
+            one
+            for one in pod["containers"][0]["volumeMounts"]
+            if extra["kv_secret_file"].startswith(f"{one['mountPath']}/")
+        )
+        (volume,) = (one for one in pod["volumes"] if one["name"] == mount["name"])
+
+        assert mount["readOnly"]
+        assert volume["secret"]["secretName"] == "pdgate-kv"
+        # Beyond loopback there is no listening without it.
+        assert extra["host"] == "0.0.0.0"
+
+
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_engines_are_reached_by_the_gateway_and_each_other_alone(
+    name: str, rendered: dict[str, Rendered]
+) -> None:
+    policy = rendered[name].of("NetworkPolicy", "engines")["spec"]
+    pods = {
+        each["metadata"]["name"]: each["spec"]["template"]["metadata"]["labels"]
+        for each in rendered[name].objects
+        if each["kind"] == "Deployment"
+    }
+
+    def chosen(selector: Json) -> set[str]:
+        wanted = selector["matchLabels"].items()
+        return {pod for pod, labels in pods.items() if wanted <= labels.items()}
+
+    engines = {pod for pod in pods if pod in ("prefill", "decode", "engine")}
+    gateway, peers = policy["ingress"]
+    assert chosen(policy["podSelector"]) == engines
+    assert [chosen(one["podSelector"]) for one in gateway["from"]] == [{"pdgate"}]
+    assert [chosen(one["podSelector"]) for one in peers["from"]] == [engines]
+    # Of engines the gateway asks no KV, but Mooncake's bootstrap server is at the port called so.
+    open_to_it = {one["port"] for one in gateway["ports"]}
+    assert "http" in open_to_it
+    assert ("kv" in open_to_it) == (name == "pd-mooncake")
+
+
+@pytest.mark.parametrize("name", [*OVERLAYS, "all components"])
+def test_whatever_is_no_gateway_is_reached_by_ours_alone(
+    name: str, rendered: dict[str, Rendered], with_components: Rendered
+) -> None:
+    """Redis and etcd ask nobody who they are, and what they say is believed."""
+    found = rendered.get(name, with_components)
+    policies = [each["spec"] for each in found.objects if each["kind"] == "NetworkPolicy"]
+    named: dict[int, set[str]] = {}
+    for each in found.objects:
+        if (
+            each["kind"] not in ("Deployment", "StatefulSet")
+            or each["metadata"]["name"] == "pdgate"
+        ):
+            continue
+        labels = each["spec"]["template"]["metadata"]["labels"].items()
+        (at,) = (
+            at
+            for at, one in enumerate(policies)
+            if one["podSelector"]["matchLabels"].items() <= labels
+        )
+        named.setdefault(at, set()).update(port["name"] for port in container(each)["ports"])
+    assert named
+    for at, names in named.items():
+        assert policies[at]["policyTypes"] == ["Ingress"]
+        for rule in policies[at]["ingress"]:
+            assert all(list(source) == ["podSelector"] for source in rule["from"])
+            # A name that no port has would open nothing.
+            assert {one["port"] for one in rule.get("ports", [])} <= names
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        FOLDER / "overlays/pd-kvt/kustomization.yaml",
+        DEPLOY.parent / "docs/operations/kubernetes.md",
+    ],
+)
+def test_the_secret_that_engines_wait_for_is_made_by_one_command(
+    page: Path, rendered: dict[str, Rendered]
+) -> None:
+    """kustomize makes none: what it generates of a file ends the rendering where that is missing."""
+    (name, key) = re.findall(
+        r"kubectl -n llm create secret generic (\S+) --from-literal=(\w+)=\"\$\(openssl rand -hex 32\)\"",
+        page.read_text(encoding="utf-8"),
+    )[0]
+    for engine in ("prefill", "decode"):
+        pod = rendered["pd-kvt"].of("Deployment", engine)["spec"]["template"]["spec"]
+        (volume,) = (one for one in pod["volumes"] if "secret" in one)
+        extra = transfer(rendered["pd-kvt"], engine)["kv_connector_extra_config"]
+
+        assert volume["secret"]["secretName"] == name
+        # Without `optional` the pod waits until it is there.
+        assert "optional" not in volume["secret"]
+        assert extra["kv_secret_file"].rpartition("/")[2] == key

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
 import typer
 from typer.models import ArgumentInfo, OptionInfo, ParameterInfo
@@ -48,7 +48,7 @@ def _command(name: str) -> Iterator[str]:
     yield f"## pdgate {name}\n"
     yield inspect.cleandoc(function.__doc__ or "") + "\n"
     if extra := COMMANDS[name].extra:
-        yield f"It needs the extra `{extra}`: `pip install 'pdgate[{extra}]'`.\n"
+        yield f"It needs the extra `{extra}`: `pip install '.[{extra}]'` in a checkout.\n"
     yield "| flag | value | default | meaning |"
     yield "|---|---|---|---|"
     for cells in rows(name):
@@ -58,9 +58,8 @@ def _command(name: str) -> Iterator[str]:
 def rows(name: str) -> Iterator[tuple[str, str, str, str]]:
     """Flag, value, default and meaning of each parameter."""
     function = function_of(name)
-    hints = get_type_hints(function, include_extras=True)
-    for parameter in inspect.signature(function).parameters.values():
-        kind, told = _annotated(hints[parameter.name])
+    for parameter in inspect.signature(function, eval_str=True).parameters.values():
+        kind, told = _annotated(parameter.annotation)
         if kind is typer.Context:
             continue
         default = parameter.default

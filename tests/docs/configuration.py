@@ -6,24 +6,25 @@ The page holds the prose; between two marks stands what is made here:
     ...
     <!-- end -->
 
-What a key means is said in the docstring of its section ("Attributes:"), or in the help
-of its flag. `python -m tests.docs.configuration` writes the tables anew.
+What a key means is said below its declaration, or in the help of its flag. `python -m tests.docs.configuration` writes the tables anew.
 """
 
+import ast
 import inspect
 import re
 from collections.abc import Iterator
-from typing import Any, Final, get_args, get_type_hints
+from itertools import pairwise
+from typing import Any, Final
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
-from typer.models import OptionInfo
 
-from pdgate.gateway.cli import flags as cli_flags
+from pdgate.gateway.cli.flags import ENGINE_FLAGS
 from pdgate.gateway.cli.serve import serve
 from pdgate.gateway.config.api_keys import ApiKeyEntry
 from pdgate.gateway.config.instances import InstanceEntry
 from pdgate.gateway.config.sections import ModelEntry
+from pdgate.gateway.config.setting import Declared, OnReload, Section, declared
 from pdgate.gateway.config.settings import Settings
 from pdgate.protocols.instance import Instance
 from tests.docs.pages import DOCS
@@ -40,7 +41,7 @@ _ATTRIBUTE = re.compile(r"^    (\w+): (.*(?:\n {8}.*)*)", re.MULTILINE)
 def tables() -> dict[str, str]:
     """Mark -> table."""
     return {
-        "keys": _table(("key", "type", "default", "flag", "meaning"), _keys(Settings)),
+        "keys": _table(("key", "type", "default", "flag", "reload", "meaning"), _keys()),
         "instances": _table(("key", "type", "default", "meaning"), _instance_keys()),
         "models": _table(("key", "type", "default", "meaning"), _entry_keys(ModelEntry)),
         "api_keys": _table(("key", "type", "default", "meaning"), _entry_keys(ApiKeyEntry)),
@@ -55,19 +56,14 @@ def page() -> str:
     return _MARKED.sub(lambda mark: f"{mark[1]}\n{made[mark[2]]}\n\n{mark[3]}", text)
 
 
-def _keys(section: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, ...]]:
-    meanings, flags = _meanings(section), _flags()
-    for name, field in section.model_fields.items():
-        key = f"{prefix}{name}"
-        if inner := _section(field.annotation):
-            yield from _keys(inner, f"{key}.")
-        elif key not in LISTS:
-            flag, help_ = flags.get(key, ("", ""))
-            # A key without a flag, or without a word on it, is a page that nobody can use.
-            meaning = meanings.get(name) or help_
-            if not meaning:
-                raise ValueError(f"nothing says what {key} means")
-            yield f"`{key}`", _type(section, name), _default(field), flag, meaning
+def _keys() -> Iterator[tuple[str, ...]]:
+    meanings = _said_below(Settings)
+    for one in declared(Settings):
+        if one.flag:
+            # Where nothing more is said of a key, the help of its flag says enough.
+            meaning = meanings.get(one.key) or one.help
+            when = "restart" if one.on_reload is OnReload.RESTART else "live"
+            yield f"`{one.key}`", _type_of(one.key), _default(one.field), _flag(one), when, meaning
 
 
 def _instance_keys() -> Iterator[tuple[str, ...]]:
@@ -85,32 +81,33 @@ def _entry_keys(entry: type[BaseModel]) -> Iterator[tuple[str, ...]]:
 
 
 def _short_flags() -> Iterator[tuple[str, ...]]:
-    for name, option in _options().items():
-        if name in (*cli_flags.ENGINE_FLAGS, *cli_flags.NOT_OF_SETTINGS):
-            yield f"`--{name}`", option.help or ""
+    for name, help in ENGINE_FLAGS.items():
+        yield f"`--{name}`", help
+    for name in ("config", "compat"):
+        yield (
+            f"`--{name}`",
+            inspect.signature(serve).parameters[name].annotation.__metadata__[0].help,
+        )
 
 
-def _flags() -> dict[str, tuple[str, str]]:
-    """Key -> its flag and the flag's help."""
-    hints = get_type_hints(serve)
-    found = {}
-    for name, option in _options().items():
-        flag = f"--{name.replace('_', '-')}"
-        if bool in get_args(hints[name]):
-            flag = f"--[no-]{flag[2:]}"
-        found[cli_flags.KEYS.get(name, name)] = (f"`{flag}`", option.help or "")
-    return found
+def _flag(one: Declared) -> str:
+    return f"`--[no-]{one.flag[2:]}`" if one.field.annotation is bool else f"`{one.flag}`"
 
 
-def _options() -> dict[str, OptionInfo]:
-    """Parameter of `serve` -> its option."""
-    hints = get_type_hints(serve, include_extras=True)
-    return {
-        name: extra
-        for name in inspect.signature(serve).parameters
-        for extra in get_args(hints[name])[1:]
-        if isinstance(extra, OptionInfo)
+def _said_below(section: type[Section]) -> dict[str, str]:
+    """Key -> the text below its declaration, of the section and of those within."""
+    (tree,) = ast.parse(inspect.getsource(section)).body
+    assert isinstance(tree, ast.ClassDef)
+    said = {
+        field.target.id: " ".join(str(below.value.value).split())
+        for field, below in pairwise(tree.body)
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
     }
+    for name, field in section.model_fields.items():
+        if inner := _section(field.annotation):
+            said |= {f"{name}.{key}": text for key, text in _said_below(inner).items()}
+    return said
 
 
 def _meanings(section: type) -> dict[str, str]:
@@ -119,9 +116,17 @@ def _meanings(section: type) -> dict[str, str]:
     return {name: " ".join(said.split()) for name, said in _ATTRIBUTE.findall(attributes)}
 
 
-def _section(annotation: Any) -> type[BaseModel] | None:
-    is_one = isinstance(annotation, type) and issubclass(annotation, BaseModel)
+def _section(annotation: Any) -> type[Section] | None:
+    is_one = isinstance(annotation, type) and issubclass(annotation, Section)
     return annotation if is_one else None
+
+
+def _type_of(key: str) -> str:
+    section: type[Section] = Settings
+    *above, name = key.split(".")
+    for part in above:
+        section = _section(section.model_fields[part].annotation) or section
+    return _type(section, name)
 
 
 def _type(section: type[BaseModel], name: str) -> str:

@@ -12,8 +12,8 @@ from pdgate.protocols.call import CHAT, Call
 from pdgate.protocols.instance import Role
 from pdgate.scheduling import policy
 from pdgate.scheduling.instances import Instances
+from pdgate.scheduling.policy_context import PolicyContext
 from pdgate.scheduling.scheduler import Scheduler
-from pdgate.scheduling.surroundings import Surroundings
 from tests.docs.package import write
 from tests.docs.pages import DOCS, labelled
 from tests.support.processes import child
@@ -38,7 +38,7 @@ def test_an_entry_point_is_all_that_it_takes(package: Path) -> None:
     instances = Instances(settings.fleet)
     for candidate in instances:
         instances.mark_up(candidate.instance.id, ["tiny"])
-    chooses = policy.load(settings.prefill_policy, Surroundings(Role.PREFILL))
+    chooses = policy.load(settings.prefill_policy, PolicyContext(Role.PREFILL))
     scheduler = Scheduler(instances, prefill=chooses, decode=chooses, plain=chooses)
     call = Call("c", "c-1", CHAT, {}, headers=[(b"x-session-id", b"s1")], model="tiny")
 

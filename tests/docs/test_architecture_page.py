@@ -36,10 +36,20 @@ def test_the_extension_points_are_those_that_are_declared() -> None:
     assert groups == set(_project()["project"]["entry-points"])
 
 
+def test_every_decision_is_listed_by_its_title() -> None:
+    titles = {
+        path.name: path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+        for path in sorted((DOCS / "decisions").glob("*.md"))
+    }
+
+    listed = re.findall(r"^(\d+\. )\[(.+)\]\(decisions/(.+)\)$", _text(), re.MULTILINE)
+    assert {name: number + title for number, title, name in listed} == titles
+
+
 def test_the_folders_exist() -> None:
     folders = [name for row in table(PAGE) for name in code(row[0]) if name.endswith("/")]
 
-    assert len(folders) == 12
+    assert len(folders) == 11
     assert [folder for folder in folders if not (ROOT / folder).is_dir()] == []
 
 

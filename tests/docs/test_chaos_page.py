@@ -1,4 +1,4 @@
-"""What docs/operations/chaos.md shows is what there is."""
+"""What docs/operations/fault-injection.md shows is what there is."""
 
 import inspect
 import re
@@ -8,13 +8,13 @@ from typing import get_args
 
 import pytest
 
-from pdgate.chaos import Cut, Delay, Rule
-from pdgate.chaos.cli import chaos
-from pdgate.chaos.fault import Fault
-from pdgate.chaos.settings import load
+from pdgate.lab.chaos import Cut, Delay, Rule
+from pdgate.lab.chaos.cli import chaos
+from pdgate.lab.chaos.fault import Fault
+from pdgate.lab.chaos.settings import load
 from tests.docs.pages import DOCS, code, labelled, table
 
-PAGE = DOCS / "operations" / "chaos.md"
+PAGE = DOCS / "operations" / "fault-injection.md"
 pytestmark = pytest.mark.source
 
 FAULTS = [kind.__struct_config__.tag for kind in get_args(Fault)]

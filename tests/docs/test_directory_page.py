@@ -1,4 +1,4 @@
-"""What docs/operations/directory.md tells engines of another make to write into Redis lists them."""
+"""What docs/operations/service-discovery.md tells engines of another make to write into Redis lists them."""
 
 import asyncio
 import re
@@ -16,7 +16,7 @@ from tests.docs.pages import DOCS
 from tests.docs.shell import of_page
 from tests.support.redis import redis_server
 
-PAGE = DOCS / "operations" / "directory.md"
+PAGE = DOCS / "operations" / "service-discovery.md"
 KEY = "/workers/decode/10.0.0.2/8200"
 
 pytestmark = [pytest.mark.source, pytest.mark.slow]

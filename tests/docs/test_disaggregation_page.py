@@ -5,7 +5,7 @@ import pytest
 from pdgate.scheduling.disaggregation import decision
 from tests.docs.pages import DOCS, code, table
 
-PAGE = DOCS / "operations" / "disaggregation.md"
+PAGE = DOCS / "operations" / "conditional-disaggregation.md"
 
 pytestmark = pytest.mark.source
 

@@ -6,7 +6,7 @@ import pytest
 
 from pdgate.cluster.queue.contract import Depth
 from pdgate.cluster.queue.settings import QueueSettings
-from pdgate.engine.hand_over.queue_gauges import shown
+from pdgate.cluster.queue.watch import gauges
 from tests.docs.pages import DOCS, code, table
 
 PAGE = DOCS / "operations" / "prefill-queue.md"
@@ -23,7 +23,7 @@ def rows(chosen: str) -> dict[str, str]:
 def test_every_metric_is_there() -> None:
     metrics = rows("pdgate_prefill_queue_")
 
-    assert set(metrics) == set(shown(Depth(1, 2, 3, 4.0), away_seconds=0.0))
+    assert set(metrics) == set(gauges(Depth(1, 2, 3, 4.0), away_seconds=0.0))
     assert set(metrics.values()) == {"gauge"}
 
 

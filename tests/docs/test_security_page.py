@@ -2,7 +2,9 @@
 
 import pytest
 
-from pdgate.gateway.front.bounded_http import HEAD_SECONDS, MAX_HEAD_BYTES, MAX_HEADERS
+from pdgate.gateway.front import limits
+from pdgate.gateway.front.crowd import LOOSE_BYTES
+from pdgate.gateway.front.limits import HEAD_SECONDS, MAX_HEAD_BYTES, MAX_HEADERS
 from pdgate.gateway.intake import HOLDERS
 from pdgate.gateway.security.addresses import IN_PLACE
 from pdgate.gateway.upstream.settings import FORWARDED
@@ -27,6 +29,12 @@ def test_the_page_lists_the_headers_that_pass(text: str) -> None:
 def test_the_page_has_the_bounds_of_a_request(text: str) -> None:
     assert f"more than {MAX_HEAD_BYTES >> 10} KiB, or more than {MAX_HEADERS} headers" in text
     assert f"takes more than {HEAD_SECONDS:g} s" in text
+    pace = f"{limits.BODY_BYTES_PER_SECOND >> 10} KiB a second"
+    assert f"takes more than {limits.BODY_SECONDS:g} s, or after" in text
+    assert f"after {limits.BODY_GRACE_SECONDS:g} s has brought less than {pace}" in text
+    assert f"of which nothing is read for {limits.UNREAD_SECONDS:g} s" in text
+    assert f"more than {limits.MAX_EARLY_REQUESTS} requests before" in text
+    assert f"at most {LOOSE_BYTES >> 20} MiB in each process" in text
 
 
 def test_the_page_has_the_words_that_clients_see(text: str) -> None:

@@ -9,7 +9,7 @@ from tests.docs.pages import DOCS, labelled
 
 @pytest.mark.source
 def test_the_engine_shown_is_a_preset() -> None:
-    from pdgate.simulator.hardware import PRESETS, Hardware
+    from pdgate.lab.simulator.hardware import PRESETS, Hardware
 
     (shown,) = labelled(DOCS / "simulate.md", "toml").values()
 

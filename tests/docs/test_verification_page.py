@@ -6,7 +6,7 @@ from pdgate.gateway.verification.causes import HINTS, Cause
 from pdgate.gateway.verification.window import Result
 from tests.docs.pages import DOCS, code, table
 
-PAGE = DOCS / "operations" / "verification.md"
+PAGE = DOCS / "operations" / "kv-verification.md"
 
 pytestmark = pytest.mark.source
 

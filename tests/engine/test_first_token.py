@@ -9,6 +9,7 @@ import pytest
 from pdgate.engine.request import Finish, Output, Sampling
 from tests.support.engine_cores import GREEDY, Engine, ask, engine, layout, tokens_of
 from tests.support.fake_connector import FakeConnector, Meeting
+from tests.support.waiting import PATIENCE_SECONDS
 
 TEXT = "The quick brown fox jumps over the lazy dog, and then over another one."
 PROMPT = ask("", TEXT).prompt
@@ -144,7 +145,7 @@ def test_an_abort_before_the_kv_is_there_forgets_it(pair: Pair) -> None:
     reader._hold = True
     kept = pair.prefill.answer(ask("p", TEXT, FEW, params={"keep": True}))[-1]
     pair.decode.core.submit(ask("d", TEXT, FEW, params=kept.kv_transfer_params))
-    assert reader.started.wait(10)
+    assert reader.started.wait(PATIENCE_SECONDS)
 
     pair.decode.core.abort("d")
     reader.go()

@@ -12,6 +12,7 @@ from pdgate.engine.request import Finish, Output, Request, Sampling
 from pdgate.engine.work import Options
 from tests.support.engine_cores import GREEDY, Engine, ask, engine, layout, tokens_of
 from tests.support.fake_connector import FakeConnector, Meeting
+from tests.support.waiting import PATIENCE_SECONDS
 
 TEXT = "The quick brown fox jumps over the lazy dog, and then over another one."
 ONE_TOKEN = replace(GREEDY, max_tokens=1)
@@ -129,7 +130,7 @@ def test_a_load_holds_up_nobody_else(ended: list[Pair]) -> None:
 def test_pages_of_an_aborted_load_stay_taken_until_it_ends(ended: list[Pair]) -> None:
     ended.append(made := pair(hold=True))
     made.decode.core.submit(made.reading(made.keep().kv_transfer_params))
-    assert made.reader.started.wait(10)
+    assert made.reader.started.wait(PATIENCE_SECONDS)
 
     made.decode.core.abort("d")
 
@@ -180,7 +181,7 @@ def test_what_a_silent_peer_may_still_write_is_computed_in_other_pages(
     if known:
         made.decode.answer(ask("before", TEXT[:40]))
     made.decode.core.submit(made.reading(kept.kv_transfer_params))
-    assert made.reader.started.wait(10)
+    assert made.reader.started.wait(PATIENCE_SECONDS)
 
     made.decode.core.gave_up("d", "the peer is silent")
     first = made.decode.next()
@@ -199,7 +200,7 @@ def test_what_a_silent_peer_may_still_write_is_computed_in_other_pages(
 def test_stranded_pages_outlive_a_request_that_was_aborted(ended: list[Pair]) -> None:
     ended.append(made := pair(options=Options(on_failed_load="recompute"), hold=True))
     made.decode.core.submit(made.reading(made.keep().kv_transfer_params))
-    assert made.reader.started.wait(10)
+    assert made.reader.started.wait(PATIENCE_SECONDS)
 
     made.decode.core.gave_up("d", "the peer is silent")
     made.decode.core.abort("d")
@@ -241,7 +242,7 @@ def test_a_broken_hook_costs_its_own_request_only(
             assert made.keep("p1").refusal is not None
         case "cancel":
             made.decode.core.submit(made.reading(kept.kv_transfer_params))
-            assert made.reader.started.wait(10)
+            assert made.reader.started.wait(PATIENCE_SECONDS)
             made.decode.core.abort("d")
         case "dropped":
             made.prefill.core.abort("p")
@@ -264,7 +265,7 @@ def test_kept_pages_are_given_back_when_the_lease_is_over(ended: list[Pair]) -> 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(FakeConnector, "dropped", told)
         kept = made.keep()
-        assert gone.wait(10)
+        assert gone.wait(PATIENCE_SECONDS)
 
     assert made.meeting.dropped == [("p", "the lease is over")]
     assert made.decode.answer(made.reading(kept.kv_transfer_params))[-1].refusal is not None
@@ -309,15 +310,15 @@ def test_a_peer_can_have_a_prompt_computed(ended: list[Pair], expected: list[int
 def test_a_waiting_reader_that_leaves_lets_its_peer_go(ended: list[Pair]) -> None:
     """It had no pages yet, so nothing is copied; but prefill's pages must not wait."""
     ended.append(made := pair())
+    kept = made.keep()
     filler = ask("filler", "y" * 1990, replace(GREEDY, max_tokens=40))
     made.decode.core.submit(filler)
-    made.decode.next()
-    kept = made.keep()
-    made.decode.core.submit(made.reading(kept.kv_transfer_params))
+    with made.decode.resting():
+        made.decode.core.submit(made.reading(kept.kv_transfer_params))
 
-    made.decode.core.abort("d")
+        made.decode.core.abort("d")
 
     assert made.decode.answers("d", "filler")["d"][-1].finish is Finish.ABORT
-    assert made.reader.ended.wait(10)
+    assert made.reader.ended.wait(PATIENCE_SECONDS)
     made.prefill.answer(ask("next", "x"))
     assert made.prefill.core.gauges.blocks_kept == 0

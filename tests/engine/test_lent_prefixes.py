@@ -5,6 +5,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,7 @@ from pdgate.transfer.messenger.messages import Lent
 from pdgate.transfer.messenger.offers import Offer, Offers
 from tests.support.core_pairs import Side, side, until
 from tests.support.engine_cores import GREEDY, ask, engine, layout, tokens_of
+from tests.support.waiting import PATIENCE_SECONDS
 
 FIRST = "Whoever has the beginning of some prompt need not have it computed once more. Never. "
 """Its full blocks end in the middle of a block of 32 tokens."""
@@ -91,9 +93,9 @@ def test_prefill_reads_what_decode_has_and_computes_the_rest(
     answer = scene.decode.engine.answer(scene.queued(sampling))
 
     assert tokens_of(answer) == expected[sampling]
-    computed = scene.prefill.core.stats
+    computed = scene.prefill.stats
     assert (computed.prompts_from_peer, computed.prompts_computed) == (had, NEEDED - had)
-    assert scene.decode.core.stats.prompts_from_peer == NEEDED - had
+    assert scene.decode.stats.prompts_from_peer == NEEDED - had
 
 
 @pytest.mark.parametrize(
@@ -107,7 +109,7 @@ def test_they_need_not_keep_their_kv_in_one_way(
         had = scene.first_turn()
 
         assert tokens_of(scene.decode.engine.answer(scene.queued())) == expected[GREEDY]
-        assert scene.prefill.core.stats.prompts_from_peer == had
+        assert scene.prefill.stats.prompts_from_peer == had
 
 
 def test_what_prefill_has_itself_is_not_read(
@@ -115,11 +117,11 @@ def test_what_prefill_has_itself_is_not_read(
 ) -> None:
     had = scene.first_turn()
     scene.prefill.engine.answer(ask("own", FIRST, replace(GREEDY, max_tokens=1)))
-    before = scene.prefill.core.stats.prompts_computed
+    before = scene.prefill.stats.prompts_computed
 
     assert tokens_of(scene.decode.engine.answer(scene.queued())) == expected[GREEDY]
 
-    stats = scene.prefill.core.stats
+    stats = scene.prefill.stats
     assert (stats.prompts_from_peer, stats.prompts_from_cache) == (0, had)
     assert stats.prompts_computed - before == NEEDED - had
     assert scene.decode.connector.counters.sent == 0
@@ -146,7 +148,7 @@ def test_what_cannot_be_read_is_computed(
 
     assert tokens_of(scene.decode.engine.answer(scene.queued())) == expected[GREEDY]
 
-    stats = scene.prefill.core.stats
+    stats = scene.prefill.stats
     assert (stats.loads_failed, stats.prompts_from_peer, stats.prompts_computed) == (1, 0, NEEDED)
 
 
@@ -165,7 +167,7 @@ def test_what_was_called_in_while_it_was_read_is_not_believed(
 
     assert tokens_of(scene.decode.engine.answer(scene.queued())) == expected[GREEDY]
 
-    stats = scene.prefill.core.stats
+    stats = scene.prefill.stats
     assert (stats.loads_failed, stats.prompts_from_cache, stats.prompts_computed) == (1, 0, NEEDED)
 
 
@@ -178,12 +180,12 @@ def test_pages_that_are_being_filled_stay_taken_though_nobody_wants_them(
 
     def late(request_id: str, error: str | None = None) -> None:
         read.set()
-        assert go_on.wait(20)
+        assert go_on.wait(PATIENCE_SECONDS)
         loaded(request_id, error)
 
     monkeypatch.setattr(scene.prefill.core, "loaded", late)
     scene.decode.core.submit(scene.queued())
-    assert read.wait(20)
+    assert read.wait(PATIENCE_SECONDS)
 
     scene.decode.core.abort("d")
 
@@ -203,18 +205,18 @@ def test_a_client_that_leaves_while_prefill_reads_leaves_no_page_taken(
     offers = scene.decode.connector._offers
     wait, refused = offers.wait, threading.Event()
 
-    def slowly(key: str, wait_seconds: float, reader: object) -> Offer:
+    def slowly(*asked: Any) -> Offer:
         reading.set()
-        assert go_on.wait(20)
+        assert go_on.wait(PATIENCE_SECONDS)
         try:
-            return wait(key, wait_seconds, reader)
+            return wait(*asked)
         except HandOverError:
             refused.set()
             raise
 
     monkeypatch.setattr(offers, "wait", slowly)
     scene.decode.core.submit(scene.queued())
-    assert reading.wait(20)
+    assert reading.wait(PATIENCE_SECONDS)
 
     scene.decode.core.abort("d")
 
@@ -223,7 +225,7 @@ def test_a_client_that_leaves_while_prefill_reads_leaves_no_page_taken(
     until(scene.decode.core.told, "loaded")
     go_on.set()
     until(scene.prefill.core.told, "loaded")
-    assert refused.wait(20)
+    assert refused.wait(PATIENCE_SECONDS)
     assert scene.prefill.used() == scene.decode.used() == 0
 
 
@@ -234,4 +236,4 @@ def test_a_loan_of_more_than_there_is_to_compute_is_refused(tokens: int) -> None
         assert isinstance(connector, DecodeFirst)
 
         with pytest.raises(ValueError, match="are lent"):
-            connector.borrow(Lent("127.0.0.1", 1, "e", "k", tokens), NEEDED)
+            connector.borrow(Lent("127.0.0.1", 1, "e", "k", tokens), NEEDED, "d")

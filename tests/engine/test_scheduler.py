@@ -168,7 +168,7 @@ def test_the_younger_of_two_loaded_jobs_yields_its_pages() -> None:
     assert second.state is State.WAITING
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(
         st.tuples(

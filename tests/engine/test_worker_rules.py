@@ -137,7 +137,7 @@ Kind = st.sampled_from(["near", "far", "hands over"])
 Fate = st.sampled_from(["arrives", "fails", "is stranded"])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.lists(st.tuples(Kind, Fate, st.integers(1, 20), st.integers(0, 5)), max_size=8),
     st.integers(12, 24),

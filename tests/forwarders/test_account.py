@@ -3,7 +3,7 @@
 from pdgate.protocols.errors import EngineFailed
 from pdgate.scheduling.disaggregation.rules import Never
 from pdgate.scheduling.instances import Instances
-from tests.support.answers import prefilled
+from tests.support.answers import piece, prefilled
 from tests.support.scripted import D0, P0, Crossing, Scripted, chat
 
 
@@ -15,7 +15,7 @@ def counted(instances: Instances, instance_id: str) -> tuple[int, int]:
 
 
 async def test_a_call_that_is_split_is_prefills_to_compute_and_handed_over_to_decode() -> None:
-    crossing = Crossing(Scripted(p0=prefilled(), d0=[b"a"]), P0, D0)
+    crossing = Crossing(Scripted(p0=prefilled(), d0=[piece("a")]), P0, D0)
 
     await crossing.ask(chat())
 
@@ -24,7 +24,7 @@ async def test_a_call_that_is_split_is_prefills_to_compute_and_handed_over_to_de
 
 
 async def test_a_call_that_is_not_split_is_decodes_own() -> None:
-    crossing = Crossing(Scripted(d0=[b"a"]), P0, D0, rule=Never())
+    crossing = Crossing(Scripted(d0=[piece("a")]), P0, D0, rule=Never())
 
     await crossing.ask(chat())
 

@@ -1,18 +1,23 @@
 """An attempt that ends keeps nothing: no engine, and no KV."""
 
+from math import inf
 from types import TracebackType
 from typing import Self
 
 import pytest
 
-from pdgate.forwarders.attempt import Attempt
-from pdgate.forwarders.base import Answer
+from pdgate.forwarders import registry
+from pdgate.forwarders.attempt import Attempt, Means
+from pdgate.forwarders.base import Answer, Mode
+from pdgate.forwarders.choices import OnPrefillFailure
 from pdgate.forwarders.lives import Lives
 from pdgate.forwarders.ownership import OVER, KvLedger, KvRules, Ownership
-from pdgate.forwarders.record import Record
-from pdgate.forwarders.tried import Tried
+from pdgate.forwarders.record import LOCAL, Record
+from pdgate.forwarders.retry import FRESH, RetryPolicy
+from pdgate.forwarders.route import Route, Way
+from pdgate.forwarders.routing import Router
 from pdgate.protocols.errors import EngineFailed
-from pdgate.protocols.instance import Instance
+from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.watch import Watch
 from tests.support.scripted import D0, P0, Scripted, chat, fleet, scheduler
 
@@ -60,8 +65,12 @@ async def nowhere(answer: Answer, record: Record) -> None:
 
 def attempt() -> Attempt:
     call, engines = chat(), scheduler(fleet(P0, D0))
-    shared = (Lives(), engines.report)
-    return Attempt(engines, Scripted(), call, Record(call), nowhere, Tried(), *shared)
+    way = Way(registry.load(P0.protocol, Mode.BATCH, ""), Mode.BATCH)
+    router = Router(engines, lambda _: way, RetryPolicy(3, OnPrefillFailure.RETRY, inf))
+    means = Means(engines, router, Scripted(), KvLedger(), Lives(), engines.report)
+    one = engines.reserve(Role.DECODE, call)
+    route = Route(LOCAL, P0.protocol, Mode.BATCH, way, None, one, Role.DECODE)
+    return Attempt(means, route, FRESH, call, Record(call), nowhere)
 
 
 HOW = pytest.mark.parametrize(

@@ -250,7 +250,7 @@ async def test_a_client_that_leaves_as_prefill_fails_is_not_served_again(turns: 
     asking.cancel()
 
     with pytest.raises(asyncio.CancelledError):
-        async with asyncio.timeout(1):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await asking
 
 

@@ -6,17 +6,19 @@ from dataclasses import replace
 import pytest
 
 from pdgate.forwarders.base import Mode
-from pdgate.forwarders.retrying import OnPrefillFailure
+from pdgate.forwarders.choices import OnPrefillFailure
+from pdgate.protocols import sse
 from pdgate.protocols.errors import (
     EngineBusy,
     EngineFailed,
+    EngineFrozen,
     EngineRefused,
     EngineRejected,
     EngineTooSlow,
     GatewayError,
 )
 from pdgate.protocols.instance import Role
-from tests.support.answers import error, opening, piece, prefilled, whole
+from tests.support.answers import error, opening, piece, prefilled, usage, whole
 from tests.support.scripted import (
     D0,
     D1,
@@ -27,6 +29,7 @@ from tests.support.scripted import (
     Crossing,
     Script,
     Scripted,
+    Step,
     Turns,
     chat,
 )
@@ -47,6 +50,11 @@ BAD_STARTS: dict[str, Script] = {
     "error in two halves": [error(500)[:20], error(500)[20:]],
     "error after the role": [opening(), error(500)],
     "error with the role": [opening() + error(500)],
+    "an end that is none": [sse.DONE],
+    "an end after the role": [opening(), sse.DONE],
+    "an end after the role and the usage": [opening(), usage(0), sse.DONE],
+    "nothing after the role": [opening()],
+    "nothing after several roles": [opening() + opening(), usage(0)],
 }
 
 
@@ -61,6 +69,22 @@ async def test_a_decode_that_starts_badly_is_replaced(bad: Script, mode: Mode) -
 
     assert told.body == OK[0]
     assert engines.visits[-2:] == ["p0", "d0"] or engines.visits == ["p0", "d1", "d0"]
+
+
+@pytest.mark.parametrize("works", [True, False])
+async def test_who_waited_for_a_frozen_prefill_goes_to_another_only_if_that_works(
+    works: bool,
+) -> None:
+    """Else decode reads the prompt: cores that froze at once are not waited for one by one."""
+    engines = Scripted(p0=EngineFrozen("frozen"), p1=EngineFrozen("frozen"), d0=OK)
+    crossing = Crossing(engines, P0, P1, D0)
+    for candidate in crossing.instances:
+        candidate.worked_lately = works
+    told = await crossing.ask(chat())
+
+    assert told.body == OK[0]
+    assert len(engines.visits) == (3 if works else 2)
+    assert engines.visits[-1] == "d0"
 
 
 @pytest.mark.parametrize("bad", ["refused", "status 500", "status 503", "too slow"])
@@ -241,17 +265,27 @@ async def test_the_opening_chunk_waits_for_what_follows() -> None:
     assert (await asking).body == opening() + piece("a")
 
 
-async def test_a_long_json_answer_is_relayed_as_it_comes() -> None:
-    """Holding all of it would cost memory without bound."""
-    long = b'{"choices": [], "x": "' + b"x" * (200 << 10)
-    engines = Scripted(p0=prefilled(), d0=[long, NEVER])
-    crossing = Crossing(engines, P0, D0)
-    asking = asyncio.create_task(crossing.ask(chat(stream=False)))
-    await engines.waits("d0").wait()
-    await crossing.called[0].hears.wait()
+@pytest.mark.parametrize(
+    "end",
+    [
+        [],
+        [EngineFailed("cut")],
+        [b'"}], "x": "'],
+        [b'"}]}'],
+        [b'", "finish_reason": null}]}'],
+        [b'", "finish_reason": "abort"}]}'],
+    ],
+)
+async def test_a_long_json_answer_is_relayed_when_it_is_whole(end: list[Step]) -> None:
+    """Half of it would be of no use, and another engine may have the other one."""
+    long = b'{"choices": [{"text": "' + b"x" * (200 << 10)
+    whole = [long, b'", "finish_reason": "stop"}]}']
+    engines = Scripted(p0=prefilled(), d0=[long, *end], d1=whole)
 
-    assert crossing.called[0].chunks == [long]
-    asking.cancel()
+    told = await Crossing(engines, P0, D0, D1).ask(chat(stream=False))
+
+    assert told.body == b"".join(whole)
+    assert "d1" in engines.visits
 
 
 async def test_an_endless_first_event_is_relayed_too() -> None:

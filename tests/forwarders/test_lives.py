@@ -2,8 +2,8 @@
 
 import pytest
 
+from pdgate.forwarders.choices import OnPrefillFailure
 from pdgate.forwarders.lives import Lives
-from pdgate.forwarders.retrying import OnPrefillFailure
 from pdgate.forwarders.vllm_nixl import VllmNixl
 from pdgate.protocols.call import Json, encode, parse_object
 from pdgate.protocols.errors import EngineFailed, EngineRefused

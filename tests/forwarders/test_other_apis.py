@@ -7,7 +7,8 @@ import pytest
 
 from pdgate.forwarders import registry
 from pdgate.forwarders.base import HandOff, Mode, Rendezvous
-from pdgate.forwarders.other_apis import named, prompt_alone, why_whole
+from pdgate.forwarders.other_apis import named, why_whole
+from pdgate.forwarders.prompt import prompt_alone
 from pdgate.protocols import response_id
 from pdgate.protocols.apis import APIS, MESSAGES, RESPONSES
 from pdgate.protocols.call import Call, encode
@@ -96,6 +97,6 @@ def test_a_response_gets_an_id_unless_nobody_wants_one(
     name = named(leg, call).body.get("request_id")
 
     if gets_one:
-        assert response_id.tag_in(str(name)) == response_id.tag("d")
+        assert response_id.tags_in(str(name))[0] == response_id.tag("d")
     else:
         assert name == leg.body.get("request_id")

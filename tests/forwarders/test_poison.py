@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from pdgate.forwarders.retrying import OnPrefillFailure
+from pdgate.forwarders.choices import OnPrefillFailure
 from pdgate.gateway import errors
 from pdgate.protocols.errors import (
     CallBreaksEngines,

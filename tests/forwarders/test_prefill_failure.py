@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from pdgate.forwarders.base import Mode
+from pdgate.forwarders.choices import OnPrefillFailure
 from pdgate.forwarders.record import DECODE_ONLY, DISAGGREGATED
-from pdgate.forwarders.retrying import OnPrefillFailure
 from pdgate.protocols.errors import (
     EngineBusy,
     EngineFailed,

@@ -10,7 +10,7 @@ import pytest
 
 from pdgate.forwarders import registry
 from pdgate.forwarders.base import HandOff, Mode
-from pdgate.forwarders.retrying import OnPrefillFailure
+from pdgate.forwarders.choices import OnPrefillFailure
 from pdgate.gateway import installed
 from pdgate.protocols import plugins
 from pdgate.protocols.call import value

@@ -5,17 +5,18 @@ from itertools import count
 
 import pytest
 
-from pdgate.forwarders.watched import Watched
+from pdgate.forwarders.body_filter import Watched
 from pdgate.protocols.errors import EngineFailed
 from pdgate.scheduling.candidate import Candidate
 from pdgate.scheduling.disaggregation import Auto, Rule, UncachedTokensAbove
 from pdgate.scheduling.watch import Watch
-from tests.support.answers import prefilled
+from tests.support.answers import piece, prefilled
 from tests.support.by_hand import ByHand
 from tests.support.scripted import D0, NEVER, P0, Crossing, Scripted, chat
 from tests.support.sinks import Collected
 
-EVENTS = [b"data: {}\n\n", b"data: {}\n\ndata: {}\n\n", b"data: ", b"{}\n\n"]
+A = piece("a")
+EVENTS = [A, A + A, A[:6], A[6:]]
 
 
 class Heard(Watch):
@@ -40,8 +41,8 @@ def begun() -> tuple[ByHand, Heard, Watched, Collected]:
 
 async def test_nothing_of_it_changes() -> None:
     answer, _, watched, sink = begun()
-    for piece in EVENTS:
-        answer.data(piece)
+    for event in EVENTS:
+        answer.data(event)
     answer.ended(None, b"data: [DONE]\n\n")
 
     assert (watched.status, watched.headers) == (answer.status, answer.headers)
@@ -52,8 +53,8 @@ async def test_nothing_of_it_changes() -> None:
 
 async def test_events_count_however_many_come_at_once() -> None:
     answer, watch, _, _ = begun()
-    for piece in EVENTS:
-        answer.data(piece)
+    for event in EVENTS:
+        answer.data(event)
 
     assert watch.heard == [(1, 1.0), (2, 2.0), (1, 3.0), (1, 4.0)]
 

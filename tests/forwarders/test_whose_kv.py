@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pdgate.forwarders.base import Leg, Mode
-from pdgate.protocols.call import Call, value
+from pdgate.protocols.call import Call, encode, value
 from pdgate.protocols.errors import (
     EngineFailed,
     EngineRefused,
@@ -16,7 +16,7 @@ from pdgate.protocols.errors import (
     KvExpired,
 )
 from pdgate.protocols.instance import Instance
-from tests.support.answers import opening, piece, prefilled
+from tests.support.answers import opening, piece, prefilled, whole
 from tests.support.clock import Clock
 from tests.support.scripted import (
     D0,
@@ -136,7 +136,8 @@ async def test_prefill_that_is_gone_has_nothing_stranded() -> None:
 async def begin_at(seconds: float, *, stream: bool = True) -> Crossing:
     """d1 takes the call at once, and begins to answer then."""
     begins, clock = asyncio.Event(), Clock()
-    engines = Scripted(p0=prefilled(), p1=prefilled(), d1=[begins, *OK], d0=OK)
+    said = OK if stream else [encode(whole("fine"))]
+    engines = Scripted(p0=prefilled(), p1=prefilled(), d1=[begins, *said], d0=said)
     crossing = Crossing(engines, P0, P1, D0, D1, clock=clock)
     asking = asyncio.create_task(crossing.ask(chat(stream=stream)))
     await engines.waits("d1").wait()
@@ -195,7 +196,14 @@ async def test_a_decode_that_does_not_begin_is_left_before_the_lease_is_over(
     limits: list[float] = []
     opened = engines.open
 
-    def open_(leg: Leg, call: Call, *, loads: bool = False, within: float | None = None) -> Any:
+    def open_(
+        leg: Leg,
+        call: Call,
+        *,
+        loads: bool = False,
+        within: float | None = None,
+        behind: str = "",
+    ) -> Any:
         if within is not None:
             limits.append(within)
             clock.now += within if len(limits) == 1 else 0.0

@@ -3,7 +3,8 @@
 import json
 
 from pdgate.forwarders.base import several_prompts
-from pdgate.forwarders.other_apis import prompt_alone, why_whole
+from pdgate.forwarders.other_apis import why_whole
+from pdgate.forwarders.prompt import prompt_alone
 from pdgate.forwarders.vllm_nixl import VllmNixl
 from pdgate.gateway.apis.stored import placed
 from pdgate.gateway.heads import Heads

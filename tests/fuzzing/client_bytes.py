@@ -1,7 +1,7 @@
 """Whatever a client sends, what it gets are HTTP answers, and no more than it asked for.
 
-The fast front end as it is, on uvicorn's protocol, over a transport that takes all; behind it
-a service that answers every call at once.
+Connections as they are, over a transport that takes all; behind them a service that answers every
+call at once.
 """
 
 import asyncio
@@ -18,11 +18,10 @@ from pdgate.forwarders.attempt import Deliver
 from pdgate.forwarders.base import Answer, Sink
 from pdgate.forwarders.execution import Execution
 from pdgate.forwarders.record import Record
-from pdgate.gateway.debug import no_headers
 from pdgate.gateway.front.asgi import Front
 from pdgate.gateway.front.hot_protocol import HotProtocol
 from pdgate.gateway.intake import Intake
-from pdgate.gateway.metrics.books import Books
+from pdgate.gateway.metrics.call_stats import CallStats
 from pdgate.gateway.service import Service
 from pdgate.protocols.call import Call, Headers
 from tests.fuzzing.cutting import cut
@@ -129,7 +128,7 @@ class _Wire(asyncio.Transport):
         self._protocol = protocol
 
     def write(self, data: Any) -> None:
-        # As real ones do: uvicorn writes answers to pipelined requests though it has closed.
+        # As real ones do.
         if not self.closing:
             self.written += data
 
@@ -142,6 +141,9 @@ class _Wire(asyncio.Transport):
             _loop.call_soon(self._protocol.connection_lost, None)
 
     abort = close
+
+    def get_write_buffer_size(self) -> int:
+        return 0
 
     def pause_reading(self) -> None: ...
 
@@ -188,7 +190,7 @@ async def _nothing_else(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.body"})
 
 
-_front = Front(Service(Intake(1 << 16), _Answers(), Books(())), _nothing_else, no_headers)
+_front = Front(Service(Intake(1 << 16), _Answers(), CallStats(())), _nothing_else, None)
 _config = uvicorn.Config(
     _front, http=HotProtocol, ws="none", lifespan="off", log_config=None, proxy_headers=False
 )

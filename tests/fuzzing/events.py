@@ -31,10 +31,11 @@ def _splits(data: bytes) -> None:
 
 def _relays(data: bytes) -> None:
     """What a client has at any time ends with an event, and in the end it has them all."""
-    held, sent = b"", b""
+    relay, sent = sse.WholeEvents(), b""
     for piece in cut(data):
-        out, held = sse.whole(held, piece)
+        out = relay.feed(piece)
         assert not out or out.endswith((b"\n\n", b"\n\r\n"))
+        assert b"".join(sse.events(out)) == out
         sent += out
-    assert sent + held == data
-    assert not sse.whole(held, b"")[0] or not held
+    assert sent + relay.rest == data
+    assert not relay.feed(b"")

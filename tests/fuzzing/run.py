@@ -1,7 +1,7 @@
-"""Coverage-guided fuzzing of one target, or of all in turns.
+"""Coverage-guided fuzzing of some targets, or of all, in turns.
 
     make fuzz MINUTES=60
-    .venv/bin/python -m tests.fuzzing.run events --minutes 5 [--corpus FOLDER]
+    .venv/bin/python -m tests.fuzzing.run events bodies --minutes 5 [--corpus FOLDER]
 
 What it finds is a file `crash-*`, written where it is run; put its bytes into the target's SEEDS.
 Needs the dependency group "fuzz" (atheris, which carries libFuzzer).
@@ -22,17 +22,21 @@ DEFAULT_MINUTES = 1.0
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzzing.run")
-    parser.add_argument("target", nargs="?", choices=TARGETS, help="all of them, if none is named")
+    parser.add_argument(
+        "targets", nargs="*", metavar="TARGET", help=f"{', '.join(TARGETS)}; or all"
+    )
     parser.add_argument("--minutes", type=float, default=DEFAULT_MINUTES, help="in all")
     parser.add_argument("--corpus", type=Path, help="kept, and begun with the next time")
     asked = parser.parse_args()
-    seconds = max(1, int(asked.minutes * 60))
-    if asked.target:
-        fuzz(asked.target, seconds, asked.corpus)
+    targets = asked.targets or TARGETS
+    if unknown := set(targets) - set(TARGETS):
+        parser.error(f"there is no {', '.join(unknown)}")
+    if len(targets) == 1:
+        fuzz(targets[0], max(1, int(asked.minutes * 60)), asked.corpus)
     failed = [
         target
-        for target in TARGETS
-        if _in_a_process(target, asked.minutes / len(TARGETS), asked.corpus)
+        for target in targets
+        if _in_a_process(target, asked.minutes / len(targets), asked.corpus)
     ]
     print(f"findings in: {', '.join(failed)}" if failed else "nothing was found")
     return 1 if failed else 0

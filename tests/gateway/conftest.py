@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 import pytest
 import uvloop
 
-from pdgate.gateway.front.bounded_http import BoundedHttp
 from pdgate.gateway.front.hot_protocol import HotProtocol
 from tests.support import fleet
 
@@ -18,5 +17,5 @@ def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.Abstrac
 
 @pytest.fixture(params=["asgi", "hot"])
 def front_end(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What clients see is the same, whoever takes their calls."""
-    monkeypatch.setattr(fleet, "HTTP", HotProtocol if request.param == "hot" else BoundedHttp)
+    """What clients see is the same, also where another ASGI server has the connections."""
+    monkeypatch.setattr(fleet, "HTTP", HotProtocol if request.param == "hot" else "httptools")

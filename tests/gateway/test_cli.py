@@ -8,7 +8,6 @@ import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -21,6 +20,7 @@ from pdgate.gateway.cli.serve import serve
 from pdgate.gateway.config import ConfigError, Settings
 from pdgate.gateway.config.checks import check
 from pdgate.gateway.config.complaints import known_keys
+from pdgate.gateway.config.setting import Section, declared
 
 SECTIONS = (
     "listen",
@@ -77,46 +77,46 @@ def test_the_version_says_whether_the_hot_path_is_compiled() -> None:
     assert (code, said) == (0, f"pdgate {version('pdgate')}{' (compiled)' if compiled else ''}\n")
 
 
-def test_every_key_has_a_flag() -> None:
-    flags = set(inspect.signature(serve).parameters) - {"context", *cli_flags.NOT_OF_SETTINGS}
+def test_every_setting_has_a_flag_with_help_and_a_reload_rule() -> None:
+    """Tables of engines, models and keys have no flag of their own."""
+    settings = {one.key: one for one in declared(Settings)}
     keys = set(known_keys(Settings)) - set(SECTIONS)
     keys -= {key for key in keys if key.startswith(("instances.", "models.", "api_keys."))}
+    flags = set(inspect.signature(serve).parameters) - {"config", "compat", *cli_flags.ENGINE_FLAGS}
 
-    assert {cli_flags.KEYS.get(flag, flag) for flag in flags} - set(cli_flags.ENGINE_FLAGS) == keys
-
-
-def test_help_shows_the_defaults_of_the_settings() -> None:
-    flags = inspect.signature(serve, eval_str=True).parameters
-    for name, parameter in flags.items():
-        key = cli_flags.KEYS.get(name, name)
-        if name in (
-            "context",
-            *cli_flags.NOT_OF_SETTINGS,
-            "scheduling_mode",
-            "client_authorization",
-            *cli_flags.ENGINE_FLAGS,
-        ):
-            continue
-        shown = parameter.annotation.__metadata__[0].show_default
-        # Nothing is shown where nothing is the default.
-        assert (shown or "") == in_words(default_of(key)), key
+    assert {key for key, one in settings.items() if one.flag} == keys
+    assert {cli_flags.SETTINGS[flag].key for flag in flags} == keys
+    assert [key for key, one in settings.items() if not one.help] == []
+    assert [one.key for one in settings.values() if one.flag and not one.panel] == []
 
 
-def default_of(key: str) -> Any:
-    section, _, name = key.rpartition(".")
-    return getattr(getattr(Settings(), section) if section else Settings(), name)
+def test_no_two_settings_have_one_flag() -> None:
+    flags = [one.flag for one in declared(Settings) if one.flag]
+
+    assert len(flags) == len({*flags})
 
 
-def in_words(default: Any) -> str:
-    match default:
-        case None | ():
-            return ""
-        case bool():
-            return "yes" if default else "no"
-        case float():
-            return f"{default:g}"
-        case _:
-            return str(default)
+def test_a_key_that_declares_no_setting_is_refused() -> None:
+    class Wrong(Section):
+        forgotten: int = 1
+
+    with pytest.raises(TypeError, match=r"Wrong\.forgotten declares no Setting"):
+        list(declared(Wrong))
+
+
+@pytest.mark.parametrize(
+    ("flag", "shown"),
+    [
+        ("--port", "8000"), ("--ttft-target", "5"), ("--tpot-target", "0.1"), ("--console", "yes"),
+        ("--resume", "no"), ("--scheduling-mode", "batch if it can"), ("--etcd", ""),
+        ("--kv-wait-timeout", ""), ("--directory-option", ""), ("--prefill-timeout", "600"),
+        ("--on-prefill-failure", "retry_then_recompute"),
+    ],
+)  # fmt: skip
+def test_help_shows_the_default_of_the_setting(flag: str, shown: str) -> None:
+    parameter = inspect.signature(serve).parameters[cli_flags.parameter_of(flag)]
+
+    assert (parameter.annotation.__metadata__[0].show_default or "") == shown
 
 
 def test_flags_become_keys() -> None:
@@ -125,7 +125,6 @@ def test_flags_become_keys() -> None:
         "debug_routes": False,
         "idle_timeout": 2.0,
         "host": None,
-        "config": "x.toml",
         "instance": ["role=decode,url=http://c"],
         "prefill": ["http://a", "http://b"],
         "decode": [],
@@ -259,7 +258,7 @@ def test_engine_without_its_extra_says_what_to_install(monkeypatch: pytest.Monke
     code, _, said = pdgate("engine")
 
     assert code == 2
-    assert "pip install 'pdgate[engine]'" in said
+    assert "pip install '.[engine]'" in said
 
 
 def test_engine_has_the_help_of_the_real_command() -> None:
@@ -272,9 +271,9 @@ def test_engine_has_the_help_of_the_real_command() -> None:
 def test_demo_without_its_extra_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "openai", None)
     for name in ("run", "ask"):
-        monkeypatch.delitem(sys.modules, f"pdgate.gateway.demo.{name}", raising=False)
+        monkeypatch.delitem(sys.modules, f"pdgate.lab.demo.{name}", raising=False)
 
     code, _, said = pdgate("demo", "--port", "0")
 
     assert code == 2
-    assert "pip install 'pdgate[demo]'" in said
+    assert "pip install '.[demo]'" in said

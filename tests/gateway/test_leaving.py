@@ -3,6 +3,8 @@
 import asyncio
 import os
 import statistics
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from time import perf_counter
 
 import pytest
@@ -23,10 +25,11 @@ from tests.support.raw_server import chunk
 pytestmark = pytest.mark.usefixtures("front_end")
 
 EVENT = b'data: {"choices": [{"text": "a"}]}\n\n'
-LIMIT_SECONDS = 0.25
+LIMIT_SECONDS = 5.0
 """0.2 ms is usual; the rest is for a machine with other things to do."""
 
 MEDIAN_SECONDS = 0.005
+"""Beyond what as many ends of bare connections take, in the same moments."""
 
 ROUNDS = int(os.environ.get("PDGATE_LEAVERS", "200"))
 
@@ -52,6 +55,28 @@ async def took(call: HeldCall, left_at: float) -> float:
     """Seconds until the engine saw the end of its connection."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         return await call.left - left_at
+
+
+@asynccontextmanager
+async def bare() -> AsyncIterator[Callable[[], Awaitable[float]]]:
+    """Seconds until the end of a connection is seen where nothing is between its ends."""
+    ends: asyncio.Queue[float] = asyncio.Queue()
+
+    async def read(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            await reader.read()
+        ends.put_nowait(perf_counter())
+        writer.close()
+
+    async with await asyncio.start_server(read, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+
+        async def leave() -> float:
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            left_at = await leaves(writer)
+            return await ends.get() - left_at
+
+        yield leave
 
 
 async def settled(gateway: Gateway) -> None:
@@ -144,7 +169,8 @@ async def test_many_leavers_leave_nothing_behind(capsys: pytest.CaptureFixture[s
     prefill, decode = Engine(Role.PREFILL), Engine(Role.DECODE, at_decode)
     answers = prefill.script
     seconds = []
-    async with gateway_of(prefill, decode) as gateway:
+    by_comparison = []
+    async with bare() as leave, gateway_of(prefill, decode) as gateway:
         await settled(gateway)
         tasks = len(asyncio.all_tasks())
         assert tasks < ROUNDS
@@ -157,13 +183,14 @@ async def test_many_leavers_leave_nothing_behind(capsys: pytest.CaptureFixture[s
                 await call.peer.send(STREAM_HEAD, chunk(EVENT))
                 await reader.readuntil(EVENT)
             seconds.append(await took(call, await leaves(writer)))
+            by_comparison.append(await leave())
         await settled(gateway)
 
         # Probes come and go, and one idle connection to prefill may be kept.
         assert len(asyncio.all_tasks()) < tasks + ROUNDS // 10
-        median = statistics.median(seconds)
+        median, of_bare = statistics.median(seconds), statistics.median(by_comparison)
         with capsys.disabled():
             print(
                 f" [left: median {median * 1e3:.2f} ms, worst {max(seconds) * 1e3:.2f} ms] ", end=""
             )
-        assert median < MEDIAN_SECONDS
+        assert median < MEDIAN_SECONDS + 3 * of_bare

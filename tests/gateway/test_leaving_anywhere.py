@@ -14,7 +14,7 @@ import pytest
 
 from pdgate.protocols.dialects import mooncake
 from pdgate.protocols.instance import Role
-from tests.gateway.test_leaving import leaves, settled, took
+from tests.gateway.test_leaving import LIMIT_SECONDS, leaves, settled, took
 from tests.support.fleet import (
     JSON_TYPE,
     PATIENCE_SECONDS,
@@ -34,7 +34,6 @@ pytestmark = pytest.mark.usefixtures("front_end")
 
 EVENT = b'data: {"choices": [{"index": 0, "delta": {"content": "a"}, "finish_reason": null}]}\n\n'
 HALF_ANSWER = b"HTTP/1.1 200 OK\r\n%b\r\ncontent-length: 99\r\n\r\n{" % JSON_TYPE
-LIMIT_SECONDS = 0.25
 POINTS = ("prefilling", "held", "begun", "midstream")
 
 

@@ -57,7 +57,7 @@ ONLY_FOR_SOME = {
     "pdgate.gateway.adaptive",
     "pdgate.gateway.admin.routes",
     "pdgate.gateway.console",
-    "pdgate.gateway.replicas",
+    "pdgate.gateway.sync.replicas",
     "pdgate.gateway.tracing.export",
     "redis",
     "tomllib",

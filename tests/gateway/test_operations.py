@@ -28,7 +28,7 @@ from tests.support.raw_server import chunk, reply
 pytestmark = pytest.mark.usefixtures("front_end")
 
 DOWN = reply(b"", b"503 Service Unavailable")
-EVENTS = (b'data: {"choices": [{"text": "a"}]}\n\n', b"data: [DONE]\n\n")
+EVENTS = (b'data: {"choices": [{"text": "a", "finish_reason": "stop"}]}\n\n', b"data: [DONE]\n\n")
 
 
 async def becomes_ready(gateway: Gateway, ready: bool) -> dict[str, object]:
@@ -158,7 +158,9 @@ async def test_metrics_count_what_happened() -> None:
 
 async def test_tokens_are_read_from_the_end_of_an_answer() -> None:
     said = {"prompt_tokens": 40, "completion_tokens": 16, "total_tokens": 56}
-    plain = Engine(Role.PLAIN, says(as_json({"choices": [], "usage": said})))
+    plain = Engine(
+        Role.PLAIN, says(as_json({"choices": [{"finish_reason": "stop"}], "usage": said}))
+    )
     async with gateway_of(plain) as gateway:
         await gateway.chat()
         plain.script = streams(EVENTS[0], usage(3), EVENTS[1])

@@ -2,24 +2,24 @@
 
 from pdgate.gateway.config import Settings
 from pdgate.gateway.config.sections import Targets
-from pdgate.gateway.neighbours.policy import LooksAround
 from pdgate.gateway.policies import Policies
+from pdgate.gateway.sync.workers.policy import LooksAround
 from pdgate.protocols.instance import Role
 from pdgate.scheduling.candidate import Candidate
 from pdgate.scheduling.policies.round_robin import RoundRobin
 from pdgate.scheduling.policy import Policy
 from pdgate.scheduling.policy import load as found
+from pdgate.scheduling.policy_context import PolicyContext
 from pdgate.scheduling.prefix.index import PrefixIndex
 from pdgate.scheduling.status import Beyond
-from pdgate.scheduling.surroundings import Surroundings
 from tests.support.fleets import fleet, prompt
 
 
-def test_each_role_has_its_own_policy_and_surroundings() -> None:
-    asked: list[tuple[str, Surroundings]] = []
+def test_each_role_has_its_own_policy_and_context() -> None:
+    asked: list[tuple[str, PolicyContext]] = []
 
-    def load(name: str, around: Surroundings) -> Policy:
-        asked.append((name, around))
+    def load(name: str, context: PolicyContext) -> Policy:
+        asked.append((name, context))
         return RoundRobin()
 
     caches = PrefixIndex()
@@ -32,11 +32,11 @@ def test_each_role_has_its_own_policy_and_surroundings() -> None:
         Policies(load, caches).of(role, settings)
 
     assert [name for name, _ in asked] == ["prefix_then_load", "projected_kv", "slo"]
-    assert [around.role for _, around in asked] == [Role.PREFILL, Role.DECODE, Role.PLAIN]
-    assert all(around.prefixes is caches for _, around in asked)
-    assert {around.targets.ttft_seconds for _, around in asked} == {3.0}
-    assert {around.targets.tpot_seconds for _, around in asked} == {0.04}
-    assert len({id(around.random) for _, around in asked}) == 3
+    assert [context.role for _, context in asked] == [Role.PREFILL, Role.DECODE, Role.PLAIN]
+    assert all(context.prefixes is caches for _, context in asked)
+    assert {context.targets.ttft_seconds for _, context in asked} == {3.0}
+    assert {context.targets.tpot_seconds for _, context in asked} == {0.04}
+    assert len({id(context.random) for _, context in asked}) == 3
 
 
 def test_what_was_passed_over_is_counted_on_when_a_policy_is_replaced() -> None:
@@ -50,8 +50,8 @@ def test_what_was_passed_over_is_counted_on_when_a_policy_is_replaced() -> None:
 
 
 def test_it_is_counted_where_workers_know_of_each_other_as_well() -> None:
-    def load(name: str, around: Surroundings) -> Policy:
-        return LooksAround(LooksAround(found(name, around), lambda: None), lambda: None)
+    def load(name: str, context: PolicyContext) -> Policy:
+        return LooksAround(LooksAround(found(name, context), lambda: None), lambda: None)
 
     policies = Policies(load)
     policies.of(Role.DECODE, Settings(decode_policy="projected_kv")).choose(prompt(1_000), _full())

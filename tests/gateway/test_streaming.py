@@ -45,7 +45,9 @@ async def test_a_stream_arrives_unchanged() -> None:
 
 
 async def test_an_answer_that_is_no_stream_arrives_unchanged() -> None:
-    body = json.dumps({"choices": [], "zz": 1.0, "text": "\xe9" * 300_000}).encode()
+    body = json.dumps(
+        {"choices": [{"finish_reason": "stop"}], "zz": 1.0, "text": "\xe9" * 300_000}
+    ).encode()
     for said in (
         reply(body, b"200 OK", b"content-type: application/json", b"server: engine"),
         b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"

@@ -30,7 +30,7 @@ async def test_a_call_can_be_asked_why_its_pair_was_chosen() -> None:
 async def test_a_second_attempt_says_who_failed_the_first() -> None:
     failing = says(engine_error(b"500 Internal Server Error", "broken"))
     engines = Engine(Role.PREFILL), Engine(Role.DECODE, failing), Engine(Role.DECODE)
-    engines[2].script = says(as_json({"choices": []}))
+    engines[2].script = says(as_json({"choices": [{"finish_reason": "stop"}]}))
     async with gateway_of(*engines, debug_routes=True, decode_policy="round_robin") as gateway:
         for name in ("one", "two"):
             await gateway.chat({"x-request-id": name})

@@ -24,10 +24,12 @@ from tests.support.fleet import (
 )
 from tests.support.processes import Child, child
 from tests.support.raw_server import chunk, raw_server
+from tests.support.waiting import until
+from tests.support.workers import all_say, idle_ones_end
 
 pytestmark = pytest.mark.slow
 
-EVENT = b'data: {"choices": [{"text": "a"}]}\n\n'
+EVENT = b'data: {"choices": [{"text": "a", "finish_reason": "stop"}]}\n\n'
 DONE = b"data: [DONE]\n\n"
 
 
@@ -81,10 +83,6 @@ def living(group: int) -> list[str]:
     return found
 
 
-async def counted(client: httpx2.AsyncClient) -> float:
-    return value((await client.get("/metrics")).text, "pdgate_calls_total")
-
-
 @pytest.mark.parametrize("workers", [1, 2])
 async def test_who_connects_when_it_says_that_it_listens_is_answered(
     workers: int, tmp_path: Path
@@ -109,7 +107,7 @@ async def test_a_running_stream_ends_well_after_sigterm(workers: int, tmp_path: 
         await call.peer.send(STREAM_HEAD, chunk(EVENT))
 
         os.kill(process.pid, signal.SIGTERM)
-        await refuses(client)
+        await all_refuse(process, client)
         refused = await client.post(CHAT, json=question())
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
         await call.peer.send(chunk(EVENT), chunk(DONE), LAST_CHUNK)
@@ -117,28 +115,25 @@ async def test_a_running_stream_ends_well_after_sigterm(workers: int, tmp_path: 
         assert (await asking).content == EVENT + EVENT + DONE
         assert await asyncio.to_thread(process.wait_for_end) == 0
         # Python's own tracker of resources outlives its parent for a moment.
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while living(process.pid):  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
+        await until(lambda: not living(process.pid), "the end of all of its processes")
         assert os.listdir(tmp_path) == []
 
 
-async def refuses(client: httpx2.AsyncClient) -> None:
-    """Waits until no worker is ready any more; one of them has a call, so somebody answers."""
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        # Several in a row, as each may be of another worker.
-        drained = 0
-        while drained < 10:
-            answer = await client.get("/ready")
-            drained = drained + 1 if answer.status_code == 503 else 0
-            await asyncio.sleep(0.02)
+async def all_refuse(process: Child, client: httpx2.AsyncClient) -> None:
+    """Waits until the only worker that is left, with its call, is not ready any more."""
+
+    async def refused() -> bool:
+        return (await client.get("/ready")).status_code == 503
+
+    await idle_ones_end(process)
+    await until(refused, "503 at /ready")
 
 
 async def test_two_workers_serve_and_either_tells_what_both_counted(tmp_path: Path) -> None:
-    async with gateway(2, Engine(Role.DECODE), tmp_path) as (_, client):
+    async with gateway(2, Engine(Role.DECODE), tmp_path) as (process, client):
         makers: set[str] = set()
         calls = 0
-        async with asyncio.timeout(PATIENCE_SECONDS * 2):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while len(makers) < 2:
                 async with asyncio.TaskGroup() as group:
                     asking = [
@@ -148,11 +143,11 @@ async def test_two_workers_serve_and_either_tells_what_both_counted(tmp_path: Pa
                 # Ids that we make begin with what is unique to the process.
                 makers |= {task.result().headers["x-request-id"][:12] for task in asking}
 
-            # A worker that is not asked tells the others twice a second.
-            while await counted(client) != calls:  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
-            for _ in range(20):
-                page = (await client.get("/metrics")).text
-                assert value(page, "pdgate_calls_total") == calls
-                assert value(page, "pdgate_call_seconds_count") == calls
-                assert value(page, "pdgate_instance_up") == 2
+        async def tells() -> bool:
+            """A worker that is not asked tells the others twice a second."""
+            page = (await client.get("/metrics")).text
+            assert value(page, "pdgate_instance_up") == 2
+            counts = ("pdgate_calls_total", "pdgate_call_seconds_count")
+            return [value(page, name) for name in counts] == [calls, calls]
+
+        await all_say(process, tells, f"{calls} calls")

@@ -103,10 +103,11 @@ def test_no_body_breaks_the_reader(data: bytes) -> None:
 
 
 def test_a_value_too_deep_to_read_is_the_clients_mistake() -> None:
-    fields = {"tools": Raw(b"[" * 100_000 + b"]" * 100_000)}
+    deep = 50_000  # Python 3.11 stops at 1,000 levels, 3.13 at 10,000.
+    fields = {"tools": Raw(b"[" * deep + b"]" * deep)}
 
     with pytest.raises(BadRequest, match="nested too deeply"):
-        value(fields, "tools")
+        value(fields, "tools", most_bytes=2 * deep)
 
 
 @pytest.mark.parametrize("field", [b'"\xff"', b'["a", "\xc3"]'])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pdgate.protocols import named_events
 from pdgate.protocols.apis import MESSAGES, RESPONSES
 from pdgate.protocols.call import encode, parse_object
-from pdgate.protocols.errors import EngineFailed, EngineRejected
+from pdgate.protocols.errors import EngineFailed, EngineGaveUp, EngineRejected
 
 OPENED = b'event: response.created\ndata: {"type":"response.created"}\n\n'
 STARTED = b'event: message_start\ndata: {"type":"message_start"}\n\n'
@@ -50,8 +50,8 @@ def test_no_text_looks_like_an_event(text: str) -> None:
         assert not named_events.says_nothing_yet(OPENED + delta(said))
         named_events.raise_stream_error(OPENED + delta(said), at="d0")
         answer = encode({"status": "completed", "stop_reason": "x", "text": said})
-        assert not named_events.gave_up(RESPONSES, answer)
-        assert not named_events.gave_up(MESSAGES, answer)
+        named_events.raise_unless_whole(RESPONSES, answer, at="d0")
+        named_events.raise_unless_whole(MESSAGES, answer, at="d0")
 
 
 @pytest.mark.parametrize(
@@ -80,12 +80,24 @@ def test_an_engine_says_by_the_status_that_it_gave_a_response_up() -> None:
     inside = {"status": "completed", "output": [{"status": "cancelled"}]}
     gone = {"output": [], "status": "cancelled"}
 
-    assert not named_events.gave_up(RESPONSES, encode(inside))
-    assert named_events.gave_up(RESPONSES, encode(gone))
+    named_events.raise_unless_whole(RESPONSES, encode(inside), at="d0")
+    with pytest.raises(EngineGaveUp):
+        named_events.raise_unless_whole(RESPONSES, encode(gone), at="d0")
     assert named_events.reply_gave_up(parse_object(encode(gone)))
     assert not named_events.reply_gave_up(parse_object(encode(inside)))
     assert not named_events.reply_gave_up({})
 
 
 def test_a_message_without_a_reason_to_end_was_given_up() -> None:
-    assert named_events.gave_up(MESSAGES, encode({"type": "message", "content": []}))
+    for reason in ({}, {"stop_reason": None}):
+        message = encode({"type": "message", "content": [], **reason})
+        with pytest.raises(EngineGaveUp):
+            named_events.raise_unless_whole(MESSAGES, message, at="d0")
+
+
+@pytest.mark.parametrize("path", [MESSAGES, RESPONSES])
+def test_half_an_answer_is_none(path: str) -> None:
+    answer = encode({"status": "completed", "stop_reason": "end_turn", "content": []})
+    for cut in range(len(answer)):
+        with pytest.raises(EngineFailed):
+            named_events.raise_unless_whole(path, answer[:cut], at="d0")

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pdgate.protocols import openai, sse
-from pdgate.protocols.call import encode, parse_object
-from pdgate.protocols.errors import EngineFailed, EngineRejected
-from tests.support.answers import error, opening, piece, whole
+from pdgate.protocols.call import COMPLETIONS, encode, parse_object
+from pdgate.protocols.errors import EngineFailed, EngineGaveUp, EngineRejected
+from tests.support.answers import error, opening, piece, usage, whole
 
 ANNOYING = '"finish_reason": "abort" data: {"error": {"code": 400}}\n\ndata: {"error"'
 
@@ -76,24 +76,75 @@ NULL_CONTENT = sse.event({"choices": [{"delta": {"role": "assistant", "content":
 
 
 @pytest.mark.parametrize(
-    ("first", "chat", "expected"),
+    ("first", "expected"),
     [
-        (b"", True, True),
-        (piece("a")[:-1], True, True),
-        (opening(), True, True),
-        (NULL_CONTENT, True, True),
-        (opening().replace(b"\n", b"\r\n"), True, True),
-        (opening() + piece("a")[:-1], True, True),
-        (opening() + piece("a"), True, False),
-        (opening(), False, False),
-        (piece("a"), True, False),
-        (sse.event({"choices": [{"delta": {"role": "assistant", "content": "a"}}]}), True, False),
+        (b"", True),
+        (piece("a")[:-1], True),
+        (opening(), True),
+        (NULL_CONTENT, True),
+        (opening().replace(b"\n", b"\r\n"), True),
+        (opening() + opening(), True),
+        (opening() + piece("a")[:-1], True),
+        (opening() + usage(0), True),
+        (opening() + usage(0) + sse.DONE, True),
+        (b": ping\n\n" + sse.DONE, True),
+        (usage(0) + sse.DONE, True),
+        (opening() + piece("a"), False),
+        (opening() + piece(""), False),
+        (opening() + piece("", "stop"), False),
+        (piece("a"), False),
+        (piece("", path=COMPLETIONS), False),
+        (error(500), False),
+        (sse.event({"choices": [{"delta": {"role": "assistant", "content": "a"}}]}), False),
+        (sse.event({"choices": [{"delta": {"role": "assistant", "tool_calls": [{}]}}]}), False),
     ],
 )
 def test_a_stream_says_something_with_its_first_event_of_substance(
-    first: bytes, chat: bool, expected: bool
+    first: bytes, expected: bool
 ) -> None:
-    assert openai.says_nothing_yet(first, chat=chat) is expected
+    assert openai.says_nothing_yet(first) is expected
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        whole("a"),
+        whole(""),
+        whole("a", path=COMPLETIONS, finish="length"),
+        whole('"finish_reason":"abort"'),
+        whole("a", logprob=float("-inf")),
+    ],
+)
+def test_an_answer_is_whole_if_it_says_why_it_ended(answer: dict[str, object]) -> None:
+    openai.raise_unless_whole(json.dumps(answer).encode(), at="d0")
+
+
+@pytest.mark.parametrize(
+    ("answer", "raised"),
+    [
+        (json.dumps(whole("a", finish="abort")), EngineGaveUp),
+        (json.dumps(whole("a", finish="error")), EngineGaveUp),
+        (json.dumps({"choices": []}), EngineFailed),
+        (json.dumps({"choices": None}), EngineFailed),
+        (json.dumps({}), EngineFailed),
+        (json.dumps([]), EngineFailed),
+        (json.dumps({"choices": [{"index": 0, "text": "a", "finish_reason": None}]}), EngineFailed),
+        ('{"choices": [{"finish_reason": "stop"}], "x": NaN', EngineFailed),
+    ],
+)
+def test_an_answer_that_does_not_is_none(answer: str, raised: type[EngineFailed]) -> None:
+    with pytest.raises(raised) as caught:
+        openai.raise_unless_whole(answer.encode(), at="d0")
+
+    assert (type(caught.value), caught.value.at) == (raised, "d0")
+
+
+@given(st.integers(min_value=1))
+def test_half_an_answer_is_none(cut: int) -> None:
+    body = json.dumps(whole("a, b", id="\u00e9", usage={"completion_tokens": 2})).encode()
+
+    with pytest.raises(EngineFailed):
+        openai.raise_unless_whole(body[: cut % len(body)], at="d0")
 
 
 @pytest.mark.parametrize(

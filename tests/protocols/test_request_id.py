@@ -1,6 +1,8 @@
 """Ids that nobody else has, and names that nobody can dial."""
 
 import os
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 
 import pytest
 
@@ -11,6 +13,24 @@ from pdgate.protocols.instance import Instance, Role
 
 def test_new_ids_differ() -> None:
     assert len({request_id.new() for _ in range(1000)}) == 1000
+
+
+def test_an_id_tells_nothing_of_the_next_one() -> None:
+    """KV is asked for by such an id: 128 random bits, none of them kept from one to the next."""
+    ids = [int(request_id.new(), 16) for _ in range(1000)]
+
+    assert max(ids).bit_length() > 118
+    for bit in range(128):
+        assert 350 < sum(one >> bit & 1 for one in ids) < 650, bit
+        changed = sum((a ^ b) >> bit & 1 for a, b in pairwise(ids))
+        assert 350 < changed < 650, bit
+
+
+def test_ids_of_threads_differ() -> None:
+    with ThreadPoolExecutor(8) as threads:
+        made = list(threads.map(lambda _: request_id.new(), range(5000)))
+
+    assert len(set(made)) == 5000
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
@@ -70,8 +90,9 @@ def test_ordinary_names_carry_no_address(name: str) -> None:
     assert not request_id.carries_address(name)
 
 
-def test_whatever_neuron_reads_an_address_from_is_seen() -> None:
-    peer = Instance("d", "http://[::1]:8000", Role.DECODE, "neuron")
+@pytest.mark.parametrize("host", ["[::1]", "[::ffff:10.0.0.1]", "[fe80::1%eth0]", "10.0.0.1", "d"])
+def test_whatever_neuron_reads_an_address_from_is_seen(host: str) -> None:
+    peer = Instance("d", f"http://{host}:8000", Role.DECODE, "neuron")
 
     assert request_id.carries_address(neuron.names_peer("u", peer))
     assert request_id.carries_address(neuron.names_peer("u", peer) + "-0")

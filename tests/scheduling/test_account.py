@@ -178,4 +178,4 @@ def test_what_an_engine_says_of_its_steps_is_learnt() -> None:
         status = Status(running=running, step_seconds=0.01 + 0.001 * running)
         told(candidate, status, Account.of(candidate))
 
-    assert candidate.predicts.step_seconds(21, 0) == pytest.approx(0.031, rel=0.1)
+    assert candidate.latency.step_seconds(21, 0) == pytest.approx(0.031, rel=0.1)

@@ -7,11 +7,11 @@ import pytest
 from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.account import MOST_TIMES, Account, most_kv_tokens, told
 from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling.latency.model import Family
 from pdgate.scheduling.policy import load
-from pdgate.scheduling.predictors.family import Family
+from pdgate.scheduling.policy_context import PolicyContext
 from pdgate.scheduling.reservation import Reservation
 from pdgate.scheduling.status import Status
-from pdgate.scheduling.surroundings import Surroundings
 from tests.support.scripted import chat
 
 KV_TOKENS = 100_000
@@ -35,8 +35,8 @@ def calls_of_a_liar(policy_name: str, lie: Status, role: Role = Role.PLAIN) -> i
     ]
     kind = Family()
     for engine in engines:
-        engine.predicts.belongs_to(kind)
-    policy = load(policy_name, Surroundings(role, random=Random(7)))
+        engine.latency.belongs_to(kind)
+    policy = load(policy_name, PolicyContext(role, random=Random(7)))
     for number in range(CALLS):
         if number % BETWEEN_REPORTS == 0:
             most = most_kv_tokens(engines)

@@ -8,12 +8,12 @@ import pytest
 
 from pdgate.protocols.instance import Instance, Role
 from pdgate.protocols.place import Place
-from pdgate.scheduling.choice import Choice
+from pdgate.scheduling.decision_trace import DecisionTrace
 from pdgate.scheduling.instances import Instances
 from pdgate.scheduling.policy import DEFAULT, load
+from pdgate.scheduling.policy_context import PolicyContext
 from pdgate.scheduling.prefix.index import PrefixIndex
 from pdgate.scheduling.scheduler import Scheduler
-from pdgate.scheduling.surroundings import Surroundings
 from tests.support.fleets import prompt
 
 HOSTS = 4
@@ -40,7 +40,7 @@ class Site:
             self.instances.mark_up(one.instance.id, ("m",))
         index = PrefixIndex()
         prefill, decode, plain = (
-            load(DEFAULT, Surroundings(role, index))
+            load(DEFAULT, PolicyContext(role, index))
             for role in (Role.PREFILL, Role.DECODE, Role.PLAIN)
         )
         self.scheduler = Scheduler(self.instances, prefill, decode, plain, prefixes=index)
@@ -105,7 +105,7 @@ def test_prefill_is_chosen_with_a_look_at_who_can_answer_beside_it(held: ExitSta
 
 
 def test_operators_are_told_what_the_best_partner_was_worth(held: ExitStack) -> None:
-    site, told = Site(), list[Choice]()
+    site, told = Site(), list[DecisionTrace]()
     site.busy(0, 1, 2)
     site.scheduler.told = lambda _, choice: told.append(choice)
 

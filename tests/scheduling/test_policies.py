@@ -10,12 +10,12 @@ from pdgate.protocols import plugins
 from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling import policy
 from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling.pipeline.scorers import TOKENS_PER_CALL
 from pdgate.scheduling.policies.least_loaded import LeastLoaded
 from pdgate.scheduling.policies.random_two import RandomTwo
 from pdgate.scheduling.policies.round_robin import RoundRobin
-from pdgate.scheduling.sentence.words import TOKENS_PER_CALL
+from pdgate.scheduling.policy_context import PolicyContext
 from pdgate.scheduling.status import Beyond
-from pdgate.scheduling.surroundings import Surroundings
 from tests.support.scripted import chat
 
 CALL = chat()
@@ -133,20 +133,20 @@ def test_random_two_is_content_with_one() -> None:
     [("least_loaded", LeastLoaded), ("random_two", RandomTwo), ("round_robin", RoundRobin)],
 )
 def test_ours_are_found_by_name(name: str, kind: type[policy.Policy]) -> None:
-    assert isinstance(policy.load(name, Surroundings()), kind)
+    assert isinstance(policy.load(name, PolicyContext()), kind)
     assert name in plugins.names(plugins.POLICIES)
 
 
 def test_each_role_gets_an_object_of_its_own() -> None:
     """Turns of prefill must not skip those of decode."""
-    assert policy.load("round_robin", Surroundings()) is not policy.load(
-        "round_robin", Surroundings()
+    assert policy.load("round_robin", PolicyContext()) is not policy.load(
+        "round_robin", PolicyContext()
     )
 
 
 def test_an_unknown_policy_lists_the_known_ones() -> None:
     with pytest.raises(LookupError, match=r"'nope'; there are .*least_loaded, .*round_robin"):
-        policy.load("nope", Surroundings())
+        policy.load("nope", PolicyContext())
 
 
 def test_a_policy_declared_twice_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,7 +155,7 @@ def test_a_policy_declared_twice_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(plugins, "entry_points", found.select)
 
     with pytest.raises(LookupError, match="'twice' is declared by several packages"):
-        policy.load("twice", Surroundings())
+        policy.load("twice", PolicyContext())
 
 
 def test_what_is_no_policy_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,13 +163,13 @@ def test_what_is_no_policy_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plugins, "entry_points", found.select)
 
     with pytest.raises(TypeError, match="json:JSONDecoder is no Policy"):
-        policy.load("wrong", Surroundings())
+        policy.load("wrong", PolicyContext())
 
 
-def test_a_policy_is_made_of_its_surroundings() -> None:
+def test_a_policy_is_made_of_its_context() -> None:
     """Two with the same lots draw alike, so that a simulation repeats itself."""
     among = candidates(*[(0, 0)] * 9)
-    one, other = (policy.load("random_two", Surroundings(random=Random(7))) for _ in range(2))
+    one, other = (policy.load("random_two", PolicyContext(random=Random(7))) for _ in range(2))
 
     assert [one.choose(CALL, among) for _ in range(9)] == [
         other.choose(CALL, among) for _ in range(9)
@@ -177,15 +177,15 @@ def test_a_policy_is_made_of_its_surroundings() -> None:
 
 
 def test_a_function_may_make_the_policy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of its surroundings, as a class does in `made`."""
+    """Of its context, as a class does in `made`."""
     found = EntryPoints([EntryPoint("made", f"{__name__}:two_of_them", plugins.POLICIES)])
     monkeypatch.setattr(plugins, "entry_points", found.select)
 
-    assert isinstance(policy.load("made", Surroundings()), RandomTwo)
+    assert isinstance(policy.load("made", PolicyContext()), RandomTwo)
 
 
-def two_of_them(around: Surroundings) -> policy.Policy:
-    return RandomTwo(around.random)
+def two_of_them(context: PolicyContext) -> policy.Policy:
+    return RandomTwo(context.random)
 
 
 def test_what_a_function_makes_has_to_be_a_policy(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,4 +193,4 @@ def test_what_a_function_makes_has_to_be_a_policy(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(plugins, "entry_points", found.select)
 
     with pytest.raises(TypeError, match="builtins:repr is no Policy"):
-        policy.load("wrong", Surroundings())
+        policy.load("wrong", PolicyContext())

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from pdgate.protocols.instance import Role
 from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling.policy_context import Targets
 from pdgate.scheduling.pressure import FULL, MANY_CALLS, NONE, Pressure, mean, pressure
 from pdgate.scheduling.status import Status
-from pdgate.scheduling.surroundings import Targets
 from tests.support.scripted import D0, P0
 
 TARGETS = Targets(ttft_seconds=2.0, tpot_seconds=0.05)
@@ -20,7 +20,7 @@ def reader(unread_tokens: int) -> Candidate:
     """It reads 1,000 tokens in a second."""
     candidate = Candidate(P0, calls=1, tokens=unread_tokens, unread_tokens=unread_tokens)
     for tokens in (500, 1000, 1500) * 5:
-        candidate.predicts.has_read(tokens, 0.0, tokens / 1000, None)
+        candidate.latency.has_read(tokens, 0.0, tokens / 1000, None)
     return candidate
 
 
@@ -28,7 +28,7 @@ def maker(calls: int, status: Status | None = None) -> Candidate:
     """Its steps take 10 ms, and 1 ms for each answer."""
     candidate = Candidate(D0, calls=calls, answering=calls, status=status)
     for batch in (1, 10, 40) * 20:
-        candidate.predicts.has_stepped(8, 0, 8 * (0.01 + 0.001 * batch), batch, 0)
+        candidate.latency.has_stepped(8, 0, 8 * (0.01 + 0.001 * batch), batch, 0)
     return candidate
 
 

@@ -6,14 +6,14 @@ from contextlib import ExitStack
 import pytest
 
 from pdgate.scheduling.candidate import Candidate
-from pdgate.scheduling.predictors.pace import Pace
-from pdgate.scheduling.predictors.predicts import Predicts
+from pdgate.scheduling.latency.model import LatencyModel
+from pdgate.scheduling.latency.step_time import StepTime
 from pdgate.scheduling.reservation import Reservation
 from pdgate.scheduling.watch import MOST_WATCHED, STRETCH, Watch
 from tests.support.scripted import D0
 
 
-class Taught(Pace):
+class Taught(StepTime):
     """Remembers what it was told."""
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class Stream:
 
     def __init__(self) -> None:
         self.pace = Taught()
-        self.engine = Candidate(D0, predicts=Predicts(pace=self.pace))
+        self.engine = Candidate(D0, latency=LatencyModel(step_time=self.pace))
         self.watch = Watch(self.engine)
         self.now = 0.0
 

@@ -18,15 +18,18 @@ from pdgate.engine.hand_over.registry import connect
 from pdgate.engine.hand_over.settings import ConnectorSettings
 from pdgate.engine.hand_over.two_sided import TwoSided
 from pdgate.engine.layout import Layout
+from pdgate.engine.pace import Pace
 from pdgate.engine.request import Output, Request, Sampling
+from pdgate.engine.stats import Stats
 from pdgate.engine.work import Options
 from pdgate.forwarders import registry as forwarders
 from pdgate.forwarders.base import Delegation, Forwarder, HandOff, Leg, Mode, Rendezvous
 from pdgate.protocols.call import COMPLETIONS, Call, Json, encode, parse_object
 from pdgate.protocols.instance import Instance, Role
 from pdgate.transfer.base import Backend, Region
-from tests.support.engine_cores import GREEDY, PATIENCE_SECONDS, Engine, ask, tiny
+from tests.support.engine_cores import GREEDY, Engine, ask, tiny
 from tests.support.ports import LOOPBACK, free_port
+from tests.support.waiting import PATIENCE_SECONDS
 
 
 class Row(NamedTuple):
@@ -125,6 +128,16 @@ class Side:
     def port(self) -> int:
         return self.connector.kv_address[1]
 
+    @property
+    def stats(self) -> Stats:
+        """What the core counts, when it has done all that it was told.
+
+        Its peer's answer may come earlier: the last bytes leave before the turn that wrote them
+        has ended.
+        """
+        with self.engine.resting():
+            return self.core.stats
+
     def used(self) -> int:
         """Pages, when the core has done all that it was told."""
         self.engine.answer(ask("look", "x", replace(GREEDY, max_tokens=1)))
@@ -145,6 +158,7 @@ def side(
     *,
     regions: Sequence[Region] = (),
     options: Options | None = None,
+    pace: Pace | None = None,
     **settings: Any,
 ) -> Side:
     """A running engine that ends with the stack.
@@ -154,7 +168,7 @@ def side(
     regions = regions or [backend.allocate(where.total_bytes) for _ in range(where.tp)]
     shards = [region.memory for region in regions]
     made = Engine(shards[0])
-    made.core = core = Watched(tiny(), where, shards, made.deliver, options)
+    made.core = core = Watched(tiny(), where, shards, made.deliver, options, pace)
     chosen = ConnectorSettings(
         role=role,
         host=LOOPBACK,

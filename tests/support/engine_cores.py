@@ -1,7 +1,9 @@
 """Engine cores on the built-in model, driven from a test without HTTP."""
 
 import queue
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
@@ -10,8 +12,8 @@ from pdgate.engine.layout import Layout
 from pdgate.engine.model.load import LoadedModel, load
 from pdgate.engine.request import Output, Request, Sampling
 from pdgate.engine.work import Options
+from tests.support.waiting import PATIENCE_SECONDS
 
-PATIENCE_SECONDS = 20.0
 GREEDY = Sampling(max_tokens=24, temperature=0, ignore_eos=True)
 
 
@@ -42,6 +44,22 @@ class Engine:
     def deliver(self, outputs: Sequence[Output]) -> None:
         for output in outputs:
             self.outputs.put(output)
+
+    @contextmanager
+    def resting(self) -> Iterator[None]:
+        """The core does nothing meanwhile, so that what it is told is all there when it goes on."""
+        reached, go_on = threading.Event(), threading.Event()
+
+        def rest() -> None:
+            reached.set()
+            assert go_on.wait(PATIENCE_SECONDS)
+
+        assert self.core._post(rest)
+        assert reached.wait(PATIENCE_SECONDS)
+        try:
+            yield
+        finally:
+            go_on.set()
 
     def next(self) -> Output:
         return self.outputs.get(timeout=PATIENCE_SECONDS)

@@ -22,7 +22,6 @@ from tests.support.ports import free_port
 from tests.support.processes import Child, child
 
 PROGRAM = "etcd"
-START_SECONDS = 30
 MISSING = "etcd is not installed: apt-get install etcd-server"
 
 
@@ -67,7 +66,7 @@ class EtcdServer:
         # What the environment says of another etcd is none of this one's business.
         env = {name: "" for name in os.environ if name.startswith("ETCD_")}
         self.process = self._running.enter_context(child(command, env=env, name="etcd"))
-        self.process.wait_for_http(f"{self._url}/health", START_SECONDS)
+        self.process.wait_for_http(f"{self._url}/health")
 
     def stop(self) -> None:
         self._running.close()

@@ -17,11 +17,13 @@ from pdgate.engine.hand_over.two_sided import TwoSided
 from pdgate.engine.layout import Layout
 from pdgate.transfer import registry
 from pdgate.transfer.base import Region
+from pdgate.transfer.kit.fleet import Identity
 from pdgate.transfer.messenger.process_mover import ProcessMover
 from pdgate.transfer.messenger.receiving import Patience
+from tests.support import waiting
 from tests.support.ports import free_port
 
-SECONDS = 10.0
+SECONDS = waiting.PATIENCE_SECONDS
 LAYOUT = Layout(layers=3, blocks=16, kv_heads=2, block_tokens=4, head_dim=8)
 
 
@@ -49,6 +51,7 @@ class FakeCore:
     patience: Patience = field(default_factory=Patience)
     kv_port: int = 0
     whole_pages: bool = False
+    identity: Identity = field(default_factory=Identity)
     results: "queue.Queue[tuple[str, str | None]]" = field(default_factory=queue.Queue)
     handed: list[tuple[str, int]] = field(default_factory=list)
     given_up: "queue.Queue[tuple[str, str]]" = field(default_factory=queue.Queue)
@@ -59,7 +62,7 @@ class FakeCore:
     prefills_at_once: bool = True
 
     def __post_init__(self) -> None:
-        self.backend = registry.load(self.backend_name)
+        self.backend = registry.load(self.backend_name, identity=self.identity)
         self.regions = [
             self.backend.allocate(self.layout.total_bytes) for _ in range(self.layout.tp)
         ]
@@ -76,6 +79,7 @@ class FakeCore:
             mover=self.mover,
             patience=self.patience,
             whole_pages=self.whole_pages,
+            identity=self.identity,
         )
         try:
             self.connector: Connector = connect(

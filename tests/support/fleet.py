@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Any
+from typing import Any, Literal
 
 import httpx2
 import uvicorn
@@ -26,13 +26,14 @@ from pdgate.cluster.directory import Directory
 from pdgate.gateway.config import Settings
 from pdgate.gateway.config.instances import InstanceEntry
 from pdgate.gateway.config.sections import Health
-from pdgate.gateway.front.bounded_http import BoundedHttp
+from pdgate.gateway.front.hot_protocol import HotProtocol
 from pdgate.gateway.lifecycle.drain import Drain
 from pdgate.gateway.lifecycle.reload import Reload
 from pdgate.gateway.server import KEEP_ALIVE_SECONDS
 from pdgate.gateway.wiring import build
 from pdgate.protocols.call import CHAT
 from pdgate.protocols.instance import Role
+from tests.support import waiting
 from tests.support.raw_server import Peer, Request, Script, chunk, raw_server, reply
 
 JSON_TYPE = b"content-type: application/json"
@@ -41,11 +42,13 @@ STREAM_HEAD = (
 )
 LAST_CHUNK = b"0\r\n\r\n"
 PROBE_SECONDS = 0.05
-PATIENCE_SECONDS = 20.0
+PROBES = Health(interval_seconds=PROBE_SECONDS, timeout_seconds=10)
+"""Often, and patient: an engine that is slow to say that it is well, on a busy machine, is not down."""
+PATIENCE_SECONDS = waiting.PATIENCE_SECONDS
 """After which a test gives up; all of them take a fraction."""
 
-HTTP: type[asyncio.Protocol] = BoundedHttp
-"""Which of the two front ends serves; a fixture sets it."""
+HTTP: type[asyncio.Protocol] | Literal["httptools"] = HotProtocol
+"""What serves connections: the gateway's own, or uvicorn's, the plain ASGI way; a fixture sets it."""
 
 BLOCKS = {
     "do_remote_prefill": True,
@@ -249,7 +252,7 @@ async def gateway_of(*engines: Engine, **settings: Any) -> AsyncIterator[Gateway
             kv = server.url.removeprefix("http://") if engine.bootstraps else ""
             entry = {"url": server.url, "kv": kv, **engine.entry}
             entries.append(InstanceEntry(role=engine.role, **entry))
-        settings.setdefault("health", Health(interval_seconds=PROBE_SECONDS, timeout_seconds=2))
+        settings.setdefault("health", PROBES)
         sockets, admin_port = None, None
         if "admin_listen" in settings:
             sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in "ab"]

@@ -1,15 +1,15 @@
-"""A library for visiting backends that moves bytes within this process, as a test tells it to."""
+"""A library for external-mover backends that moves bytes within this process, as a test tells it to."""
 
 import ctypes
 import threading
 from typing import ClassVar
 
-from pdgate.transfer.base import TransferError
-from pdgate.transfer.kit.op import Op
-from pdgate.transfer.visiting.backend import Visiting
-from pdgate.transfer.visiting.library import Library, Move
+from pdgate.transfer.base import Op, TransferError
+from pdgate.transfer.external_mover.backend import Visiting
+from pdgate.transfer.external_mover.library import Library, Move
+from tests.support import waiting
 
-SECONDS = 10.0
+SECONDS = waiting.PATIENCE_SECONDS
 
 
 class InProcess(Library):

@@ -22,11 +22,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
+from tests.support import waiting
 from tests.support.certificates import Certificate
 from tests.support.kubernetes_objects import NAMESPACE, Event, Json, event_line, matches, status
 from tests.support.ports import LOOPBACK
 
-PATIENCE_SECONDS = 15
+PATIENCE_SECONDS = waiting.PATIENCE_SECONDS
 KIND = "/apis/discovery.k8s.io/v1/namespaces/{}/endpointslices"
 
 

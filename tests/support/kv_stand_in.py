@@ -4,37 +4,34 @@ with Owned("nixl", length) as owner, stand_in(owner) as descriptor:
     transfer = backend.read(local, descriptor, ...)    # now the library waits for `owner`
 """
 
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
 from pdgate.transfer.base import Descriptor
-from pdgate.transfer.kit.listener import Listener
-from pdgate.transfer.visiting import wire
+from pdgate.transfer.external_mover import wire
+from pdgate.transfer.kit.channel import Channel
+from tests.support import waiting
 from tests.support.kv_owner import Owned
+from tests.support.proven import channel, listening
 
-SECONDS = 10.0
+SECONDS = waiting.PATIENCE_SECONDS
 
 
 @contextmanager
 def stand_in(owner: Owned) -> Iterator[Descriptor]:
     """Lets visitors in as the owner would have done; freezes it."""
     address = owner.descriptor.address
-    with socket.create_connection((address["host"], address["port"]), SECONDS) as sock:
+    purpose = owner.descriptor.backend
+    with channel((address["host"], address["port"]), purpose) as sock:
         epoch = bytes.fromhex(owner.descriptor.epoch)
         wire.send_request(sock, wire.Request(wire.Word.ENTER, epoch))
         inside = wire.receive_answer(sock)
     owner.freeze()
 
-    def serve(visitor: socket.socket) -> None:
+    def serve(visitor: Channel) -> None:
         while wire.receive_request(visitor, SECONDS):
             wire.send_answer(visitor, inside)
 
-    listening = socket.create_server(("127.0.0.1", 0))
-    listener = Listener("stand-in", listening, serve)
-    try:
-        here = {"host": "127.0.0.1", "port": listening.getsockname()[1]}
-        yield replace(owner.descriptor, address=here)
-    finally:
-        listener.close()
+    with listening(purpose, serve) as port:
+        yield replace(owner.descriptor, address={"host": "127.0.0.1", "port": port})

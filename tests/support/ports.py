@@ -7,12 +7,17 @@ LOOPBACK = "127.0.0.1"
 # Below those that Linux gives to outgoing connections, which would take ours away again.
 RANGE = range(15_000, 32_000)
 
+_given: set[int] = set()
+"""To servers that may not have got as far as to listen."""
+
 
 def free_port(neighbours: int = 0) -> int:
-    """A port that nobody listens on now, and as many free ones after it."""
+    """A port that no server has, and none was given before, and as many such ones after it."""
     while True:
         port = random.choice(RANGE)
-        if all(_is_free(port + offset) for offset in range(neighbours + 1)):
+        ports = range(port, port + neighbours + 1)
+        if _given.isdisjoint(ports) and all(map(_is_free, ports)):
+            _given.update(ports)
             return port
 
 

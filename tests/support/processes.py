@@ -24,6 +24,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
+from tests.support.waiting import PATIENCE_SECONDS
+
 T = TypeVar("T")
 
 POLL_SECONDS = 0.02
@@ -60,16 +62,18 @@ class Child:
         """The last lines of what it said."""
         return "\n".join(self._said().splitlines()[-lines:])
 
-    def wait_for_line(self, pattern: str, seconds: float = 30) -> re.Match[str]:
+    def wait_for_line(self, pattern: str, seconds: float = PATIENCE_SECONDS) -> re.Match[str]:
         """The first match of `pattern`, in any line that it has said so far or soon says."""
         search = re.compile(pattern, re.MULTILINE).search
         return self.wait_until(lambda: search(self._said()), f"a line like {pattern!r}", seconds)
 
-    def wait_for_http(self, url: str, seconds: float = 30) -> None:
+    def wait_for_http(self, url: str, seconds: float = PATIENCE_SECONDS) -> None:
         """Until a GET of `url` answers 200."""
         self.wait_until(lambda: answers_200(url), f"200 at {url}", seconds)
 
-    def wait_until(self, question: Callable[[], T | None], what: str, seconds: float = 30) -> T:
+    def wait_until(
+        self, question: Callable[[], T | None], what: str, seconds: float = PATIENCE_SECONDS
+    ) -> T:
         """The first answer of `question` that is true. Raises ChildFailed."""
         deadline = time.monotonic() + seconds
         while True:
@@ -83,7 +87,7 @@ class Child:
                 raise self._failed(f"waited {seconds} s in vain for {what}")
             time.sleep(POLL_SECONDS)
 
-    def wait_for_end(self, seconds: float = 30) -> int:
+    def wait_for_end(self, seconds: float = PATIENCE_SECONDS) -> int:
         """Its exit status; minus the signal that ended it."""
         try:
             return self.process.wait(seconds)

@@ -88,11 +88,9 @@ def reply(body: bytes, status: bytes = b"200 OK", *headers: bytes) -> bytes:
     return b"\r\n".join(lines) + b"\r\n\r\n" + body
 
 
-def chunked(*pieces: bytes) -> bytes:
+def chunked(*pieces: bytes, kind: bytes = b"text/event-stream") -> bytes:
     """A whole streamed answer."""
-    head = (
-        b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
-    )
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\ntransfer-encoding: chunked\r\n\r\n" % kind
     return head + b"".join(map(chunk, pieces)) + b"0\r\n\r\n"
 
 
@@ -123,6 +121,10 @@ async def raw_server(
             writer.close()
 
     def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if not listener.is_serving():
+            # It had come before the end; a loop with an open connection cannot be closed.
+            writer.transport.abort()
+            return
         task = asyncio.create_task(serve(reader, writer))
         tasks.add(task)
         task.add_done_callback(tasks.discard)

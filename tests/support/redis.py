@@ -17,7 +17,6 @@ from tests.support.ports import free_port
 from tests.support.processes import Child, child
 
 PROGRAM = "redis-server"
-START_SECONDS = 30
 MISSING = "redis-server is not installed: apt-get install redis-server"
 
 
@@ -42,7 +41,7 @@ class RedisServer:
             *("--dir", str(self._folder), "--save", "", "--appendonly", "yes"),
         ]
         process = self.process = self._running.enter_context(child(command, name="redis"))
-        process.wait_until(self._answers, "an answer", START_SECONDS)
+        process.wait_until(self._answers, "an answer")
 
     def stop(self) -> None:
         self._running.close()

@@ -27,12 +27,13 @@ from typing import Final, TypeAlias
 
 from pdgate.forwarders import registry
 from pdgate.forwarders.base import Answer, Leg, Mode, Sink
+from pdgate.forwarders.choices import OnPrefillFailure
 from pdgate.forwarders.execution import Execution
 from pdgate.forwarders.lives import Lives
 from pdgate.forwarders.ownership import KvLedger
 from pdgate.forwarders.record import Record
-from pdgate.forwarders.retrying import OnPrefillFailure, Retrying
-from pdgate.forwarders.way import Way
+from pdgate.forwarders.retry import RetryPolicy
+from pdgate.forwarders.route import Way
 from pdgate.protocols.call import CHAT, Call, Headers, Json, encode, parse_object, value
 from pdgate.protocols.errors import GatewayError
 from pdgate.protocols.instance import Instance, Role
@@ -40,9 +41,10 @@ from pdgate.scheduling.disaggregation import Rule
 from pdgate.scheduling.instances import Instances
 from pdgate.scheduling.policies.round_robin import RoundRobin
 from pdgate.scheduling.scheduler import Scheduler
+from tests.support import waiting
 from tests.support.sinks import Collected
 
-PATIENCE_SECONDS = 5
+PATIENCE_SECONDS = waiting.PATIENCE_SECONDS
 """After which a test that hangs fails; all of them take milliseconds."""
 
 P0 = Instance("p0", "http://10.0.0.1:8100", Role.PREFILL, "vllm-nixl")
@@ -125,7 +127,13 @@ class Scripted:
 
     @asynccontextmanager
     async def open(
-        self, leg: Leg, call: Call, *, loads: bool = False, within: float | None = None
+        self,
+        leg: Leg,
+        call: Call,
+        *,
+        loads: bool = False,
+        within: float | None = None,
+        behind: str = "",
     ) -> AsyncIterator[Answer]:
         self.sent.append((leg, call.attempt_id))
         steps = await self._head(leg)
@@ -315,7 +323,7 @@ class Crossing:
             self.scheduler,
             self._way_of,
             engines,
-            retrying=Retrying(max_attempts, on_prefill_failure, retry_seconds),
+            policy=RetryPolicy(max_attempts, on_prefill_failure, retry_seconds),
             ledger=self.ledger,
             lives=self.lives,
             max_resumes=max_resumes,

@@ -38,7 +38,7 @@ def test_http_is_waited_for(tmp_path: Path) -> None:
     port = free_port()
     server = [sys.executable, "-m", "http.server", "--bind", "127.0.0.1", str(port)]
     with child(server, cwd=tmp_path) as it:
-        it.wait_for_http(f"http://127.0.0.1:{port}/", 30)
+        it.wait_for_http(f"http://127.0.0.1:{port}/")
 
 
 def test_nothing_of_a_child_outlives_the_block() -> None:
@@ -75,7 +75,7 @@ def fail_beside(command: list[str]) -> None:
 
 def test_signals_reach_the_child() -> None:
     with child(python("import signal; print('up', flush=True); signal.pause()")) as it:
-        it.wait_for_line("up", 10)
+        it.wait_for_line("up")
         # Not SIGINT: whoever starts us in the background may have us ignore it.
         it.signal(signal.SIGTERM)
         assert it.wait_for_end(10) == -signal.SIGTERM

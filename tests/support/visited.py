@@ -1,4 +1,4 @@
-"""Engines that are asked in passing (gateway/upstream/visit.py), without a connection.
+"""Engines that are asked in passing (gateway/upstream/one_shot.py), without a connection.
 
 async def answer(question: Question) -> Said: ...     # or raises AskFailed, as Gone
 
@@ -10,8 +10,8 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from pdgate.gateway.security.engine_access import EngineAccess
+from pdgate.gateway.upstream.one_shot import MOST_BYTES, AskFailed, OneShotClient, Said
 from pdgate.gateway.upstream.request import Target
-from pdgate.gateway.upstream.visit import MOST_BYTES, AskFailed, Said, Visit
 
 
 class Question(NamedTuple):
@@ -37,11 +37,11 @@ class Visited(EngineAccess):
 
     answer: Answer
 
-    def visit(self, url: str) -> Visit:
+    def visit(self, url: str) -> OneShotClient:
         return _Visit(url, self.answer)
 
 
-class _Visit(Visit):
+class _Visit(OneShotClient):
     def __init__(self, url: str, answer: Answer) -> None:
         super().__init__(Target(url), None, "")
         self._host = urlsplit(url).hostname or ""

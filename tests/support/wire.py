@@ -9,10 +9,13 @@ from pdgate.forwarders.base import Leg
 from pdgate.gateway.deadlines import Deadlines
 from pdgate.gateway.upstream.connection import Connection
 from pdgate.gateway.upstream.exchange import Exchange
+from pdgate.gateway.upstream.request import Asking
+from pdgate.protocols.call import Call
 from pdgate.protocols.errors import GatewayError
 from pdgate.protocols.instance import Instance, Role
 
 LEG = Leg(Instance("p0", "http://p0", Role.PREFILL, "vllm-nixl"), "/v1/completions", {})
+CALL = Call("id", "attempt", "/v1/completions", {})
 
 
 @dataclass
@@ -79,11 +82,16 @@ class Result:
 
 @dataclass
 class Case:
-    """A connection with one exchange under way."""
+    """A connection with one exchange under way.
+
+    Attributes:
+        answers: The call whose client gets the answer; None for one that is read here.
+    """
 
     loop: asyncio.AbstractEventLoop
     wire: Wire = field(default_factory=Wire)
     result: Result = field(default_factory=Result)
+    answers: Call | None = None
 
     def __post_init__(self) -> None:
         self.connection = Connection(self.wire, self.loop)
@@ -91,7 +99,8 @@ class Case:
         self.ask()
 
     def ask(self) -> None:
-        self.exchange = Exchange(LEG, self.connection, Deadlines(self.loop), None, None, self.loop)
+        asking = Asking(LEG, self.answers or CALL, None, None, for_client=self.answers is not None)
+        self.exchange = Exchange(asking, self.connection, Deadlines(self.loop), self.loop)
         self.connection.send(self.exchange, b"head", b"body")
 
     def feed(self, data: bytes, cuts: list[int]) -> None:

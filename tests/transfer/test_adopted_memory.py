@@ -7,9 +7,10 @@ import pytest
 
 from pdgate.transfer import registry
 from pdgate.transfer.base import Backend, Range
+from tests.support import waiting
 from tests.support.kv_owner import pattern
 
-SECONDS = 10.0
+SECONDS = waiting.PATIENCE_SECONDS
 PAGE = 4096
 
 

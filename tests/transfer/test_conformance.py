@@ -21,10 +21,11 @@ from pdgate.transfer.base import (
     Transfer,
     TransferError,
 )
+from tests.support import waiting
 from tests.support.kv_backends import BACKENDS, require
 from tests.support.kv_owner import Owned, pattern
 
-SECONDS = 10.0
+SECONDS = waiting.PATIENCE_SECONDS
 PAGE = 4096
 
 

@@ -9,10 +9,11 @@ import pytest
 from pdgate.transfer import registry
 from pdgate.transfer.base import Backend, PeerLost, Range, StaleDescriptor
 from pdgate.transfer.memory import Memory
+from tests.support import waiting
 from tests.support.kv_backends import BACKENDS, require
 from tests.support.kv_owner import Owned, pattern
 
-SECONDS = 10.0
+SECONDS = waiting.PATIENCE_SECONDS
 PAGE = 4096
 
 

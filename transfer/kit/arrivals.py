@@ -1,6 +1,6 @@
 """Counts the writes that landed in one region, by their immediate.
 
-An arrival counts whether or not somebody expects it yet, and in any order, so neither
+An arrival counts whether or not it is expected yet, and in any order, so neither
 side has to know which of the two comes first.
 """
 
@@ -36,7 +36,7 @@ class Arrivals:
         self._serve(immediate)
 
     def fail(self, error: TransferError) -> None:
-        """The region is closed: whoever waits, waits in vain."""
+        """The region is closed: every wait is in vain."""
         with self._lock:
             self._failure = error
             left = [transfer for waiting in self._waiting.values() for _, transfer in waiting]

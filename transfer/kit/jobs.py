@@ -4,11 +4,10 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from queue import SimpleQueue
 
 from pdgate.transfer.base import State, TransferError
-from pdgate.transfer.kit.deadlines import Deadlines
-from pdgate.transfer.kit.running import Interrupted, Running
-from pdgate.transfer.kit.threads import Threads
+from pdgate.transfer.kit.running import Deadlines, Interrupted, Running
 
 # Many, because one that waits for a hung peer is taken until its deadline, and other peers
 # must not wait with it.
@@ -26,7 +25,7 @@ class Plan:
     """How a transfer moves.
 
     Attributes:
-        at_once: `work` waits for nobody, and takes less time than to wake a thread for it.
+        at_once: `work` waits for nothing, and takes less time than to wake a thread for it.
     """
 
     work: Work
@@ -58,7 +57,7 @@ class Jobs:
         return transfer
 
     def expectation(self, what: str, timeout_seconds: float) -> Running:
-        """A transfer without a thread: somebody else ends it, or its deadline does."""
+        """A transfer without a thread: another thread ends it, or its deadline does."""
         return self._track(Running(what, moves_bytes=False), timeout_seconds)
 
     def close(self) -> None:
@@ -110,3 +109,51 @@ def run(transfer: Running, work: Work) -> None:
         transfer.leave(TransferError(f"{transfer.what} broke: {error!r}"))
     else:
         transfer.leave()
+
+
+class Threads:
+    """Threads that start as they are needed and stay: cheaper to hand work to than an executor.
+
+    Results are not reported, and no thread keeps the process from ending.
+    """
+
+    def __init__(self, name: str, most: int) -> None:
+        """`most`: work beyond so many threads waits for one."""
+        self._name = name
+        self._most = most
+        self._lock = threading.Lock()
+        self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._threads = 0
+        self._busy = 0
+        self._closed = False
+
+    def submit(self, work: Callable[[], None]) -> bool:
+        """`work` raises nothing. False if we are closed. Raises RuntimeError: no more threads."""
+        with self._lock:
+            if self._closed:
+                return False
+            if self._busy == self._threads < self._most:
+                self._start()
+            self._busy += 1
+        self._work.put(work)
+        return True
+
+    def close(self) -> None:
+        """They end when they have done what was submitted."""
+        with self._lock:
+            self._closed = True
+            for _ in range(self._threads):
+                self._work.put(None)
+
+    def _start(self) -> None:
+        name = f"{self._name}_{self._threads}"
+        threading.Thread(target=self._run, name=name, daemon=True).start()
+        self._threads += 1
+
+    def _run(self) -> None:
+        while (work := self._work.get()) is not None:
+            work()
+            with self._lock:
+                self._busy -= 1
+            # What it holds on to would stay until there is more to do.
+            del work

@@ -1,51 +1,70 @@
-"""Connections to owners, kept for the next transfer."""
+"""Proven connections to owners, kept for the next transfer."""
 
-import socket
 import threading
+from dataclasses import dataclass
 
+from pdgate.transfer.kit.channel import Channel, Watch, dial
+from pdgate.transfer.kit.fleet import Identity
 from pdgate.transfer.kit.sockets import hung_up
-
-Address = tuple[str, int]
 
 CONNECT_SECONDS = 5.0
 MAX_IDLE_PER_PEER = 8
 
 
+@dataclass(frozen=True, slots=True)
+class Address:
+    """
+    Attributes:
+        peer: Name of the process that has to answer; empty if it is not known.
+    """
+
+    host: str
+    port: int
+    peer: str = ""
+
+
 class Links:
-    def __init__(self) -> None:
+    def __init__(self, identity: Identity, purpose: str) -> None:
+        self._identity = identity
+        self._purpose = purpose
         self._lock = threading.Lock()
-        self._idle: dict[Address, list[socket.socket]] = {}
+        self._idle: dict[Address, list[Channel]] = {}
         self._closed = False
 
-    def take(self, address: Address) -> socket.socket:
-        """An idle connection that is still up, or a new one. Raises OSError."""
-        while sock := self._pop(address):
-            if not hung_up(sock):
-                return sock
-            sock.close()
-        sock = socket.create_connection(address, timeout=CONNECT_SECONDS)
-        # Blocking from here on: whoever wants to stop a transfer shuts its socket down.
-        sock.settimeout(None)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return sock
+    def take(self, address: Address, watch: Watch | None = None) -> Channel:
+        """An idle connection that is still up, or a new one; `watch` as in `dial`. Blocking:
+        to stop a transfer its socket is shut down. Raises OSError, of which Unproven.
+        """
+        while channel := self._pop(address):
+            if not hung_up(channel.sock):
+                return channel
+            channel.close()
+        return dial(
+            (address.host, address.port),
+            self._identity,
+            self._purpose,
+            CONNECT_SECONDS,
+            peer=address.peer,
+            watch=watch,
+        )
 
-    def give_back(self, address: Address, sock: socket.socket) -> None:
+    def give_back(self, address: Address, channel: Channel) -> None:
         with self._lock:
             idle = self._idle.setdefault(address, [])
             if not self._closed and len(idle) < MAX_IDLE_PER_PEER:
-                idle.append(sock)
+                idle.append(channel)
                 return
-        sock.close()
+        channel.close()
 
     def close(self) -> None:
         with self._lock:
             self._closed = True
-            left = [sock for socks in self._idle.values() for sock in socks]
+            left = [channel for channels in self._idle.values() for channel in channels]
             self._idle.clear()
-        for sock in left:
-            sock.close()
+        for channel in left:
+            channel.close()
 
-    def _pop(self, address: Address) -> socket.socket | None:
+    def _pop(self, address: Address) -> Channel | None:
         with self._lock:
             idle = self._idle.get(address)
             return idle.pop() if idle else None

@@ -1,4 +1,4 @@
-"""Accepts connections and serves each on a thread of its own."""
+"""A port whose connections are served on a thread of its own each."""
 
 import logging
 import socket
@@ -81,7 +81,7 @@ class Listener:
 
 
 def shut(sock: socket.socket) -> None:
-    """Wakes whoever blocks on this socket; harmless on one that is not connected."""
+    """Wakes a thread that blocks on this socket; harmless on one that is not connected."""
     try:
         sock.shutdown(socket.SHUT_RDWR)
     except OSError:

@@ -1,4 +1,4 @@
-"""What the backends here share: how a transfer is asked for, checked and begun.
+"""The base of the backends here: how a transfer is asked for, checked and begun.
 
     read, write  ->  an Order, checked from our side  ->  a Plan of the backend's  ->  Jobs
 
@@ -15,6 +15,7 @@ from pdgate.transfer import descriptors
 from pdgate.transfer.base import (
     Backend,
     Descriptor,
+    Op,
     Range,
     Region,
     StaleDescriptor,
@@ -23,7 +24,6 @@ from pdgate.transfer.base import (
 )
 from pdgate.transfer.kit import ranges as lists
 from pdgate.transfer.kit.jobs import Jobs, Plan
-from pdgate.transfer.kit.op import Op
 from pdgate.transfer.kit.ranges import Piece
 from pdgate.transfer.kit.regions import LocalMemory
 

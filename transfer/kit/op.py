@@ -1,8 +1,5 @@
-"""Which way bytes move, seen from who asks."""
+"""The former place of `pdgate.transfer.base.Op`, which backends of others may import from here."""
 
-from enum import StrEnum
+from pdgate.transfer.base import Op
 
-
-class Op(StrEnum):
-    READ = "read"
-    WRITE = "write"
+__all__ = ["Op"]

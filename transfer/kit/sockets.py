@@ -60,10 +60,6 @@ def hung_up(sock: socket.socket) -> bool:
     return bool(watch.poll(0))
 
 
-def family_of(host: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in host else socket.AF_INET
-
-
 def _pass(left: deque[V], count: int) -> None:
     """So many bytes of the views are done."""
     while count:

@@ -1,4 +1,4 @@
-"""Hands KV pages from the engine that computed them (P) to the one that goes on (D).
+"""Hand-over of KV pages from the engine that computed them (P) to the one that goes on (D).
 
     pull      D asks under a key: P marks the pages as being read, D reads them, D lets go
     push      D says where its pages are and counts what lands in them; P writes each
@@ -9,9 +9,9 @@
     believe nothing     shape.py                        asked.py
     decide (pure)       receiving.py                    sending.py, tiles.py
     what goes where     shards.py, over transfer/plan   the same, sharded.py
-    act, on threads     loads.py, pull.py,              offers.py, readings.py,
-                        push.py, incoming.py,           pushes.py, pushing.py
-                        push_in.py
+    act, on threads     loads.py, pull.py,              offers.py, push_table.py,
+                        receive_push.py, incoming.py,   push.py
+                        push_waiter.py
     write                                               mover.py, process_mover.py
     beside the pages    slots.py            context.py  outbox.py
     count               counters.py                     the same

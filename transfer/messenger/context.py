@@ -1,4 +1,4 @@
-"""What decode may need beside the pages: a first token, a last hidden state, logits.
+"""Context that decode may need beside the pages: a first token, a last hidden state, logits.
 
 Pulled, it comes with the offer. Pushed, it is a counted write like a tile, into a slot that D
 has set aside (inbox.py) from one that P has (outbox.py):

@@ -1,4 +1,4 @@
-"""What a messenger needs of the engine that owns the pages."""
+"""The contract of the engine that owns the pages."""
 
 from typing import Protocol
 
@@ -19,4 +19,4 @@ class Core(Protocol):
         """The kept pages of a finished request are free. Unknown ids are ignored."""
 
     def abort(self, request_id: str) -> None:
-        """Nobody needs this request any more, in whatever state it is."""
+        """This request is not needed any more, in whatever state it is."""

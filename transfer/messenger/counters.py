@@ -1,6 +1,7 @@
-"""What an engine's /metrics shows of its hand-overs, on either side."""
+"""Counts of an engine's hand-overs, on either side, for its /metrics."""
 
 import threading
+import time
 from dataclasses import dataclass, field
 
 
@@ -18,8 +19,8 @@ class Counters:
         sent: Requests that were handed over, on the prefill side.
         bytes_sent: By these; of pages that were read, as the reader says.
         seconds_sending: From a meeting of both sides to its end, however it ended.
-        sends_failed: Pushes and readings that ended without having been handed over.
-        lingering: Pages that nobody wants any more, now, but that are still read from.
+        sends_failed: PushTable and readings that ended without having been handed over.
+        lingering: Pages that are not wanted any more, now, but that are still read from.
     """
 
     transfers: int = 0
@@ -40,3 +41,38 @@ class Counters:
         with self._lock:
             for name, more in growth.items():
                 setattr(self, name, getattr(self, name) + more)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    since: float
+    most_bytes: int
+
+
+class Readings:
+    """Offers that one connection reads, by their ids, from being lent to their end."""
+
+    def __init__(self, counters: Counters) -> None:
+        self._counters = counters
+        self._open: dict[str, _Reading] = {}
+
+    def began(self, offer_id: str, most_bytes: int) -> None:
+        """`most_bytes`: all that the pages hold."""
+        self._open.setdefault(offer_id, _Reading(time.monotonic(), most_bytes))
+
+    def ended(self, offer_id: str, *, held: bool, bytes_read: int) -> None:
+        """`bytes_read` is the reader's word, so it is taken with a limit."""
+        reading = self._open.pop(offer_id, None)
+        if reading is None:
+            return
+        self._counters.add(seconds_sending=time.monotonic() - reading.since)
+        if held:
+            read = min(max(bytes_read, 0), reading.most_bytes)
+            self._counters.add(sent=1, bytes_sent=read)
+        else:
+            self._counters.add(sends_failed=1)
+
+    def close(self) -> None:
+        """The reader is gone."""
+        for offer_id in list(self._open):
+            self.ended(offer_id, held=False, bytes_read=0)

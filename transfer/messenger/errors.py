@@ -14,6 +14,7 @@ class Why(StrEnum):
     NOT_HELD = "no longer held"
     UNSUPPORTED = "unsupported"
     BROKEN = "broken peer"
+    UNPROVEN = "unproven peer"
     SILENT = "silent peer"
     TOO_LATE = "too late"
     FULL = "full queue"

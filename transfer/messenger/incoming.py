@@ -1,7 +1,7 @@
 """A push as D wants it: what is said to P, what is counted, and what has come in the end.
 
 How many writes there will be hangs on P's shape, which P tells when it begins; a write that
-lands before we count it is counted all the same, as nobody else has its immediate.
+lands before we count it is counted all the same, as no other push has its immediate.
 """
 
 import itertools
@@ -11,11 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pdgate.transfer import descriptors
-from pdgate.transfer.base import Backend, Region, Transfer
+from pdgate.transfer.base import Backend, Descriptor, Grant, Op, Region, Transfer
 from pdgate.transfer.messenger import context, messages, shards
 from pdgate.transfer.messenger.shape import Shape
 from pdgate.transfer.messenger.slots import Slots
 from pdgate.transfer.messenger.source import Moved, Source, Target
+from pdgate.transfer.parts import Part, Stretch
 from pdgate.transfer.plan.count import WHOLE, Rhythm
 from pdgate.transfer.together import Together
 
@@ -64,20 +65,24 @@ class Incoming:
         self._tokens = range(target.skip * memory.shape.block_tokens, target.tokens)
         self._rhythm = Rhythm(TILE_TOKENS, by_layer=True) if source.by_layer else WHOLE
         self._theirs = memory.shape
+        self._grants: list[Grant] = []
 
-    def message(self, engine_id: str) -> messages.Push:
+    def message(self, engine_id: str, peer: str) -> messages.Push:
+        """`peer` may write what it says, until `close`."""
         memory, inbox = self._memory, self._memory.inbox
         room = None
         if inbox is not None and self._slot is not None:
-            descriptor = descriptors.as_data(inbox.region.descriptor)
-            room = messages.Room(descriptor, self._slot, inbox.max_bytes)
+            slot = self._grant(inbox.region, peer, Stretch(self._slot, inbox.slot_bytes))
+            room = messages.Room(descriptors.as_data(slot), self._slot, inbox.max_bytes)
+        first = self._target.skip
+        pages = memory.shape.part(self._target.block_ids[first:])
         return messages.Push(
             self._source.key,
             engine_id,
             self._source.wait_seconds > 0,
             self._until - time.monotonic(),
             memory.shape,
-            [descriptors.as_data(region.descriptor) for region in memory.regions],
+            [descriptors.as_data(self._grant(region, peer, pages)) for region in memory.regions],
             list(self._target.block_ids),
             self._tokens.start,
             self._tokens.stop,
@@ -86,6 +91,18 @@ class Incoming:
             self._rhythm.by_layer,
             room,
         )
+
+    def close(self) -> None:
+        """Nothing can be written any more. After a load that ended: nothing is."""
+        for grant in self._grants:
+            grant.revoke()
+
+    def _grant(self, region: Region, peer: str, part: Part) -> Descriptor:
+        only = range(self._immediate, self._immediate + 1)
+        left = self._until - time.monotonic()
+        grant = region.grant(peer, Op.WRITE, part, left, only)
+        self._grants.append(grant)
+        return grant.descriptor
 
     def expect(self, theirs: Shape) -> Transfer:
         """Ends when all has landed. Raises HandOverError, TransferError."""

@@ -1,4 +1,4 @@
-"""Wakes a thread from whatever it waits for, now or as soon as it starts to wait."""
+"""An interrupt of a thread, whatever it waits for, now or as soon as it starts to wait."""
 
 import threading
 from collections.abc import Callable

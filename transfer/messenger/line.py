@@ -4,6 +4,7 @@ import select
 import socket
 import threading
 
+from pdgate.transfer.kit.channel import Channel
 from pdgate.transfer.messenger import messages
 
 MAX_UNREAD_BYTES = 64 << 10
@@ -12,8 +13,14 @@ ANSWER_SECONDS = 10.0
 
 
 class Line:
-    def __init__(self, sock: socket.socket) -> None:
-        self._sock = sock
+    """Attributes:
+    peer: D's name, which it has proven.
+    """
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._sock = sock = channel.sock
+        self.peer = channel.peer
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MAX_UNREAD_BYTES)
         self._room = select.poll()
         self._room.register(sock, select.POLLOUT)
@@ -21,12 +28,19 @@ class Line:
         self._lost = False
 
     def fileno(self) -> int:
-        return self._sock.fileno()
+        """Of what the peer sees the end of."""
+        return self._channel.wire.fileno()
+
+    def gone(self) -> bool:
+        """Whether the peer has hung up, of one that waits for our answer and says nothing."""
+        hung_up = select.poll()
+        hung_up.register(self._sock, select.POLLRDHUP)
+        return bool(hung_up.poll(0))
 
     def receive(self, seconds: float | None) -> messages.Message | None:
         """None when the peer hung up or `say` gave it up. Raises BadMessage, OSError."""
         self._sock.settimeout(seconds)
-        return None if self._lost else messages.receive(self._sock)
+        return None if self._lost else messages.receive(self._channel)
 
     def answer(self, message: messages.Message) -> None:
         """May wait for the peer to read, so only where no other thread says anything.
@@ -35,12 +49,12 @@ class Line:
         """
         with self._lock:
             self._sock.settimeout(ANSWER_SECONDS)
-            messages.send(self._sock, message)
+            messages.send(self._channel, message)
 
     def say(self, message: messages.Message) -> None:
         """Never blocks: a peer that lets its answers pile up has lost its connection."""
-        data = messages.frame(message)
         with self._lock:
+            data = messages.frame(self._channel, message)
             if self._send(data) < len(data):
                 self._give_up()
 

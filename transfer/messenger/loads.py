@@ -11,9 +11,11 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pdgate.transfer.base import Backend, Region, TransferError
+from pdgate.transfer.kit.fleet import Identity
+from pdgate.transfer.kit.listener import shut
 from pdgate.transfer.messenger.context import Context
 from pdgate.transfer.messenger.core import Core
 from pdgate.transfer.messenger.counters import Counters
@@ -22,7 +24,7 @@ from pdgate.transfer.messenger.incoming import Immediates, Memory
 from pdgate.transfer.messenger.interrupt import Interrupt
 from pdgate.transfer.messenger.peer import Peer
 from pdgate.transfer.messenger.pull import pull
-from pdgate.transfer.messenger.push import Receiver, receive
+from pdgate.transfer.messenger.receive_push import Receiver, receive
 from pdgate.transfer.messenger.receiving import Patience
 from pdgate.transfer.messenger.shape import Shape
 from pdgate.transfer.messenger.slots import Slots
@@ -64,6 +66,7 @@ class Reading:
     locate: Locate
     patience: Patience
     inbox: Slots | None = None
+    identity: Identity = field(default_factory=Identity)
     deliver: Deliver = ignore
 
 
@@ -177,7 +180,7 @@ class Loads:
         reading = self._reading
         until = time.monotonic() + source.wait_seconds + reading.lease_seconds
         interrupt.arm(None)
-        with self._connect(source, until) as peer:
+        with self._connect(source, until, interrupt) as peer:
             interrupt.arm(peer.interrupt)
             if source.push:
                 return receive(self._receiver, peer, source, target, until, interrupt, adrift)
@@ -186,15 +189,22 @@ class Loads:
             memory = (reading.backend, reading.regions)
             return pull(peer, source, target, reading.shape, memory, until, interrupt)
 
-    def _connect(self, source: Source, until: float) -> Peer:
-        host, port = self._reading.locate(source, until)
-        return Peer(host, port, source.engine_id, until)
+    def _connect(self, source: Source, until: float, interrupt: Interrupt) -> Peer:
+        reading = self._reading
+        return Peer(
+            reading.locate(source, until),
+            source.engine_id,
+            until,
+            reading.identity,
+            name=source.peer,
+            watch=lambda sock: interrupt.arm(lambda: shut(sock)),
+        )
 
     def _let_go(self, source: Source, interrupt: Interrupt) -> None:
         reading = self._reading
         until = time.monotonic() + source.wait_seconds + reading.lease_seconds
         try:
-            with self._connect(source, until) as peer:
+            with self._connect(source, until, interrupt) as peer:
                 interrupt.arm(peer.interrupt)
                 offer = peer.ask(
                     source.key, source.wait_seconds, reading.lease_seconds, reading.shape
@@ -207,7 +217,7 @@ class Loads:
         """Best effort; if it fails, prefill's lease ends it."""
         try:
             until = time.monotonic() + FAREWELL_SECONDS
-            with self._connect(source, until) as peer:
+            with self._connect(source, until, Interrupt()) as peer:
                 peer.abandon(source.key)
         except HandOverError as error:
             log.info("%s was not abandoned, so its lease has to end: %s", source.key, error)

@@ -1,9 +1,11 @@
-"""What two engines say to each other: length (u32, big-endian), then msgpack.
+"""Messages between two engines: length (u32, big-endian), msgpack, MAC [16].
+
+They have proven themselves before (kit/handshake.py).
 
     decode says   prefill answers
     Ask           Offered | Refused      after up to wait_seconds; the pages are being read
     Release       Released               and the pages are free
-    Abandon       Released               nobody will read; a prefill under way is aborted
+    Abandon       Released               no reader will come; a prefill under way is aborted
     Prefill       Accepted | Refused     compute this prompt, then offer it under the key
     Push          Writing | Refused      once the key is known; then prefill writes
                   Failed                 at any time later: nothing lands any more
@@ -16,14 +18,18 @@ its keep the connection open, only when nothing lands any more: so the end of a 
 is as good as Stopped, and it comes also when prefill is killed.
 """
 
-import socket
 import struct
 from typing import Any, Final
 
 import msgspec
 
+from pdgate.transfer.kit.channel import Channel
+from pdgate.transfer.kit.handshake import MAC_BYTES
+from pdgate.transfer.kit.sockets import receive as exactly
+from pdgate.transfer.kit.sockets import receive_first
 from pdgate.transfer.messenger.shape import Shape
 
+PURPOSE: Final = "messenger"
 MAX_BYTES: Final = 32 << 20
 """A prompt of a million tokens takes 5 MB."""
 
@@ -33,7 +39,7 @@ _LENGTH = struct.Struct(">I")
 class Ask(msgspec.Struct, frozen=True, tag=True):
     """
     Attributes:
-        engine_id: Who is meant; empty for whoever has the address.
+        engine_id: Of the engine that is meant; empty for any at the address.
         read_seconds: How long the reader may take. Then, or when it hangs up, the pages go.
     """
 
@@ -205,38 +211,35 @@ class BadMessage(Exception):
     """The peer sent something else."""
 
 
-def frame(message: Message) -> bytes:
+def frame(channel: Channel, message: Message) -> bytes:
+    """To be sent next."""
+    return channel.sealed(plain(message))
+
+
+def plain(message: Message) -> bytes:
+    """Without a MAC, as engines spoke before they proved themselves."""
     data = _encode(message)
     return _LENGTH.pack(len(data)) + data
 
 
-def send(sock: socket.socket, message: Message) -> None:
-    sock.sendall(frame(message))
+def send(channel: Channel, message: Message) -> None:
+    channel.sock.sendall(frame(channel, message))
 
 
-def receive(sock: socket.socket) -> Message | None:
+def receive(channel: Channel) -> Message | None:
     """None when the peer hung up between messages. Raises BadMessage, OSError."""
-    head = _exactly(sock, _LENGTH.size, may_end=True)
+    sock = channel.sock
+    head = receive_first(sock, _LENGTH.size)
     if not head:
         return None
     (length,) = _LENGTH.unpack(head)
     if length > MAX_BYTES:
         raise BadMessage(f"a message of {length} bytes")
+    data = exactly(sock, length)
+    channel.check(head + data, exactly(sock, MAC_BYTES))
     try:
         # The Union keeps mypy from seeing what the decoder returns.
-        message: Message = _decoder.decode(_exactly(sock, length))
+        message: Message = _decoder.decode(data)
     except (msgspec.DecodeError, RecursionError) as error:
         raise BadMessage(str(error)) from None
     return message
-
-
-def _exactly(sock: socket.socket, length: int, *, may_end: bool = False) -> bytes:
-    data = bytearray()
-    while len(data) < length:
-        piece = sock.recv(min(length - len(data), 1 << 20))
-        if not piece:
-            if may_end and not data:
-                return b""
-            raise ConnectionResetError("the peer hung up in the middle of a message")
-        data += piece
-    return bytes(data)

@@ -1,4 +1,4 @@
-"""Who writes P's pages into D's memory. Posting a write never waits for one.
+"""Movers of P's pages into D's memory. Posting a write never waits for one.
 
     threads     ThreadMover: in this process, where the interpreter's lock is shared with
                 compute; for memory that cannot be shared, and for tests
@@ -41,12 +41,12 @@ class Mover(ABC):
         """`line` is a file descriptor of the connection on which the peer asked.
 
         Whatever process writes keeps a copy of it, so that the peer sees the end of the
-        connection only when nobody is left who could write. Raises OSError.
+        connection only when no process is left that could write. Raises OSError.
         """
 
     @abstractmethod
     def close(self) -> None:
-        """No byte moves afterwards, and whoever waits has been told."""
+        """No byte moves afterwards, and every wait has ended."""
 
 
 class ThreadMover(Mover):

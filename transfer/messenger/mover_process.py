@@ -2,7 +2,7 @@
 
     argv    socket to the engine, KV memory, its length, the backend's name and options (JSON)
 
-It maps the same memory as the engine, so an order is a few numbers and the engine's
+The first packet on the socket is who we are to peers (mover_wire.py). It maps the same memory as the engine, so an order is a few numbers and the engine's
 interpreter has no part in the copy. It ends when the engine does, however that goes.
 """
 
@@ -64,12 +64,14 @@ class Orders:
 
 def main() -> None:
     sock, memory, length, name, options = sys.argv[1:]
-    backend = registry.load(name, **json.loads(options))
+    engine = socket.socket(fileno=int(sock))
+    identity = wire.receive_introduction(engine).identity()
+    backend = registry.load(name, identity=identity, **json.loads(options))
     local = backend.adopt(int(memory), int(length))
     os.close(int(memory))
     code = 0
     try:
-        Orders(socket.socket(fileno=int(sock)), backend, local).serve()
+        Orders(engine, backend, local).serve()
     # Whatever it is, it must not keep us here; the engine sees that we are gone.
     except BaseException:  # noqa: BLE001
         traceback.print_exc()

@@ -1,6 +1,7 @@
-"""What an engine and its mover process say: msgpack, one message per packet (SEQPACKET).
+"""Messages between an engine and its mover process: msgpack, one per packet (SEQPACKET).
 
-engine says    Open (with the peer's connection), More, Write, Close
+engine says    Introduction, first of all and once
+               Open (with the peer's connection), More, Write, Close
 mover says     Ended, once per Write
 
 Ranges travel as packed integers, so that a long list costs the engine next to nothing.
@@ -14,12 +15,36 @@ from typing import Any, Final
 import msgspec
 
 from pdgate.transfer.base import Range
+from pdgate.transfer.kit.fleet import Identity, Keyring
+from pdgate.transfer.kit.tls import Tls
 
 MAX_BYTES: Final = 128 << 10
 """Of a packet; below what a socket takes at once by default."""
 _RANGE = struct.Struct("<qqq")
 MAX_RANGES_BYTES: Final = (MAX_BYTES - 128) // _RANGE.size * _RANGE.size
 """Of an order."""
+
+
+class Introduction(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """What the mover proves itself with: the engine's name and the fleet's secrets, and the files
+    that they, and its certificates, may change in.
+    """
+
+    name: bytes
+    secrets: list[str]
+    path: str
+    tls: tuple[str, str, str] | None
+
+    @classmethod
+    def of(cls, identity: Identity) -> "Introduction":
+        keyring, tls = identity.keyring, identity.tls
+        files = None if tls is None else (tls.cert, tls.key, tls.ca)
+        return cls(identity.name, keyring.texts(), keyring.path, files)
+
+    def identity(self) -> Identity:
+        """Raises ValueError."""
+        tls = None if self.tls is None else Tls(*self.tls)
+        return Identity(Keyring(self.secrets, self.path), self.name, tls)
 
 
 class Open(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -63,6 +88,7 @@ Order = Open | More | Write | Close
 
 encode = msgspec.msgpack.encode
 _orders = msgspec.msgpack.Decoder(Order)
+_introductions = msgspec.msgpack.Decoder(Introduction)
 _ends = msgspec.msgpack.Decoder(Ended)
 
 
@@ -83,6 +109,14 @@ def unpack(data: bytes | bytearray) -> list[Range]:
 
 def new_pair() -> tuple[socket.socket, socket.socket]:
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+def receive_introduction(sock: socket.socket) -> Introduction:
+    """Raises OSError, EOFError."""
+    data = sock.recv(MAX_BYTES)
+    if not data:
+        raise EOFError("the engine ended before it said anything")
+    return _introductions.decode(data)
 
 
 def receive_order(sock: socket.socket) -> tuple[Order, int | None] | None:

@@ -1,11 +1,12 @@
-"""Which finished prompts are kept for a reader, by the key that both sides were told.
+"""Offers: finished prompts that are kept for a reader, by the key that both sides know.
 
     expected --put--> offered --wait--> being read --release--> gone (its pages are free)
         |                |                  '--drop / abandon--> ending --release, left--> gone
-        '----------------'--drop / abandon--> gone (nobody may read it)
+        '----------------'--drop / abandon--> gone (no peer may read it)
 
-A reader may come before the offer and waits for it. While it reads, the pages stay, and
-nobody else is let in. All methods are thread-safe; what they decide holds at once, so
+A reader may come before the offer and waits for it; if it leaves before the request is known, its key
+is remembered, and who would compute the request hears that it is for nothing. While it reads, the pages stay,
+and no other is let in. All methods are thread-safe; what they decide holds at once, so
 pages that were dropped are never confirmed afterwards.
 """
 
@@ -13,7 +14,7 @@ import secrets
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pdgate.transfer.messenger.context import Context
@@ -21,6 +22,8 @@ from pdgate.transfer.messenger.counters import Counters
 from pdgate.transfer.messenger.errors import HandOverError, Why
 
 MAX_REMEMBERED = 4096
+LOOK_SECONDS = 1.0
+"""How often it is asked whether a reader that waits is still there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +44,7 @@ class Offer:
 class Dropped:
     """
     Attributes:
-        offered: It was offered, and nobody had released it.
+        offered: It was offered, and had not been released.
         in_use: The pages are still read from; they may go when `left` or `release` says so.
     """
 
@@ -55,10 +58,12 @@ class _Entry:
     Attributes:
         reader: Who reads, by its connection.
         pusher: Who hands it over without being asked to read; says itself when it is done.
-        ending: Why nobody else may read it.
+        ending: Why no other may read it.
+        only: Name of the process that may have it; empty for any that knows the key.
     """
 
     request_id: str
+    only: str = ""
     offer: Offer | None = None
     reader: object | None = None
     pusher: object | None = None
@@ -72,17 +77,26 @@ class Offers:
         self._entries: dict[str, _Entry] = {}
         self._keys: dict[str, str] = {}
         self._dropped: OrderedDict[str, str] = OrderedDict()
+        self._left: OrderedDict[str, None] = OrderedDict()
+        """Keys that a peer asked for, and gave up before there was a request."""
         self._waiting: dict[str, list[threading.Event]] = {}
         self._closed = False
 
-    def expect(self, key: str, request_id: str) -> None:
-        """This request is going to be offered. Raises ValueError if the key is taken."""
+    def expect(self, key: str, request_id: str, only: str = "") -> bool:
+        """This request is going to be offered, to the process called `only` if it is said.
+
+        False if the reader has asked for it and left. Raises ValueError if the key is taken.
+        """
         with self._lock:
             if key in self._entries:
                 raise ValueError(f"another live request has the key {key!r}")
-            self._entries[key] = _Entry(request_id)
+            self._entries[key] = _Entry(request_id, only)
             self._keys[request_id] = key
             self._dropped.pop(key, None)
+            left = key in self._left
+            self._left.pop(key, None)
+            # Who asks for a prefill itself is there, whatever became of an attempt before.
+            return not left or only != ""
 
     def put(
         self,
@@ -92,19 +106,20 @@ class Offers:
         first_token: int | None,
         context: bytes = b"",
     ) -> bool:
-        """False if nobody expects it any more: then its pages are of no use."""
+        """False if it is not expected any more: then its pages are of no use."""
         with self._lock:
             key = self._keys.get(request_id)
             if key is None:
                 return False
             beside = Context(first_token, context)
-            offer = Offer(secrets.token_hex(8), tuple(block_ids), tokens, beside)
+            offer = Offer(secrets.token_hex(16), tuple(block_ids), tokens, beside)
             self._entries[key].offer = offer
             self._wake(key)
             return True
 
-    def claim(self, key: str, pusher: object) -> str | None:
+    def claim(self, key: str, pusher: object, peer: str = "") -> str | None:
         """The live request with this key is `pusher`'s to hand over; None if there is none yet.
+        `peer`: the name of who gets it.
 
         Raises HandOverError: taken, expired or closing.
         """
@@ -112,29 +127,44 @@ class Offers:
             entry = self._entries.get(key)
             if entry is None:
                 self._refuse(key)
+                self._left.pop(key, None)
                 return None
+            _check(key, entry, peer)
             if entry.reader is not None or entry.pusher not in (None, pusher):
                 raise HandOverError(Why.TAKEN, f"somebody else gets {key!r}")
             entry.pusher = pusher
             return entry.request_id
 
-    def wait(self, key: str, wait_seconds: float, reader: object) -> Offer:
+    def wait(
+        self,
+        key: str,
+        wait_seconds: float,
+        reader: object,
+        peer: str = "",
+        gone: Callable[[], bool] = lambda: False,
+    ) -> Offer:
         """The pages are read by `reader` from now on, until `release` or `left`.
+        `peer`: the name of who reads; `gone`: whether it has hung up.
 
-        Raises HandOverError: unknown, taken, expired or closing.
+        Raises HandOverError: unknown, taken, expired, closing, or broken if it has.
         """
         until = time.monotonic() + wait_seconds
         while True:
             with self._lock:
+                self._left.pop(key, None)
                 entry = self._entries.get(key)
+                if entry is not None:
+                    _check(key, entry, peer)
                 if entry is not None and entry.offer is not None:
                     return self._lend(key, entry, entry.offer, reader)
                 self._refuse(key)
                 changed = threading.Event()
                 self._waiting.setdefault(key, []).append(changed)
-            changed.wait(max(0.0, until - time.monotonic()))
+            changed.wait(max(0.0, min(LOOK_SECONDS, until - time.monotonic())))
             if not changed.is_set():
                 self._forget(key, changed)
+                if gone():
+                    raise HandOverError(Why.BROKEN, "the decode engine hung up while it waited")
                 if time.monotonic() >= until:
                     raise HandOverError(
                         Why.UNKNOWN, f"nothing under {key!r} within {wait_seconds:g} s"
@@ -150,13 +180,22 @@ class Offers:
             self._remove(key)
             return entry.request_id
 
-    def abandon(self, key: str) -> tuple[str, bool] | None:
-        """The request that nobody will read, and whether it was offered already."""
+    def abandon(
+        self, key: str, peer: str = "", pusher: object | None = None
+    ) -> tuple[str, bool] | None:
+        """The request that will not be read, and whether it was offered already.
+        `pusher`: who had claimed it, and writes nothing of it.
+        """
         with self._lock:
             entry = self._entries.get(key)
             if entry is None:
+                self._left[key] = None
+                while len(self._left) > MAX_REMEMBERED:
+                    self._left.popitem(last=False)
                 return None
-            if entry.reader is not None or entry.pusher is not None:
+            if entry.only not in ("", peer):
+                return None
+            if entry.reader is not None or entry.pusher not in (None, pusher):
                 if entry.reader is not None:
                     self._lingers(entry, entry.ending or "its reader gave up")
                 return None
@@ -194,7 +233,7 @@ class Offers:
             return Dropped(offered=entry.offer is not None)
 
     def forget(self, request_id: str) -> None:
-        """It was handed over, or is nobody's to read now: who is at it will not have it held."""
+        """It was handed over, or may not be read now: for a reader at it, it will not be held."""
         with self._lock:
             key = self._keys.get(request_id)
             if key is not None:
@@ -202,7 +241,7 @@ class Offers:
                 self._remove(key)
 
     def close(self) -> None:
-        """Whoever waits is refused."""
+        """Waiting readers are refused."""
         with self._lock:
             self._closed = True
             for key in list(self._waiting):
@@ -224,7 +263,7 @@ class Offers:
         return offer
 
     def _lingers(self, entry: _Entry, why: str | None) -> None:
-        """While its reader is still there its pages are, which nobody wants any more."""
+        """While its reader is still there its pages are, which are not wanted any more."""
         pages = 0 if entry.offer is None else len(entry.offer.block_ids)
         change = (why is not None) - (entry.ending is not None)
         entry.ending = why
@@ -250,3 +289,9 @@ class Offers:
                 self._waiting[key] = left
             else:
                 self._waiting.pop(key, None)
+
+
+def _check(key: str, entry: _Entry, peer: str) -> None:
+    """Raises HandOverError."""
+    if entry.only not in ("", peer):
+        raise HandOverError(Why.TAKEN, f"{key!r} is for another engine")

@@ -42,7 +42,7 @@ class Outbox:
 
     @property
     def free(self) -> int:
-        """How many slots nobody uses."""
+        """How many slots are not in use."""
         return self._slots.free
 
     def send(
@@ -70,7 +70,7 @@ class Outbox:
             self._send_on()
 
     def close(self) -> None:
-        """No byte moves afterwards, and whoever waits has been told."""
+        """No byte moves afterwards, and every wait has ended."""
         with self._lock:
             self._closed = True
             left, self._queue = self._queue, deque()
@@ -82,7 +82,7 @@ class Outbox:
     def _send_on(self) -> None:
         """As many as there are slots for."""
         with self._lock:
-            # Whoever is at it, perhaps we ourselves further up, looks once more.
+            # The thread that is at it, perhaps this one further up, looks once more.
             if self._sending:
                 return
             self._sending = True

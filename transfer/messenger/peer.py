@@ -1,11 +1,14 @@
 """A conversation with a prefill engine, from the decode side. Blocking, one thread."""
 
-import socket
 import time
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
+from pdgate.cluster import address as address_text
+from pdgate.transfer.kit.channel import Watch, dial
+from pdgate.transfer.kit.fleet import Identity
+from pdgate.transfer.kit.handshake import Unproven
 from pdgate.transfer.kit.listener import shut
 from pdgate.transfer.messenger import messages
 from pdgate.transfer.messenger.errors import HandOverError, Why
@@ -17,23 +20,39 @@ ANSWER_SECONDS = 5.0
 
 
 class Peer:
-    """All methods raise HandOverError, also when `interrupt` was called."""
+    """All methods raise HandOverError, also when `interrupt` was called.
 
-    def __init__(self, host: str, port: int, engine_id: str, until: float) -> None:
-        """`until` is a time of time.monotonic(): no connection attempt outlasts it."""
+    Attributes:
+        channel: For a push, whose messages come and go in any order.
+        name: Of the peer's process, which it has proven.
+    """
+
+    def __init__(
+        self,
+        address: tuple[str, int],
+        engine_id: str,
+        until: float,
+        identity: Identity,
+        *,
+        name: str = "",
+        watch: Watch | None = None,
+    ) -> None:
+        """`until` is a time of time.monotonic(): no connection attempt outlasts it. `name`: which
+        process has to answer, if that is known. `watch` as in `dial`.
+        """
         self.engine_id = engine_id
-        self._name = f"{host}:{port}"
+        self._where = address_text.joined(*address)
         seconds = max(0.001, min(CONNECT_SECONDS, until - time.monotonic()))
         try:
-            self._sock = socket.create_connection((host, port), seconds)
+            self.channel = dial(
+                address, identity, messages.PURPOSE, seconds, peer=name, watch=watch
+            )
+        except Unproven as error:
+            raise HandOverError(Why.UNPROVEN, f"{self._where}: {error}") from None
         except OSError as error:
-            raise HandOverError(Why.BROKEN, f"no connection to {self._name}: {error}") from None
-        self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-
-    @property
-    def socket(self) -> socket.socket:
-        """For a push, whose messages come and go in any order."""
-        return self._sock
+            raise HandOverError(Why.BROKEN, f"no connection to {self._where}: {error}") from None
+        self.name = self.channel.peer
+        self._sock = self.channel.sock
 
     def ask(
         self, key: str, wait_seconds: float, read_seconds: float, shape: Shape
@@ -60,9 +79,9 @@ class Peer:
         """Without waiting for an answer."""
         try:
             self._sock.settimeout(ANSWER_SECONDS)
-            messages.send(self._sock, message)
+            messages.send(self.channel, message)
         except OSError as error:
-            raise HandOverError(Why.BROKEN, f"{self._name}: {error}") from None
+            raise HandOverError(Why.BROKEN, f"{self._where}: {error}") from None
 
     def interrupt(self) -> None:
         """From another thread: whatever is being waited for ends."""
@@ -77,7 +96,7 @@ class Peer:
         error: BaseException | None,
         at: TracebackType | None,
     ) -> None:
-        self._sock.close()
+        self.channel.close()
 
     def _released(self, said: messages.Message) -> bool:
         answer = self._talk(said, ANSWER_SECONDS)
@@ -88,19 +107,19 @@ class Peer:
     def _talk(self, said: messages.Message, seconds: float) -> messages.Message:
         try:
             self._sock.settimeout(seconds)
-            messages.send(self._sock, said)
-            answer = messages.receive(self._sock)
+            messages.send(self.channel, said)
+            answer = messages.receive(self.channel)
         except (OSError, messages.BadMessage) as error:
-            raise HandOverError(Why.BROKEN, f"{self._name}: {error}") from None
+            raise HandOverError(Why.BROKEN, f"{self._where}: {error}") from None
         if answer is None:
-            raise HandOverError(Why.BROKEN, f"{self._name} hung up")
+            raise HandOverError(Why.BROKEN, f"{self._where} hung up")
         if isinstance(answer, messages.Refused):
             try:
                 why = Why(answer.why)
             except ValueError:
                 why = Why.BROKEN
-            raise HandOverError(why, f"{answer.message} ({self._name})")
+            raise HandOverError(why, f"{answer.message} ({self._where})")
         return answer
 
     def _unexpected(self, answer: messages.Message) -> HandOverError:
-        return HandOverError(Why.BROKEN, f"{self._name} answered {type(answer).__name__}")
+        return HandOverError(Why.BROKEN, f"{self._where} answered {type(answer).__name__}")

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 
 from pdgate.transfer import descriptors
 from pdgate.transfer.base import Backend, Descriptor, PeerLost, Range, Region, TransferError
+from pdgate.transfer.kit.fleet import Identity
 from pdgate.transfer.messenger import mover_wire as wire
 from pdgate.transfer.messenger.mover import Destination, Done, Mover
 from pdgate.transfer.plan.segments import Ranges
@@ -27,15 +28,16 @@ _NUMBERS = itertools.count(1)
 
 
 class ProcessMover(Mover):
-    def __init__(self, backend: Backend, region: Region) -> None:
-        """`region` is the backend's. Starts it; it takes orders at once and follows them when it is
-        up. Raises OSError, TransferError.
+    def __init__(self, backend: Backend, region: Region, identity: Identity | None = None) -> None:
+        """`region` is the backend's, and `identity` what it proves to peers. Starts it; it takes
+        orders at once and follows them when it is up. Raises OSError, TransferError.
         """
         self._backend = backend
+        self._identity = identity or Identity()
         self._region = region
         self._lock = threading.Lock()
         self._closed = False
-        self._process = _Process(backend, region)
+        self._process = _Process(backend, region, self._identity)
 
     @property
     def pid(self) -> int:
@@ -44,7 +46,7 @@ class ProcessMover(Mover):
     def open(self, remote: Descriptor, line: int) -> Destination:
         with self._lock:
             if self._process.gone and not self._closed:
-                self._process = _Process(self._backend, self._region)
+                self._process = _Process(self._backend, self._region, self._identity)
             return _There(self._process, remote, line)
 
     def close(self) -> None:
@@ -70,7 +72,7 @@ class _There(Destination):
 class _Process:
     """One life of the process."""
 
-    def __init__(self, backend: Backend, region: Region) -> None:
+    def __init__(self, backend: Backend, region: Region, identity: Identity) -> None:
         memory = region.share()
         if memory is None:
             raise TransferError(f"memory of {backend.name} cannot be moved by another process")
@@ -92,6 +94,8 @@ class _Process:
             self._sock.close()
             raise
         self.pid = self._process.pid
+        # Not by its command line or environment, which others may see.
+        self._sock.send(wire.encode(wire.Introduction.of(identity)))
         self._sock.setblocking(False)
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._lock = threading.Lock()

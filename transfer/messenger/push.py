@@ -1,68 +1,110 @@
-"""A load that is written: ask, count, wait. D's side, on a thread of the load's own.
+"""One push on P's side: both halves of it, and what is written of it."""
 
-Nobody says "done": when the count is complete, the pages are there.
-"""
-
-import time
-from collections.abc import Callable
-from contextlib import ExitStack
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from pdgate.transfer.base import TransferError
+from pdgate.transfer.messenger.asked import Asked
+from pdgate.transfer.messenger.context import NOTHING, Context
 from pdgate.transfer.messenger.errors import HandOverError, Why
-from pdgate.transfer.messenger.incoming import Incoming, Memory
-from pdgate.transfer.messenger.interrupt import Interrupt
-from pdgate.transfer.messenger.peer import ANSWER_SECONDS, Peer
-from pdgate.transfer.messenger.push_in import Waiting
-from pdgate.transfer.messenger.receiving import Patience, Receiving
-from pdgate.transfer.messenger.source import Moved, Source, Target
+from pdgate.transfer.messenger.line import Line
+from pdgate.transfer.messenger.mover import Mover
+from pdgate.transfer.messenger.outbox import Outbox
+from pdgate.transfer.messenger.sending import Sending
+from pdgate.transfer.messenger.shape import Shape
+from pdgate.transfer.messenger.sharded import Sharded
+from pdgate.transfer.messenger.tiles import Tile
 
 
-@dataclass(frozen=True, slots=True)
-class Receiver:
-    """What every push into an engine needs.
+@dataclass(eq=False, slots=True)
+class Request:
+    """P's own side of a key.
 
     Attributes:
-        closing: Whether the engine ends.
+        tokens: Computed so far, by layer.
+        kept: All is computed, and the core waits for `release`.
+        dropped: The core wants its pages back.
+        lingering: It waits for `release` all the same.
+        done: It was handed over before it was kept.
     """
 
-    memory: Memory
-    patience: Patience
-    closing: Callable[[], bool]
+    id: str
+    key: str
+    tokens: list[int]
+    block_ids: Sequence[int] = ()
+    context: Context = NOTHING
+    kept: bool = False
+    dropped: bool = False
+    lingering: bool = False
+    done: bool = False
 
 
-def receive(
-    receiver: Receiver,
-    peer: Peer,
-    source: Source,
-    target: Target,
-    until: float,
-    interrupt: Interrupt,
-    adrift: Callable[[HandOverError], None],
-) -> Moved:
-    """What came. When it returns or raises, no byte can land any more.
+class Push:
+    """What one D has asked for. It never waits.
 
-    `adrift` is called before that if the load has failed and the peer does not say so.
-    Raises HandOverError, TransferError.
+    Attributes:
+        lock: The table's, which guards `sending` and `request` here too.
+        request: What is pushed, once both sides have met.
+        met_at: When that was, on time.monotonic().
+        over: Nothing of it moves any more, and D was told.
     """
-    with ExitStack() as stack:
-        slot = None
-        if source.context:
-            if receiver.memory.inbox is None:
-                raise HandOverError(Why.UNSUPPORTED, "this engine has no room for contexts")
-            slot = stack.enter_context(receiver.memory.inbox.taken(until, interrupt))
-        incoming = Incoming(receiver.memory, source, target, slot, until)
-        now = time.monotonic()
-        if until <= now:
-            raise HandOverError(Why.TOO_LATE, "no time is left to ask")
-        meet_by = now + (source.wait_seconds or ANSWER_SECONDS)
-        machine = Receiving(now, min(meet_by, until), until, receiver.patience)
-        waiting = Waiting(peer.socket, machine, adrift, receiver.closing, incoming.expect)
-        try:
-            if source.prompt:
-                peer.prefill(source.key, source.prompt, source.lent)
-            interrupt.arm(waiting.cancel)
-            peer.say(incoming.message(peer.engine_id))
-            waiting.run()
-        finally:
-            waiting.close()
-        return incoming.moved()
+
+    def __init__(
+        self, asked: Asked, line: Line, lock: threading.Lock, ended: Callable[["Push"], None]
+    ) -> None:
+        """`ended` is called without the lock after each write."""
+        self.asked = asked
+        self.line = line
+        self.sending = Sending(asked.tiles, with_context=asked.slot is not None)
+        self.request: Request | None = None
+        self.met_at = 0.0
+        self.over = threading.Event()
+        self._lock = lock
+        self._ended = ended
+        self._way: Sharded | None = None
+
+    @property
+    def began(self) -> bool:
+        return self._way is not None
+
+    def way(self, movers: Sequence[Mover], shape: Shape) -> Sharded:
+        """To D's memory, for `begin`. Raises OSError, TransferError, HandOverError."""
+        return Sharded(movers, self.line.fileno(), shape, self.asked)
+
+    def begin(self, way: Sharded) -> None:
+        self._way = way
+
+    def due(self, request: Request) -> list[Tile]:
+        """What can be written now, of all layers. With the lock."""
+        due: list[Tile] = []
+        for layer, tokens in enumerate(request.tokens):
+            due += self.sending.computed(layer, tokens)
+        return due
+
+    def write(self, due: Sequence[Tile], block_ids: Sequence[int]) -> None:
+        """Without the lock: it may be over before this returns."""
+        if not due:
+            return
+        assert self._way is not None
+        for tile in due:
+            self._way.write(tile, block_ids, self._landed)
+
+    def write_context(self, outbox: Outbox, context: Context) -> None:
+        """Like `write`."""
+        slot, asked = self.asked.slot, self.asked
+        assert slot is not None
+        outbox.send(context, slot.remote, slot.offset, asked.until, asked.immediate, self._landed)
+
+    def close(self) -> None:
+        """When it is over."""
+        if self._way is not None:
+            self._way.close()
+
+    def _landed(self, error: TransferError | None) -> None:
+        with self._lock:
+            if error is None:
+                self.sending.landed()
+            else:
+                self.sending.failed(HandOverError(Why.BROKEN, f"a write failed: {error}"))
+        self._ended(self)

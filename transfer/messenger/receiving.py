@@ -7,7 +7,7 @@
        '--cancelled, too late, silent--> stopping --stopped, gone--> over, failed
                                             '--no answer--> adrift --stopped, gone--> over
 
-Adrift, the load has failed and whoever waits for it is told, but its pages stay taken: a
+Adrift, the load has failed and its waiter knows, but its pages stay taken: a
 silent peer may still write, and a late write must find no other request's pages.
 """
 

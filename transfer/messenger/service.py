@@ -2,34 +2,39 @@
 
 import logging
 import math
-import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from pdgate.transfer import descriptors
-from pdgate.transfer.base import Region
+from pdgate.transfer.base import Grant, Op, Region
+from pdgate.transfer.kit import fleet
+from pdgate.transfer.kit.channel import Channel, Door
+from pdgate.transfer.kit.fleet import Identity
+from pdgate.transfer.kit.handshake import VERSION, Unproven
 from pdgate.transfer.kit.listener import Listener
 from pdgate.transfer.messenger import asked, messages, shards
 from pdgate.transfer.messenger.core import Core
-from pdgate.transfer.messenger.counters import Counters
+from pdgate.transfer.messenger.counters import Counters, Readings
 from pdgate.transfer.messenger.errors import HandOverError, Why
 from pdgate.transfer.messenger.line import Line
-from pdgate.transfer.messenger.offers import Offers
-from pdgate.transfer.messenger.pushes import Pushes
-from pdgate.transfer.messenger.pushing import Push
-from pdgate.transfer.messenger.readings import Readings
+from pdgate.transfer.messenger.offers import Offer, Offers
+from pdgate.transfer.messenger.push import Push
+from pdgate.transfer.messenger.push_table import PushTable
 from pdgate.transfer.messenger.shape import Shape
 
 MAX_WAIT_SECONDS = 3600.0
 READ_MARGIN_SECONDS = 5.0
 """How much longer than a reader said its pages stay: it must have given up before."""
 SILENCE_SECONDS = 10.0
-"""Whoever waits for a push says something more often than that."""
+"""A peer that waits for a push says something more often than that."""
 
 log = logging.getLogger(__name__)
 
-Submit = Callable[[str, Sequence[int], messages.Lent | None], None]
-"""Starts a prefill under a key; some of the prompt may be lent. Raises HandOverError."""
+Submit = Callable[[str, Sequence[int], messages.Lent | None, str], None]
+"""Starts a prefill under a key, for the peer of this name; some of the prompt may be lent by it.
+
+Raises HandOverError.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +43,7 @@ class Offering:
 
     core: Core
     offers: Offers
-    pushes: Pushes
+    pushes: PushTable
     regions: Sequence[Region]
     shape: Shape
     engine_id: str
@@ -46,27 +51,42 @@ class Offering:
 
 
 class Service:
-    def __init__(self, host: str, port: int, offering: Offering, submit: Submit) -> None:
-        """Listens from now on. Raises OSError if the address is taken."""
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        sock = socket.create_server((host, port), family=family, backlog=128)
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        offering: Offering,
+        submit: Submit,
+        identity: Identity | None = None,
+    ) -> None:
+        """Listens from now on. Raises OSError if the address is taken, ValueError if listening
+        there takes a secret.
+        """
+        identity = identity or Identity()
+        sock = fleet.listening("KV hand-over", host, port, identity)
         self.port: int = sock.getsockname()[1]
         self._offering = offering
         self._submit = submit
-        self._listener = Listener("pdgate-kv", sock, self.serve)
+        door = Door("hand-over", identity, {messages.PURPOSE: self.serve}, older)
+        self._listener = Listener("pdgate-kv", sock, door)
 
     def close(self) -> None:
-        """Pushes first: their connections may end only when nothing is written any more."""
+        """PushTable first: their connections may end only when nothing is written any more."""
         self._offering.offers.close()
         self._offering.pushes.close()
         self._listener.close()
 
-    def serve(self, sock: socket.socket) -> None:
-        """A connection, also one that another port has accepted. Raises OSError."""
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        # A peer whose host is gone says nothing; without this its thread would stay.
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        _Conversation(Line(sock), self._offering, self._submit).run()
+    def serve(self, channel: Channel) -> None:
+        """A proven connection, also one that another port has accepted. Raises OSError."""
+        _Conversation(Line(channel), self._offering, self._submit).run()
+
+
+def older(head: bytes) -> bytes:
+    """To a peer from before the handshake, whose messages begin with a length."""
+    if int.from_bytes(head[:4], "big") > messages.MAX_BYTES:
+        return b""
+    why = f"this engine speaks version {VERSION} of the KV handshake, and you speak none"
+    return messages.plain(messages.Refused(Why.UNSUPPORTED, why))
 
 
 class _Conversation:
@@ -79,6 +99,8 @@ class _Conversation:
         self._push: Push | None = None
         self._silence: float | None = None
         self._readings = Readings(offering.counters)
+        self._grants: dict[str, list[Grant]] = {}
+        """Of regions, by the offer that they are for."""
 
     def run(self) -> None:
         """Returns when nothing that was asked for here moves any more. Raises OSError."""
@@ -93,8 +115,13 @@ class _Conversation:
             gone = HandOverError(Why.BROKEN, f"the decode engine spoke something else: {error}")
         except TimeoutError:
             gone = HandOverError(Why.SILENT, "the decode engine says nothing any more")
+        except Unproven as error:
+            log.warning("a peer on the KV port: %s", error)
+            gone = HandOverError(Why.BROKEN, f"the decode engine: {error}")
         finally:
             self._readings.close()
+            for offer_id in list(self._grants):
+                self._revoke(offer_id)
             for request_id in self._offering.offers.left(self):
                 self._free(request_id)
             if self._push is not None:
@@ -120,7 +147,7 @@ class _Conversation:
                     self._meant(engine_id)
                     return messages.Released(self._abandon(key))
                 case messages.Prefill(key, prompt, lent):
-                    self._submit(key, prompt, lent)
+                    self._submit(key, prompt, lent, self._line.peer)
                     return messages.Accepted()
                 case messages.Push():
                     self._start(message)
@@ -148,19 +175,45 @@ class _Conversation:
         shards.meet(ours, ask.shape)
         if not (math.isfinite(ask.wait_seconds) and math.isfinite(ask.read_seconds)):
             raise messages.BadMessage("a wait without end")
-        offer = self._offering.offers.wait(ask.key, _within(ask.wait_seconds), self)
+        peer = self._line.peer
+        try:
+            offer = self._offering.offers.wait(
+                ask.key, _within(ask.wait_seconds), self, peer, self._line.gone
+            )
+        except HandOverError as error:
+            # It comes no more, so whatever arrives under the key is for no peer.
+            if error.why in (Why.BROKEN, Why.UNKNOWN) and ask.wait_seconds > 0:
+                self._abandon(ask.key)
+            raise
         self._silence = _within(ask.read_seconds) + READ_MARGIN_SECONDS
         held_tokens = ours.blocks_for(offer.tokens) * ours.block_tokens
         self._readings.began(offer.id, ask.shape.bytes_of(held_tokens))
         return messages.Offered(
             offer.id,
-            [descriptors.as_data(region.descriptor) for region in self._offering.regions],
+            [descriptors.as_data(one.descriptor) for one in self._granted(offer)],
             ours,
             list(offer.block_ids),
             offer.tokens,
             offer.context.first_token,
             offer.context.data,
         )
+
+    def _granted(self, offer: Offer) -> list[Grant]:
+        """Who asked may read these pages, here and nowhere else, until the offer is released."""
+        ours, found = self._offering.shape, self._grants.get(offer.id)
+        if found is None:
+            assert self._silence is not None, "set with the offer"
+            pages = ours.part(offer.block_ids)
+            found = [
+                region.grant(self._line.peer, Op.READ, pages, self._silence)
+                for region in self._offering.regions
+            ]
+            self._grants[offer.id] = found
+        return found
+
+    def _revoke(self, offer_id: str) -> None:
+        for grant in self._grants.pop(offer_id, ()):
+            grant.revoke()
 
     def _start(self, push: messages.Push) -> None:
         self._meant(push.engine_id)
@@ -172,6 +225,7 @@ class _Conversation:
         self._silence = SILENCE_SECONDS
 
     def _release(self, said: messages.Release) -> bool:
+        self._revoke(said.offer_id)
         request_id = self._offering.offers.release(said.key, said.offer_id)
         held = request_id is not None
         self._readings.ended(said.offer_id, held=held, bytes_read=said.bytes_read)
@@ -180,7 +234,7 @@ class _Conversation:
         return held
 
     def _abandon(self, key: str) -> bool:
-        found = self._offering.offers.abandon(key)
+        found = self._offering.offers.abandon(key, self._line.peer)
         if found is None:
             return False
         request_id, offered = found

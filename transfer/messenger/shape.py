@@ -6,6 +6,7 @@ from typing import Protocol
 import msgspec
 
 from pdgate.transfer.messenger.errors import HandOverError, Why
+from pdgate.transfer.parts import Blocks
 from pdgate.transfer.plan.layout import Order
 
 MUST_BE_EQUAL = ("model", "layers", "kv_heads", "head_dim", "planes", "dtype", "item_bytes")
@@ -104,6 +105,10 @@ class Shape(msgspec.Struct, frozen=True):
     def bytes_of(self, tokens: int) -> int:
         """At all ranks."""
         return self.layers * self.tp * tokens * self.token_bytes
+
+    def part(self, block_ids: Sequence[int]) -> Blocks:
+        """Of any rank's region: these blocks."""
+        return Blocks(self.page_bytes, self.blocks, block_ids)
 
     def blocks_for(self, tokens: int) -> int:
         return -(-tokens // self.block_tokens)

@@ -1,6 +1,6 @@
 """P's side of one push when memory is in shards: every region has a mover of its own.
 
-A tile is one write for whoever counts tiles here, and one write per pair of ranks that share
+A tile is one write where tiles are counted here, and one write per pair of ranks that share
 some of it for D: it is over when all of them are.
 """
 

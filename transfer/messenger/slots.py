@@ -1,4 +1,4 @@
-"""Registered memory in slots of one size, for contexts: who takes one has it to himself."""
+"""Registered memory in slots of one size, for contexts: a slot has one user at a time."""
 
 import threading
 import time

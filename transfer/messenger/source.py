@@ -1,4 +1,4 @@
-"""Where the pages of a request come from, where they go, and what came."""
+"""Source and target of a request's pages, and what came."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,11 +14,12 @@ class Source:
         host, port: Of the KV service, unless `bootstrap`.
         key: Under which prefill offers the pages.
         wait_seconds: 0 if they must be there already.
-        engine_id: Who has to answer; empty for whoever is there.
+        engine_id: Of the engine that has to answer; empty for any that is there.
+        peer: Name of the process that has to answer, where it named itself as the source.
         bootstrap: The address is that of a bootstrap server, which knows the service's.
         rank: Data-parallel rank of the prefill engine, for its bootstrap server.
         block_ids: Read these instead of the blocks that the offer names.
-        prompt: Ask the peer to compute it first; empty if somebody else has asked.
+        prompt: Ask the peer to compute it first; empty if it was asked already.
         lent: What of that prompt the peer may read from us.
         push: Prefill writes; else we read.
         by_layer: A push goes layer by layer, while prefill computes; else after it.
@@ -31,6 +32,7 @@ class Source:
     key: str
     wait_seconds: float
     engine_id: str = ""
+    peer: str = ""
     bootstrap: bool = False
     rank: int = 0
     block_ids: tuple[int, ...] | None = None

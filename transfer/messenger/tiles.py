@@ -1,4 +1,4 @@
-"""What is written and counted together: a tile is a chunk of tokens in some layers.
+"""Tiles, which are written and counted as one: a chunk of tokens in some layers.
 
     tokens 16..112         0     16  32      64      96  112
     chunks of 32 tokens              |=======|=======|===|       by a grid of the prompt

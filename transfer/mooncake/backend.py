@@ -4,7 +4,7 @@ It is the engine that vLLM's and SGLang's Mooncake connectors use, so it runs on
 networks. The two ends find each other by P2PHANDSHAKE, or by a metadata server.
 
 It listens on every interface, whatever host it is given: random ports for handshakes and
-for data. Whoever reaches them can read and write registered memory. Keep them inside the
+for data. A peer that reaches them can read and write registered memory. Keep them inside the
 cluster; on a shared machine, give the process a network namespace.
 
 What we do not leave to it (observed with mooncake-transfer-engine 0.3.13.post1, tcp):
@@ -26,9 +26,10 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from pdgate.transfer.base import PeerLost, TransferError
+from pdgate.transfer.external_mover.backend import Visiting
+from pdgate.transfer.external_mover.library import Library, Move
+from pdgate.transfer.kit.fleet import Identity
 from pdgate.transfer.mooncake.engine import HANDSHAKE, Engine, Make, Settings, maker
-from pdgate.transfer.visiting.backend import Visiting
-from pdgate.transfer.visiting.library import Library, Move
 
 PIECES_PER_CALL = 512
 MAX_PIECES_PER_PEER = 1024
@@ -50,13 +51,14 @@ class Mooncake(Visiting):
         protocol: str = "tcp",
         metadata_server: str = HANDSHAKE,
         device_name: str = "",
+        identity: Identity | None = None,
     ) -> None:
         """`protocol` and what comes after it are Mooncake's own, see engine.Settings.
 
         Raises LookupError (not installed), ValueError, OSError.
         """
         self._settings = Settings(protocol, metadata_server, device_name)
-        super().__init__(host, advertise, port=port)
+        super().__init__(host, advertise, port=port, identity=identity)
 
     def adopter_options(self) -> Mapping[str, Any]:
         return {**super().adopter_options(), **dataclasses.asdict(self._settings)}

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from pdgate.transfer.base import TransferError
-from pdgate.transfer.kit.op import Op
-from pdgate.transfer.visiting.library import Piece, missing
+from pdgate.protocols.extras import install
+from pdgate.transfer.base import Op, TransferError
+from pdgate.transfer.external_mover.library import Piece, missing
 
 HANDSHAKE: Final = "P2PHANDSHAKE"
 RDMA_DEVICES: Final = Path("/sys/class/infiniband")
@@ -119,7 +119,7 @@ def load() -> Any:
         raise missing(
             "mooncake",
             f"the package {error.name}",
-            "pip install 'pdgate[mooncake]', or 'pdgate[mooncake-cpu]' on a machine without CUDA",
+            f"{install('mooncake')}, or '.[mooncake-cpu]' on a machine without CUDA",
         ) from None
     except ImportError as error:
         # Its wheel leaves the RDMA library to the system, also for TCP.

@@ -18,12 +18,12 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from pdgate.transfer.base import PeerLost, TransferError
+from pdgate.transfer.base import Op, PeerLost, TransferError
 from pdgate.transfer.descriptors import new_epoch
-from pdgate.transfer.kit.op import Op
+from pdgate.transfer.external_mover.backend import Visiting
+from pdgate.transfer.external_mover.library import Library, Move
+from pdgate.transfer.kit.fleet import Identity
 from pdgate.transfer.nixl import library as nixl_library
-from pdgate.transfer.visiting.backend import Visiting
-from pdgate.transfer.visiting.library import Library, Move
 
 FIRST_LOOK_SECONDS = 50e-6
 LONGEST_LOOK_SECONDS = 1e-3
@@ -44,6 +44,7 @@ class Nixl(Visiting):
         port: int = 0,
         plugin: str = UCX,
         progress_microseconds: int = nixl_library.PROGRESS_MICROSECONDS,
+        identity: Identity | None = None,
     ) -> None:
         """`plugin`: NIXL's, it moves the bytes. `progress_microseconds`: between two looks of its
         progress thread; 0 takes a core for it.
@@ -53,7 +54,7 @@ class Nixl(Visiting):
         if progress_microseconds < 0:
             raise ValueError(f"nixl cannot look every {progress_microseconds} µs")
         self._plugin, self._progress_microseconds = plugin, progress_microseconds
-        super().__init__(host, advertise, port=port)
+        super().__init__(host, advertise, port=port, identity=identity)
 
     def adopter_options(self) -> Mapping[str, Any]:
         return {

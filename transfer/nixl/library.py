@@ -15,8 +15,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
+from pdgate.protocols.extras import install
 from pdgate.transfer.base import PeerLost, TransferError
-from pdgate.transfer.visiting.library import missing
+from pdgate.transfer.external_mover.library import missing
 
 PROGRESS_MICROSECONDS: Final = 1000
 """Between two looks of the progress thread: 0.03 of a core when idle (measured)."""
@@ -45,8 +46,8 @@ def load() -> Any:
             if error.name != name:
                 raise missing("nixl", f"the package {error.name}", "pip install it") from None
         except ImportError as error:
-            raise missing("nixl", f"a library ({error})", "pip install 'pdgate[nixl]'") from None
-    raise missing("nixl", "the package nixl", "pip install 'pdgate[nixl]'")
+            raise missing("nixl", f"a library ({error})", install("nixl")) from None
+    raise missing("nixl", "the package nixl", install("nixl"))
 
 
 def agent(

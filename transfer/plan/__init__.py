@@ -1,4 +1,4 @@
-"""Which bytes move from which rank to which: pure, and the same on both ends.
+"""The plan of bytes that move from rank to rank: pure, and the same on both ends.
 
     layout.py    what an engine's KV looks like and how it is split over ranks
     memory.py    where the pages of one rank lie in its region
@@ -9,7 +9,7 @@
     segments.py  the answer: (source offset, destination offset, length), merged
     count.py     how many writes a destination rank waits for
 
-    hand-shake    theirs = peer_layout(ours, data); meeting = Meeting(source, destination)
+    hand-shake    meeting = Meeting(source, destination)
     per call      for pair in meeting.to(rank, spread(call_id)):
                       pair.segments(source_blocks, destination_blocks, tokens, layers)
     by layer      chunk = pair.chunk(source_blocks, destination_blocks, tokens), once

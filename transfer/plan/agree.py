@@ -1,12 +1,10 @@
-"""May two engines exchange pages? Asked once, at the hand-shake, by either side.
+"""Agreement of two engines whose pages are to be exchanged, found once, by either side.
 
 Served: other tp, other pipeline stages, other dp, HND against NHD, other block sizes if
 one divides the other. Refused: whatever changes the meaning of the bytes.
 """
 
-from typing import Any, Final
-
-import msgspec
+from typing import Final
 
 from pdgate.transfer.base import TransferError
 from pdgate.transfer.plan.layout import KvLayout
@@ -34,20 +32,3 @@ def agree(source: KvLayout, destination: KvLayout) -> None:
         )
     if wrong:
         raise LayoutMismatch("; ".join(wrong))
-
-
-def as_data(layout: KvLayout) -> dict[str, Any]:
-    """What JSON and msgpack can carry."""
-    data: dict[str, Any] = msgspec.to_builtins(layout)
-    return data
-
-
-def peer_layout(ours: KvLayout, data: object) -> KvLayout:
-    """The layout that a peer sent. Raises LayoutMismatch for nonsense."""
-    try:
-        return msgspec.convert(data, KvLayout)
-    # Also what KvLayout itself refuses: msgspec wraps its ValueError.
-    except msgspec.ValidationError as error:
-        raise LayoutMismatch(
-            f"the peer's KV layout is none: {error}; ours is {as_data(ours)}"
-        ) from None

@@ -1,4 +1,4 @@
-"""How many writes a destination rank waits for: no message says that a push is complete.
+"""Count of writes that a destination rank waits for: no message says that a push is complete.
 
 Source and destination each count on their own, from the two layouts and the rhythm that
 the call agreed on. What a source's scheduler does (chunks of any size, a cached prefix)

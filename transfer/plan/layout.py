@@ -1,4 +1,4 @@
-"""What the KV cache of an engine looks like, and how it is split over its ranks.
+"""Layout of an engine's KV cache, and how it is split over its ranks.
 
 A plane is what one block of tokens takes for one layer and one of K and V:
 
@@ -35,7 +35,7 @@ class Rank:
 class KvLayout:
     """
     Attributes:
-        model: Which weights wrote the pages, so that nobody reads another model's.
+        model: Which weights wrote the pages, so that no engine reads another model's.
         kv_heads: Of the whole model; 1 for a latent that all ranks share (MLA).
         head_dim: Elements of one token and head in one plane. Where K and V lie side by
             side, as in vLLM's CPU cache, that is both of them and `planes` is 1.

@@ -1,4 +1,4 @@
-"""Which ranks meet in a transfer, and which heads and layers they exchange.
+"""Links: ranks that meet in a transfer, and the heads and layers that they exchange.
 
     source tp 2      destination tp 4        source tp 4, one head      destination tp 2
     heads 0-3  --->  heads 0-1               0 \\                        0

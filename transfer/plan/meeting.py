@@ -1,4 +1,4 @@
-"""Two engines that hand KV over: who they are is told once, a call names blocks only.
+"""Two engines that hand KV over: known to each other once, so that a call names blocks only.
 
     meeting = Meeting(prefill, decode)          at the hand-shake; refuses what cannot be
     for pair in meeting.to(rank, choose):       what one destination rank reads

@@ -1,4 +1,4 @@
-"""Where the pages of one rank lie in its region.
+"""Memory of one rank: where its pages lie in its region.
 
     offset(layer, plane, block) = layer_offsets[layer] + plane * plane_stride + block * block_stride
 

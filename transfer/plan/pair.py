@@ -182,7 +182,7 @@ class _Side:
         index, within = np.divmod(units, self._units_per_block)
         if len(units) and index[-1] >= len(blocks):
             raise BadBlocks(f"{len(blocks)} blocks at the {whose}, {index[-1] + 1} needed")
-        # From the first block that is needed: what precedes it may be somebody else's.
+        # From the first block that is needed: what precedes it may be another's.
         start = int(index[0]) if len(units) else 0
         stop = int(index[-1]) + 1 if len(units) else 0
         needed = blocks[start:stop]

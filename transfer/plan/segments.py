@@ -1,7 +1,7 @@
 """Runs of bytes to copy, as three arrays: a long prompt has a hundred thousand of them.
 
 As objects they cost more than all of the planning, so they become objects only where
-somebody reads them one by one: in a backend, on its thread or in its process.
+they are read one by one: in a backend, on its thread or in its process.
 """
 
 from collections.abc import Iterator, Sequence

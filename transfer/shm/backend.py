@@ -6,7 +6,7 @@
       | copies pages; is the epoch still   |
       | there, and the owner alive?        |
 
-No process serves the bytes, so a busy owner slows nobody down. Whether a copy is good is
+No process serves the bytes, so a busy owner slows no peer down. Whether a copy is good is
 decided after it: a region that was closed meanwhile, or an owner that died, fails it.
 
 Memory that the backend did not allocate is copied by the kernel (foreign.py).
@@ -23,10 +23,9 @@ import numpy as np
 import numpy.typing as npt
 
 from pdgate.transfer import descriptors
-from pdgate.transfer.base import Descriptor, PeerLost, Region, StaleDescriptor
+from pdgate.transfer.base import Descriptor, Op, PeerLost, Region, StaleDescriptor
 from pdgate.transfer.kit.jobs import Plan
 from pdgate.transfer.kit.moving import Moving, Order
-from pdgate.transfer.kit.op import Op
 from pdgate.transfer.kit.ranges import Piece
 from pdgate.transfer.kit.running import Interrupted, Running
 from pdgate.transfer.memory import Memory

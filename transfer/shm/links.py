@@ -98,7 +98,7 @@ class Links:
             link.close()
 
     def _sweep(self) -> None:
-        """Lets go of the memory of owners that died: nobody asks for their epochs again."""
+        """Lets go of the memory of owners that died: their epochs are not asked for again."""
         with self._lock:
             dead = [epoch for epoch, link in self._links.items() if not link.alive]
         for epoch in dead:

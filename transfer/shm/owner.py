@@ -25,7 +25,7 @@ class ShmMemory(LocalMemory):
 
 
 class ShmRegion(ShmMemory):
-    """Memory that peers may reach: a segment, or somebody else's beside an empty segment."""
+    """Memory that peers may reach: a segment, or another's memory beside an empty segment."""
 
     arrivals: Arrivals
 

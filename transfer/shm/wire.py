@@ -1,4 +1,4 @@
-"""What the shm backend says on its unix socket (SOCK_SEQPACKET: a message is a message).
+"""Messages of the shm backend on its unix socket (SOCK_SEQPACKET: a message is a message).
 
     peer                              owner
       | HELLO epoch [16] -----------> |   same user? epoch known?

@@ -5,9 +5,10 @@
       | read:  <--- status, then the bytes     sendmsg from the pages
       | write: the bytes ---> status           recv_into the pages
 
-Connections are kept and used again; each carries one transfer at a time. The epoch is
-128 random bits, so it is also what lets a peer in: whoever has no descriptor cannot read.
-Nothing is encrypted: keep the port inside the cluster.
+Connections are kept and used again; each carries one transfer at a time. Both ends of one have
+proven that they know the fleet's secret (kit/handshake.py), and the owner checks each request
+against what was granted to that very peer: which pages, which way, until when (owner.py).
+Requests and answers have a MAC; the bytes of pages have none, and nothing is encrypted.
 """
 
 import os
@@ -17,16 +18,16 @@ from typing import ClassVar
 from pdgate.transfer import descriptors
 from pdgate.transfer.base import Descriptor, OutOfBounds, Region
 from pdgate.transfer.kit import memfd
+from pdgate.transfer.kit.fleet import Identity
 from pdgate.transfer.kit.jobs import MAX_THREADS, Plan
 from pdgate.transfer.kit.links import Links
 from pdgate.transfer.kit.moving import Moving, Order
+from pdgate.transfer.kit.ranges import split
 from pdgate.transfer.kit.regions import LocalMemory
 from pdgate.transfer.memory import Memory
 from pdgate.transfer.memory import view as view_of
-from pdgate.transfer.tcp.in_use import InUse
-from pdgate.transfer.tcp.owner import Owner, TcpRegion
-from pdgate.transfer.tcp.stripes import split
-from pdgate.transfer.tcp.talk import Talk, move_together
+from pdgate.transfer.tcp.owner import PURPOSE, Owner, TcpRegion
+from pdgate.transfer.tcp.talk import InUse, Talk, move_together
 from pdgate.transfer.tcp.wire import MAX_RANGES
 
 MAX_CONNECTIONS = 16
@@ -45,6 +46,7 @@ class Tcp(Moving):
         port: int = 0,
         connections: int = 1,
         crc: bool = False,
+        identity: Identity | None = None,
     ) -> None:
         """Listens on host:port (0: any); peers dial `advertise`, or `host` if that is empty.
 
@@ -55,15 +57,17 @@ class Tcp(Moving):
         if not 1 <= connections <= MAX_CONNECTIONS:
             raise ValueError(f"tcp takes 1 to {MAX_CONNECTIONS} connections, not {connections}")
         super().__init__()
-        self._owner = Owner(host, port, checked=crc)
+        self._identity = identity or Identity()
+        self._owner = Owner(host, port, self._identity, checked=crc)
         self._address = {
             "host": advertise or host,
             "port": self._owner.port,
+            "peer": self._identity.name.hex(),
             "connections": connections,
             "crc": crc,
         }
         self._connections, self._crc = connections, crc
-        self._links = Links()
+        self._links = Links(self._identity, PURPOSE)
         # Apart from the jobs, which wait for them.
         self._helpers = ThreadPoolExecutor(
             MAX_THREADS * (MAX_CONNECTIONS - 1), thread_name_prefix="pdgate-tcp-share"
@@ -86,7 +90,7 @@ class Tcp(Moving):
             raise OutOfBounds(f"{len(pieces)} ranges are more than {MAX_RANGES}")
         talk = Talk(
             self._links,
-            (descriptors.text(address, "host"), descriptors.port(address)),
+            descriptors.owner(address),
             order.op,
             order.epoch,
             order.local.memory,
@@ -118,7 +122,7 @@ class Tcp(Moving):
                 epoch = descriptors.new_epoch()
                 descriptor = Descriptor(self.name, epoch, len(memory), self._address)
                 region = TcpRegion(memory, descriptor, self._owner, fd)
-                self._owner.add(region)
+                self._owner.add(descriptor, region)
         except BaseException:
             if fd is not None:
                 os.close(fd)

@@ -1,26 +1,71 @@
-"""The owner's side of tcp: regions by epoch, and a thread per connection that serves them."""
+"""The owner's side of tcp: what peers may do with regions, and a thread per connection."""
 
 import os
 import socket
 import struct
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
-from pdgate.transfer.base import Descriptor, StaleDescriptor
+from pdgate.transfer.base import Descriptor, Grant, Op, StaleDescriptor
+from pdgate.transfer.descriptors import new_epoch
+from pdgate.transfer.kit import fleet
 from pdgate.transfer.kit.arrivals import Arrivals
+from pdgate.transfer.kit.channel import Channel, Door
+from pdgate.transfer.kit.fleet import Identity
 from pdgate.transfer.kit.listener import Listener, shut
 from pdgate.transfer.kit.regions import LocalMemory
-from pdgate.transfer.kit.sockets import family_of, send_views
+from pdgate.transfer.kit.sockets import send_views
+from pdgate.transfer.parts import Part
 from pdgate.transfer.tcp import wire
 
 STALL_SECONDS = 30.0
 """Without a byte in the middle of a request; a peer that is slower has left."""
 CLOSE_SECONDS = 5.0
+LEAVE_SECONDS = 0.5
+PURPOSE = "tcp"
+
+_OPS = {wire.Op.READ: Op.READ, wire.Op.WRITE: Op.WRITE}
+
+
+class Entrance:
+    """Lets connections use memory until it is shut, which breaks off those that are inside."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._users: set[socket.socket] = set()
+        self._shut = False
+
+    @contextmanager
+    def used_by(self, sock: socket.socket) -> Iterator[bool]:
+        """False if it is shut."""
+        with self._changed:
+            usable = not self._shut
+            if usable:
+                self._users.add(sock)
+        try:
+            yield usable
+        finally:
+            with self._changed:
+                self._users.discard(sock)
+                self._changed.notify_all()
+
+    def shut(self, grace_seconds: float = 0.0) -> bool:
+        """Returns when no transfer is inside any more; False if it was shut before."""
+        with self._changed:
+            if self._shut:
+                return False
+            self._shut = True
+            self._changed.wait_for(lambda: not self._users, grace_seconds)
+            for sock in self._users:
+                shut(sock)
+            self._changed.wait_for(lambda: not self._users, CLOSE_SECONDS)
+        return True
 
 
 class TcpRegion(LocalMemory):
-    """Memory that peers may reach."""
+    """Memory that peers may reach: by its own epoch all of it, by a grant's a part."""
 
     arrivals: Arrivals
 
@@ -32,105 +77,173 @@ class TcpRegion(LocalMemory):
         self._fd = fd
         self.arrivals = Arrivals()
         self._owner = owner
-        self._changed = threading.Condition()
-        self._users: set[socket.socket] = set()
+        self._entrance = Entrance()
+        self._grants: set[TcpGrant] = set()
 
     def share(self) -> int | None:
         return self._fd
 
+    def grant(
+        self, peer: str, op: Op, part: Part, seconds: float, immediates: range | None = None
+    ) -> Grant:
+        until = time.monotonic() + seconds
+        grant = TcpGrant(self, self._owner, peer, op, part, until, immediates)
+        self._grants.add(grant)
+        return grant
+
+    def forget(self, grant: "TcpGrant") -> None:
+        self._grants.discard(grant)
+
+    def used_by(self, sock: socket.socket) -> AbstractContextManager[bool]:
+        return self._entrance.used_by(sock)
+
     def close(self) -> None:
-        with self._changed:
-            if self._closed:
-                return
-            self._closed = True
-            for sock in self._users:
-                shut(sock)
-            self._changed.wait_for(lambda: not self._users, CLOSE_SECONDS)
+        # First, so that no request begins that is let in by a grant.
+        self._closed = True
+        if not self._entrance.shut():
+            return
+        for grant in list(self._grants):
+            grant.revoke()
         if self._fd is not None:
             os.close(self._fd)
-        self._owner.forget(self)
+        self._owner.forget(self.descriptor)
         self.arrivals.fail(StaleDescriptor("the region was closed"))
 
-    @contextmanager
-    def used_by(self, sock: socket.socket) -> Iterator[bool]:
-        """False if it is closed; `close` breaks off those who are inside and waits for them."""
-        with self._changed:
-            usable = not self._closed
-            if usable:
-                self._users.add(sock)
-        try:
-            yield usable
-        finally:
-            with self._changed:
-                self._users.discard(sock)
-                self._changed.notify_all()
+
+class TcpGrant(Grant):
+    """A part of a region, for one peer."""
+
+    def __init__(
+        self,
+        region: TcpRegion,
+        owner: "Owner",
+        peer: str,
+        op: Op,
+        part: Part,
+        until: float,
+        immediates: range | None,
+    ) -> None:
+        """`peer`: empty for any that has the descriptor. `until` is of time.monotonic()."""
+        there = region.descriptor
+        self.descriptor = Descriptor(there.backend, new_epoch(), there.length, there.address)
+        self.region = region
+        self._owner = owner
+        self._peer = peer
+        self._op = op
+        self._part = part
+        self._until = until
+        self._immediates = immediates
+        self._entrance = Entrance()
+        owner.add(self.descriptor, self)
+
+    def revoke(self) -> None:
+        self._owner.forget(self.descriptor)
+        self.region.forget(self)
+        # A peer that has just heard that all is there is about to leave by itself.
+        self._entrance.shut(LEAVE_SECONDS)
+
+    def used_by(self, sock: socket.socket) -> AbstractContextManager[bool]:
+        return self._entrance.used_by(sock)
+
+    def judge(self, peer: str, request: wire.Request) -> wire.Status:
+        """Of a request that lies inside the region."""
+        if self._peer not in ("", peer) or time.monotonic() > self._until:
+            return wire.Status.STALE
+        counts = request.immediate
+        fine = (
+            _OPS[request.op] is self._op
+            and (counts is None or self._immediates is None or counts in self._immediates)
+            and self._part.covers(request.offsets, request.lengths)
+        )
+        return wire.Status.OK if fine else wire.Status.FORBIDDEN
 
 
 class Owner:
-    def __init__(self, host: str, port: int, *, checked: bool) -> None:
-        """`checked`: whoever does not send checksums is refused. Raises OSError."""
-        sock = socket.create_server((host, port), family=family_of(host), backlog=128)
+    def __init__(self, host: str, port: int, identity: Identity, *, checked: bool) -> None:
+        """`checked`: a peer that does not send checksums is refused. Raises OSError, ValueError."""
+        sock = fleet.listening("the tcp transfer", host, port, identity)
         self.port: int = sock.getsockname()[1]
         self._checked = checked
-        self._regions: dict[bytes, TcpRegion] = {}
-        self._listener = Listener("pdgate-tcp", sock, self._serve)
+        self._open: dict[bytes, TcpRegion | TcpGrant] = {}
+        door = Door("tcp", identity, {PURPOSE: self._serve}, _older)
+        self._listener = Listener("pdgate-tcp", sock, door)
 
-    def add(self, region: TcpRegion) -> None:
-        self._regions[bytes.fromhex(region.descriptor.epoch)] = region
+    def add(self, descriptor: Descriptor, opened: TcpRegion | TcpGrant) -> None:
+        self._open[bytes.fromhex(descriptor.epoch)] = opened
 
-    def forget(self, region: TcpRegion) -> None:
-        self._regions.pop(bytes.fromhex(region.descriptor.epoch), None)
+    def forget(self, descriptor: Descriptor) -> None:
+        self._open.pop(bytes.fromhex(descriptor.epoch), None)
 
     def close(self) -> None:
-        for region in list(self._regions.values()):
-            region.close()
+        for opened in list(self._open.values()):
+            if isinstance(opened, TcpRegion):
+                opened.close()
         self._listener.close()
 
-    def _serve(self, sock: socket.socket) -> None:
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        # A peer whose host is gone says nothing; without this its thread would stay.
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        limit_stalls(sock, STALL_SECONDS)
+    def _serve(self, channel: Channel) -> None:
+        limit_stalls(channel.sock, STALL_SECONDS)
         checked = self._checked
         try:
-            while request := wire.receive_request(sock):
+            while request := wire.receive_request(channel):
                 checked = request.checked
                 if self._checked and not checked:
                     raise wire.BadRequest
-                self._answer(sock, request)
+                self._answer(channel, request)
         except wire.BadRequest:
-            sock.sendall(wire.answer(wire.Status.BAD_REQUEST, checked=checked))
+            _say(channel, wire.Status.BAD_REQUEST, checked=checked)
 
-    def _answer(self, sock: socket.socket, request: wire.Request) -> None:
-        region = self._regions.get(request.epoch)
-        if region is None:
-            _refuse(sock, request, wire.Status.STALE)
-            return
-        with region.used_by(sock) as usable:
-            if not usable:
-                _refuse(sock, request, wire.Status.STALE)
-            elif not request.inside(len(region.memory)):
-                _refuse(sock, request, wire.Status.OUT_OF_BOUNDS)
-            else:
-                _move(sock, request, region)
+    def _answer(self, channel: Channel, request: wire.Request) -> None:
+        opened = self._open.get(request.epoch)
+        if opened is None:
+            _refuse(channel, request, wire.Status.STALE)
+        elif isinstance(opened, TcpRegion):
+            _answer_of(opened, channel, request, None)
+        else:
+            with opened.used_by(channel.sock) as usable:
+                if usable:
+                    _answer_of(opened.region, channel, request, opened)
+                else:
+                    _refuse(channel, request, wire.Status.STALE)
 
 
-def _refuse(sock: socket.socket, request: wire.Request, status: wire.Status) -> None:
+def _answer_of(
+    region: TcpRegion, channel: Channel, request: wire.Request, grant: TcpGrant | None
+) -> None:
+    with region.used_by(channel.sock) as usable:
+        status = wire.Status.OK
+        if not usable:
+            status = wire.Status.STALE
+        elif not request.inside(len(region.memory)):
+            status = wire.Status.OUT_OF_BOUNDS
+        elif grant is not None:
+            status = grant.judge(channel.peer, request)
+        if status is wire.Status.OK:
+            _move(channel, request, region)
+        else:
+            _refuse(channel, request, status)
+
+
+def _say(channel: Channel, status: wire.Status, *, checked: bool) -> None:
+    channel.sock.sendall(channel.sealed(wire.answer(status, checked=checked)))
+
+
+def _refuse(channel: Channel, request: wire.Request, status: wire.Status) -> None:
     """The bytes of a write are already on their way, and the next request comes after them."""
-    sock.sendall(wire.answer(status, checked=request.checked))
+    _say(channel, status, checked=request.checked)
     if request.op is wire.Op.WRITE:
-        wire.drop(sock, request)
+        wire.drop(channel.sock, request)
 
 
-def _move(sock: socket.socket, request: wire.Request, region: TcpRegion) -> None:
-    memory, checked = region.memory, request.checked
+def _move(channel: Channel, request: wire.Request, region: TcpRegion) -> None:
+    sock, memory, checked = channel.sock, region.memory, request.checked
     views = [
         memory[offset : offset + length]
         for offset, length in zip(request.offsets, request.lengths, strict=True)
     ]
     if request.op is wire.Op.READ:
         trailer = [wire.checksum(views)] if checked else []
-        send_views(sock, [wire.answer(wire.Status.OK, checked=checked), *views, *trailer])
+        answer = channel.sealed(wire.answer(wire.Status.OK, checked=checked))
+        send_views(sock, [answer, *views, *trailer])
         return
     status = wire.Status.OK
     try:
@@ -140,7 +253,15 @@ def _move(sock: socket.socket, request: wire.Request, region: TcpRegion) -> None
     # Counted before the answer, so a writer that saw the end may rely on the count.
     if status is wire.Status.OK and request.immediate is not None:
         region.arrivals.count(request.immediate)
-    sock.sendall(wire.answer(status, checked=checked))
+    _say(channel, status, checked=checked)
+
+
+def _older(head: bytes) -> bytes:
+    """To a peer from before the handshake, which takes it for a refusal."""
+    magic = head[:4]
+    if magic not in (wire.MAGIC, wire.CHECKED_MAGIC):
+        return b""
+    return wire.answer(wire.Status.BAD_REQUEST, checked=magic == wire.CHECKED_MAGIC)
 
 
 def limit_stalls(sock: socket.socket, seconds: float) -> None:

@@ -1,33 +1,66 @@
 """The peer's side of tcp: a request to an owner, and a transfer that is shared by several."""
 
 import socket
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, wait
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from pdgate.transfer.base import (
     Corrupted,
+    Forbidden,
+    Op,
     OutOfBounds,
     PeerLost,
     StaleDescriptor,
     TransferError,
 )
+from pdgate.transfer.kit.channel import Channel
 from pdgate.transfer.kit.links import Address, Links
-from pdgate.transfer.kit.op import Op
+from pdgate.transfer.kit.listener import shut
 from pdgate.transfer.kit.ranges import Piece
 from pdgate.transfer.kit.running import Interrupted, Running
 from pdgate.transfer.kit.sockets import send_views
 from pdgate.transfer.tcp import wire
-from pdgate.transfer.tcp.in_use import InUse
 
 _REFUSALS: dict[wire.Status, Callable[[str], TransferError]] = {
     wire.Status.STALE: StaleDescriptor,
     wire.Status.OUT_OF_BOUNDS: OutOfBounds,
     wire.Status.BAD_REQUEST: TransferError,
     wire.Status.CORRUPT: Corrupted,
+    wire.Status.FORBIDDEN: Forbidden,
 }
 
 _OPS = {Op.READ: wire.Op.READ, Op.WRITE: wire.Op.WRITE}
+
+
+class InUse:
+    """The connections of one transfer, which end together if it is interrupted."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._socks: set[socket.socket] = set()
+        self._interrupted = False
+
+    @contextmanager
+    def using(self, sock: socket.socket) -> Iterator[None]:
+        """Raises Interrupted."""
+        with self._lock:
+            if self._interrupted:
+                raise Interrupted
+            self._socks.add(sock)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._socks.discard(sock)
+
+    def interrupt(self) -> None:
+        with self._lock:
+            self._interrupted = True
+            for sock in self._socks:
+                shut(sock)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,41 +87,52 @@ class Talk:
             self.checked,
         )
         views = [memory[local : local + length] for local, _, length in pieces]
-        try:
-            sock = self.links.take(self.address)
-        except OSError as error:
-            raise PeerLost(f"{what}: {error}") from None
+        channel = self._channel(transfer)
         try:
             transfer.on_interrupt(self.in_use.interrupt)
-            with self.in_use.using(sock):
-                status = _converse(sock, request, views)
+            with self.in_use.using(channel.sock):
+                status = _converse(channel, request, views)
         except OSError as error:
-            sock.close()
+            channel.close()
             if transfer.over:
                 raise Interrupted from None
             raise PeerLost(f"{what}: {error}") from None
         except wire.BadRequest:
-            sock.close()
+            channel.close()
             raise TransferError(f"{what}: the peer speaks something else") from None
         except BaseException:
-            sock.close()
+            channel.close()
             raise
-        self.links.give_back(self.address, sock)
+        self.links.give_back(self.address, channel)
         if status is not wire.Status.OK:
             raise _REFUSALS[status](f"{what}: {status.name.lower().replace('_', ' ')}")
 
+    def _channel(self, transfer: Running) -> Channel:
+        """Raises TransferError, Interrupted."""
+        with ExitStack() as stack:
 
-def _converse(
-    sock: socket.socket, request: wire.Request, views: Sequence[memoryview]
-) -> wire.Status:
-    head, checked = wire.encode(request), request.checked
+            def watch(sock: socket.socket) -> None:
+                transfer.on_interrupt(self.in_use.interrupt)
+                stack.enter_context(self.in_use.using(sock))
+
+            try:
+                return self.links.take(self.address, watch)
+            except OSError as error:
+                if transfer.over:
+                    raise Interrupted from None
+                raise PeerLost(f"{transfer.what}: {error}") from None
+
+
+def _converse(channel: Channel, request: wire.Request, views: Sequence[memoryview]) -> wire.Status:
+    sock, checked = channel.sock, request.checked
+    head = channel.sealed(wire.encode(request))
     if request.op is wire.Op.WRITE:
         # All at once, without asking whether it is welcome: that would take a round trip.
         trailer = [wire.checksum(views)] if checked else []
         send_views(sock, [head, *views, *trailer])
-        return wire.receive_answer(sock, checked=checked)
+        return wire.receive_answer(channel, checked=checked)
     sock.sendall(head)
-    status = wire.receive_answer(sock, checked=checked)
+    status = wire.receive_answer(channel, checked=checked)
     if status is wire.Status.OK:
         try:
             wire.receive_bytes(sock, views, checked=checked)

@@ -1,19 +1,19 @@
-"""What the tcp backend says on a connection; integers are little-endian.
+"""Messages of the tcp backend on a connection that is proven; integers are little-endian.
 
     request   magic "PDKV", op u8, counted u8, pad u16, epoch [16], immediate u32, count u32
-              count x (offset u64, length u64)
-    answer    magic "PDKV", status u8, pad [3]
+              count x (offset u64, length u64), MAC [16]
+    answer    magic "PDKV", status u8, pad [3], MAC [16]
 
     read      request -> answer, then the bytes of all ranges in order
     write     request, then our bytes -> answer (they have landed)
 
 A connection carries one request after the other. After an answer other than OK no bytes
 follow; those of a write that is refused are read and dropped. After BAD_REQUEST the owner
-hangs up.
+hangs up. The epoch is a grant's (or a region's, which is of all of it).
 
-Checked, the magic is "PDKC", and behind each request, each answer and the bytes of a transfer
-comes their CRC-32 (u32, as zlib has it). A request that fails it is a BAD_REQUEST, bytes that
-do are CORRUPT: they may have landed, and are not counted.
+Checked, the magic is "PDKC", and behind the bytes of a transfer comes their CRC-32 (u32, as zlib
+has it). Bytes that fail it are CORRUPT: they may have landed, and are not counted. The MACs
+(kit/handshake.py) are of requests and answers only.
 """
 
 import socket
@@ -26,6 +26,8 @@ from itertools import chain
 from operator import add
 from typing import Final
 
+from pdgate.transfer.kit.channel import Channel
+from pdgate.transfer.kit.handshake import MAC_BYTES
 from pdgate.transfer.kit.sockets import View, receive, receive_first, receive_views
 
 MAGIC: Final = b"PDKV"
@@ -50,6 +52,7 @@ class Status(IntEnum):
     OUT_OF_BOUNDS = 2
     BAD_REQUEST = 3
     CORRUPT = 4
+    FORBIDDEN = 5
 
 
 # To ask an Enum whether it has a value takes longer than all else that is done to a head.
@@ -86,21 +89,22 @@ class Request:
 
 
 def encode(request: Request) -> bytes:
+    """Without its MAC."""
     counted = request.immediate is not None
     magic = CHECKED_MAGIC if request.checked else MAGIC
     count = len(request.offsets)
     head = _REQUEST.pack(magic, request.op, counted, request.epoch, request.immediate or 0, count)
     # All ranges in one go: there is one for each page.
     flat = chain.from_iterable(zip(request.offsets, request.lengths, strict=True))
-    said = head + struct.pack(f"<{2 * count}Q", *flat)
-    return said + checksum([said]) if request.checked else said
+    return head + struct.pack(f"<{2 * count}Q", *flat)
 
 
-def receive_request(sock: socket.socket) -> Request | None:
+def receive_request(channel: Channel) -> Request | None:
     """None when the peer hung up between requests. Raises BadRequest, OSError.
 
-    Between requests it waits for ever; inside one, as long as `sock` does for a piece.
+    Between requests it waits for ever; inside one, as long as the socket does for a piece.
     """
+    sock = channel.sock
     head = receive_first(sock, _REQUEST.size)
     if not head:
         return None
@@ -110,27 +114,28 @@ def receive_request(sock: socket.socket) -> Request | None:
         raise BadRequest
     if counted > 1 or count > MAX_RANGES:
         raise BadRequest
-    ranges = receive(sock, count * _RANGE_BYTES)
+    rest = receive(sock, count * _RANGE_BYTES + MAC_BYTES)
+    ranges = rest[:-MAC_BYTES]
+    channel.check(head + ranges, rest[-MAC_BYTES:])
     checked = magic == CHECKED_MAGIC
-    if checked and receive(sock, _CRC.size) != checksum([head, ranges]):
-        raise BadRequest
     flat = struct.unpack(f"<{2 * count}Q", ranges)
     return Request(op, epoch, flat[::2], flat[1::2], immediate if counted else None, checked)
 
 
 def answer(status: Status, *, checked: bool) -> bytes:
-    said = _ANSWER.pack(CHECKED_MAGIC if checked else MAGIC, status)
-    return said + checksum([said]) if checked else said
+    """Without its MAC."""
+    return _ANSWER.pack(CHECKED_MAGIC if checked else MAGIC, status)
 
 
-def receive_answer(sock: socket.socket, *, checked: bool) -> Status:
+def receive_answer(channel: Channel, *, checked: bool) -> Status:
     """Raises BadRequest, OSError."""
-    data = receive(sock, _ANSWER.size)
+    sock = channel.sock
+    said = receive(sock, _ANSWER.size + MAC_BYTES)
+    data = said[: _ANSWER.size]
+    channel.check(data, said[_ANSWER.size :])
     magic, number = _ANSWER.unpack(data)
     status = _STATUSES.get(number)
     if magic != (CHECKED_MAGIC if checked else MAGIC) or status is None:
-        raise BadRequest
-    if checked and receive(sock, _CRC.size) != checksum([data]):
         raise BadRequest
     return status
 

@@ -20,7 +20,7 @@ def _command(place: Place) -> Sequence[str]:
 
 TARGET = Target(
     "floor",
-    "the least that carries a call in this language: no choice, limits, retries, books",
+    "the least that carries a call in this language: no choice, limits, retries, call stats",
     2,
     _nothing,
     _command,

@@ -23,7 +23,7 @@ __all__ = ["FLAG", "ROUTERS", "NotTaken", "Translation", "translation"]
 
 
 def translation(args: Sequence[str]) -> Translation | None:
-    """None where nobody else's flags are announced. Raises NotTaken."""
+    """None where no other router's flags are announced. Raises NotTaken."""
     name, rest = _named(args)
     if name is None:
         return None

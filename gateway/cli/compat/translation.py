@@ -1,4 +1,4 @@
-"""What becomes of another router's command line."""
+"""Translation of another router's command line."""
 
 import argparse
 from collections.abc import Sequence

@@ -54,6 +54,8 @@ function shown(picture) {
 function serving(picture) {
   const lacks = picture.missing.map((one) => `${one.role}: ${one.why}`).join("; ");
   if (picture.draining) pill(byId("serving"), "draining: no new calls", "warn");
+  else if (picture.ready && picture.failed_jobs.length)
+    pill(byId("serving"), `serving, without ${picture.failed_jobs.join(", ")}`, "warn");
   else if (picture.ready) pill(byId("serving"), "serving", "good");
   else pill(byId("serving"), lacks ? `not ready, ${lacks}` : "not ready", "bad");
 }

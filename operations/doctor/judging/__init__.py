@@ -1,4 +1,4 @@
-"""What is wrong, judged by what was seen. Pure.
+"""Findings, by what was seen. Pure.
 
 alone      one engine by itself
 together   prefill and decode beside each other

@@ -1,12 +1,15 @@
-"""What is wrong with an engine by itself."""
+"""Findings about an engine by itself."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Final
 
+from pdgate import __version__
 from pdgate.operations.doctor.checks import (
     ANSWERS_NOTHING,
     ASKS_FOR_KEY,
     CLOCK_SKEW,
     CLOSES_CONNECTIONS,
+    KV_PEERS_REFUSED,
     LEASES_EXPIRED,
     LOADS_FAILED,
     NO_CONNECTOR,
@@ -21,7 +24,6 @@ from pdgate.operations.doctor.checks import (
     Finding,
 )
 from pdgate.operations.doctor.seen import Examined, Seen
-from pdgate.operations.doctor.versions import why_untested
 from pdgate.protocols.instance import Role
 
 SKEW_SECONDS = 3.0
@@ -32,6 +34,14 @@ FAILED_SHARE = 0.05
 
 EXPIRED_SHARE = 0.01
 """Of calls; some clients leave at that moment."""
+
+TESTED: Final[Mapping[str, Mapping[str, str]]] = {
+    "vllm": {"0.32": "the CPU build, every test of `make e2e-vllm`"},
+    "pdgate": {".".join(__version__.split(".")[:2]): "every test"},
+}
+"""Engines that pdgate was tested with, as in docs/operations/doctor.md: kind -> major.minor -> how.
+
+SGLang and Neuron were only stood in for."""
 
 
 def findings(examined: Examined) -> Iterator[Finding]:
@@ -85,8 +95,23 @@ def _counted(seen: Seen) -> Iterator[tuple[Check, str]]:
     failed, loads = count("loads_failed", 0.0), count("loads", 0.0)
     if failed and failed >= FAILED_SHARE * (failed + loads):
         yield LOADS_FAILED, f"{failed:.0f} of {failed + loads:.0f} loads failed"
+    if refused := count("peers_refused", 0.0):
+        yield KV_PEERS_REFUSED, f"{refused:.0f} since its start"
     expired, calls = count("expired", 0.0), count("calls", 0.0)
     if expired and expired >= EXPIRED_SHARE * calls:
         yield LEASES_EXPIRED, f"{expired:.0f} of {calls:.0f} calls"
     if late := count("read_late", 0.0):
         yield READ_LATE, f"{late:.0f} times since its start"
+
+
+def why_untested(kind: str, version: str) -> str:
+    """Empty if it was tested, or does not say what it is."""
+    if not kind or not version:
+        return ""
+    tested = TESTED.get(kind)
+    if tested is None:
+        return f"{kind} {version}: pdgate was not tested with a running {kind}"
+    # vLLM's builds end with what they were built for: 0.32.0+cpu.
+    if ".".join(version.partition("+")[0].split(".")[:2]) in tested:
+        return ""
+    return f"{kind} {version}: tested with {', '.join(tested)}"

@@ -1,4 +1,4 @@
-"""Where KV is fetched, and whether it arrives."""
+"""Findings about KV: where it is fetched, and whether it arrives."""
 
 import re
 from collections import defaultdict

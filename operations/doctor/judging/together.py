@@ -1,4 +1,4 @@
-"""What does not fit between engines that are to work together."""
+"""Findings about engines that are to work together."""
 
 from collections.abc import Callable, Iterator
 
@@ -38,7 +38,7 @@ def findings(examined: Examined) -> Iterator[Finding]:
 
 
 def _alone(examined: Examined) -> Iterator[Finding]:
-    """Whoever is down still counts: another finding says that it is."""
+    """An engine that is down still counts: another finding says that it is."""
     for seen in examined.fleet:
         here = seen.instance
         for role, other in OTHER.items():

@@ -1,6 +1,7 @@
 """What an outage of etcd does to those who announce and those who follow: nothing is lost."""
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,6 +14,7 @@ from pdgate.cluster.etcd import wire
 from pdgate.cluster.etcd.access import Access
 from pdgate.cluster.etcd.directory import Etcd
 from pdgate.cluster.etcd.http import EtcdHttp
+from pdgate.cluster.keeping import RENEWALS
 from pdgate.protocols.instance import Role
 from tests.cluster.watching import PATIENCE_SECONDS, D, P, following
 from tests.support.etcd import EtcdServer, etcd_server
@@ -198,6 +200,23 @@ async def test_a_living_engine_stays_longer_than_its_lease(etcd: EtcdServer) -> 
             assert isinstance(await told.next(), Joined)
 
             assert await told.next() == Left(D.key)
+            assert etcd.leases() == [ours]
+
+
+async def test_an_engine_that_changes_more_often_than_it_renews_stays(etcd: EtcdServer) -> None:
+    """A write prolongs no lease."""
+    roles = itertools.cycle((replace(P, role=Role.DECODE), P))
+    async with following(directory(etcd)) as told:
+        await told.next()
+        async with directory(etcd).announce(P) as listing:
+            await told.until(Joined(P.key, P))
+            (ours,) = etcd.leases()
+            clock = etcd.ask("/v3/lease/grant", {"TTL": str(2 * LEASE_SECONDS)})["ID"]
+            etcd.ask("/v3/kv/put", wire.put(D.key, D.value(), clock))
+            while clock in etcd.leases():
+                await listing.change(next(roles))
+                await asyncio.sleep(LEASE_SECONDS / RENEWALS / 4)
+
             assert etcd.leases() == [ours]
 
 

@@ -1,8 +1,9 @@
 """Items to put on a queue, and how long a test waits for one."""
 
 from pdgate.cluster.queue.contract import Delivery, Item, Queue
+from tests.support import waiting
 
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = waiting.PATIENCE_SECONDS
 
 
 def item(name: str) -> Item:

@@ -18,7 +18,7 @@ from tests.support.redis import RedisServer
 
 pytestmark = pytest.mark.slow
 
-LEASE_SECONDS = 1.0
+LEASE_SECONDS = 3.0
 LOOK_SECONDS = 0.1
 NOW = replace(P, role=Role.DECODE)
 
@@ -106,7 +106,7 @@ async def test_an_engine_that_dies_is_gone_when_its_lease_ends(server: RedisServ
     store = InRedis(server)
     async with following(directory(server)) as told:
         await told.next()
-        store.put(P.key, P.value(), lease_ms=300)
+        store.put(P.key, P.value(), lease_ms=2000)
 
         assert await told.next() == Joined(P.key, P)
         assert await told.next() == Left(P.key)

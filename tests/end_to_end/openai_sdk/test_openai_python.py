@@ -44,7 +44,7 @@ def gateway(suite: Suite) -> Iterator[str]:
         port = free_port()
         url = f"http://{LOOPBACK}:{port}"
         serve = stack.enter_context(child(front(port, *urls), name="gateway"))
-        serve.wait_for_http(f"{url}/ready", 30)
+        serve.wait_for_http(f"{url}/ready")
         yield url
 
 

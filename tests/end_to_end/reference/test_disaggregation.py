@@ -7,7 +7,7 @@ import httpx2
 import pytest
 
 from pdgate.scheduling.disaggregation.decision import MEASURING, SOONER
-from pdgate.scheduling.predictors.speed import ENOUGH
+from pdgate.scheduling.latency.rate import ENOUGH
 from tests.end_to_end.reference.fleet import Fleet, Gateway, Route, client
 
 SHORT, LONG = "short", "a prompt that is longer than forty tokens of a byte each, by far"

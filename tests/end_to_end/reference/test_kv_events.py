@@ -1,5 +1,6 @@
 """A gateway that hears what engines have cached, also of what it did not send them."""
 
+import secrets
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -27,17 +28,24 @@ class Site:
     gateway: Gateway
 
 
-@pytest.fixture(scope="module")
-def site() -> Iterator[Site]:
+@pytest.fixture(scope="module", params=["on loopback", "with a secret"])
+def site(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Site]:
+    file = tmp_path_factory.mktemp("fleet") / "kv-secret"
+    file.write_text(secrets.token_hex(32))
+    with_secret = request.param == "with a secret"
+    ours = ["--kv-secret-file", str(file)] if with_secret else []
+    theirs = ["--kv-events-secret-file", str(file)] if with_secret else []
     with ExitStack() as running:
         fleet = Fleet(running, sys.executable)
         one, other = (
-            fleet.engine("plain", "plain", "shm", "--kv-events-port", "0") for _ in range(2)
+            fleet.engine("plain", "plain", "shm", "--kv-events-port", "0", *ours) for _ in range(2)
         )
         for number, prompt in enumerate(PROMPTS):
             complete((one, other)[number % 2].url, prompt)
         instances = [f"--instance=role=plain,url={engine.url}" for engine in (one, other)]
-        flags = ("--plain-policy", "prefix_then_load", "--kv-events", "ask")
+        flags = ("--plain-policy", "prefix_then_load", "--kv-events", "ask", *theirs)
         with fleet.serve(*flags, *instances) as gateway:
             yield Site((one, other), gateway)
 

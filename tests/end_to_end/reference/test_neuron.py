@@ -45,7 +45,10 @@ def dynamic(folder: Path) -> Iterator[Site]:
         listed = ("--etcd", etcd.endpoints[0])
         prefills = [fleet.engine("prefill", "neuron", "shm", *listed) for _ in range(2)]
         decodes = [fleet.engine("decode", "neuron", "shm", *listed) for _ in range(2)]
-        with fleet.serve(*listed, "--debug-headers") as gateway:
+        # By what is in flight alone, and drawn among equals: by latency, an engine that was slow once on a busy
+        # machine is left out for as long as the others are idle.
+        chosen = ("--prefill-policy", "least_loaded")
+        with fleet.serve(*listed, *chosen, "--debug-headers") as gateway:
             yield Site(gateway, prefills, decodes)
 
 

@@ -12,6 +12,10 @@ from tests.end_to_end.vllm import engines
 from tests.end_to_end.vllm.engines import (
     MOONCAKE,
     NIXL,
+    PDGATE_MOONCAKE,
+    PDGATE_PULL,
+    PDGATE_PUSH,
+    PDGATE_SHM,
     PDGATE_TCP,
     Engine,
     Fleet,
@@ -68,6 +72,21 @@ def alone(starting_alone: tuple[Child, int]) -> Engine:
 def pair(
     request: pytest.FixtureRequest, fleet: Fleet, starting_alone: tuple[Child, int]
 ) -> Iterator[Pair]:
+    transfer: Transfer = request.param
+    isolated(transfer)
+    with ExitStack() as stack:
+        yield Pair(fleet, transfer, stack)
+
+
+@pytest.fixture(
+    scope="session",
+    params=[PDGATE_SHM, PDGATE_MOONCAKE, PDGATE_PULL, PDGATE_PUSH],
+    ids=lambda it: it.name,
+)
+def ours(
+    request: pytest.FixtureRequest, fleet: Fleet, starting_alone: tuple[Child, int]
+) -> Iterator[Pair]:
+    """PdgateConnector in what it can besides `pair`'s way, which goes through most tests."""
     transfer: Transfer = request.param
     isolated(transfer)
     with ExitStack() as stack:

@@ -16,7 +16,10 @@ from tests.support.processes import Child, child
 
 MODES: Final = ("batch", "staged")
 """Scheduling modes."""
-START_SECONDS: Final = 60
+START_SECONDS: Final = 300
+
+UNWATCHED: Final = ("--frozen-after", "0")
+"""Tests freeze engines to hold something up; most do not ask what comes of that by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +57,9 @@ class Fronted(Protocol):
 
 
 @contextmanager
-def gateway_over(pair: Fronted, mode: str, logs: Path, protocol: str = "") -> Iterator[Gateway]:
+def gateway_over(
+    pair: Fronted, mode: str, logs: Path, protocol: str = "", flags: Sequence[str] = UNWATCHED
+) -> Iterator[Gateway]:
     """`protocol`: another than the pair's first one."""
     protocol = protocol or pair.transfer.protocol
     port = free_port()
@@ -68,8 +73,9 @@ def gateway_over(pair: Fronted, mode: str, logs: Path, protocol: str = "") -> It
         "--debug-routes",
         # On two cores that three engines and others share, a healthy one may answer late.
         *("--health-timeout", "20"),
+        *flags,
     ]
-    log = logs / f"gateway-{pair.transfer.name}-{protocol}-{mode}.log"
+    log = logs / f"gateway-{pair.transfer.name}-{protocol}-{mode}-{port}.log"
     with child(command, log=log, name="gateway") as process:
         process.wait_for_http(f"{url}/ready", START_SECONDS)
         yield Gateway(url, protocol, mode, process)

@@ -1,8 +1,7 @@
 """What must not hurt more than one request of PdgateConnector's, and what it counts."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from signal import SIGCONT, SIGKILL, SIGSTOP
 from typing import Any
 
@@ -12,7 +11,7 @@ from openai import APITimeoutError, BadRequestError, InternalServerError
 from pdgate.engine.vllm.metrics import COUNTERS, GAUGES, PREFIX
 from tests.end_to_end.vllm.asking import GREEDY, Said, client, complete, prompt
 from tests.end_to_end.vllm.by_hand import Left, asking, decode, prefill, prefill_by_nixl
-from tests.end_to_end.vllm.engines import BLOCK, LEASE_SECONDS, PDGATE_SHM, Engine, Fleet, Pair
+from tests.end_to_end.vllm.engines import BLOCK, LEASE_SECONDS, PDGATE_SHM, Engine, Pair
 from tests.end_to_end.vllm.metrics import (
     Counted,
     held_share,
@@ -21,17 +20,14 @@ from tests.end_to_end.vllm.metrics import (
     running,
     settles,
 )
-from tests.support.processes import Child, answers_200
+from tests.support.processes import answers_200
 
 BLOCK_BYTES = 2 * 2 * 2 * BLOCK * 32 * 4
 """Of the model that make_model.py makes: layers, K and V, KV heads, tokens, head size, float32."""
 
 
-@pytest.fixture(scope="module")
-def ours(fleet: Fleet, starting_alone: tuple[Child, int]) -> Iterator[Pair]:
-    """A pair takes half a minute to start, and nothing in here depends on the backend."""
-    with ExitStack() as stack:
-        yield Pair(fleet, PDGATE_SHM, stack)
+# Nothing in here depends on the backend.
+pytestmark = pytest.mark.parametrize("ours", [PDGATE_SHM], indirect=True, ids=lambda it: it.name)
 
 
 def test_what_was_moved_is_counted(ours: Pair) -> None:

@@ -15,36 +15,13 @@ import pytest
 
 from tests.end_to_end.vllm.asking import client, complete, prompt
 from tests.end_to_end.vllm.crossing import crossed
-from tests.end_to_end.vllm.engines import (
-    BLOCK,
-    PDGATE_MOONCAKE,
-    PDGATE_PULL,
-    PDGATE_PUSH,
-    PDGATE_SHM,
-    Engine,
-    Fleet,
-    Pair,
-    Transfer,
-)
+from tests.end_to_end.vllm.engines import BLOCK, Engine, Fleet, Pair
 from tests.end_to_end.vllm.gateway import Gateway, gateway_over
-from tests.end_to_end.vllm.isolation import isolated
 from tests.end_to_end.vllm.metrics import Prompts, held_share, settles
-from tests.support.processes import Child
 
-PAIRS = [PDGATE_SHM, PDGATE_MOONCAKE, PDGATE_PULL, PDGATE_PUSH]
 WAYS = [("vllm-kvt", "batch"), ("vllm-kvt", "staged"), ("vllm-nixl", "batch")]
 
 Gateways = Mapping[tuple[str, str], Gateway]
-
-
-@pytest.fixture(scope="module", params=PAIRS, ids=lambda it: it.name)
-def ours(
-    request: pytest.FixtureRequest, fleet: Fleet, starting_alone: tuple[Child, int]
-) -> Iterator[Pair]:
-    transfer: Transfer = request.param
-    isolated(transfer)
-    with ExitStack() as stack:
-        yield Pair(fleet, transfer, stack)
 
 
 @pytest.fixture(scope="module")

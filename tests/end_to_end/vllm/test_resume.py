@@ -1,7 +1,7 @@
 """Streams of stock vLLM that are cut anywhere go on as if nothing had happened.
 
 Its tiny model speaks half characters and worse, and merges tokens when it is busy. One engine
-behind two proxies stands for two; what the ways over P and D add is tests/chaos' matter.
+behind two proxies stands for two; what the ways over P and D add is tests/lab/chaos' matter.
 """
 
 import sys
@@ -13,7 +13,7 @@ from typing import Any
 import httpx2
 import pytest_asyncio
 
-from pdgate.chaos import Cut, FaultProxy, Rule, running, until
+from pdgate.lab.chaos import Cut, FaultProxy, Rule, running, until
 from pdgate.protocols.call import CHAT, COMPLETIONS
 from tests.end_to_end.vllm.engines import MODEL, Engine
 from tests.support.heard import Heard, heard

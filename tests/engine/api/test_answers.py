@@ -124,8 +124,7 @@ async def test_a_chat_stream_begins_with_the_role_and_ends_with_the_usage(served
 
 
 async def test_echo_repeats_the_prompt_with_its_logprobs(served: Served) -> None:
-    asked = {"prompt": "Hello", "echo": True, "logprobs": 2, "max_tokens": 3}
-    choice = (await served.http.post(COMPLETIONS, json=asked)).json()["choices"][0]
+    choice = (await complete(served, echo=True, logprobs=2, max_tokens=3))["choices"][0]
 
     assert choice["text"].startswith("Hello")
     assert choice["logprobs"]["tokens"][1:6] == list("Hello")

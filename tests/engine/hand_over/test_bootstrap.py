@@ -11,10 +11,12 @@ import pytest
 
 from pdgate.engine.hand_over.bootstrap import Bootstrap, query
 from pdgate.protocols.dialects.mooncake import engine_ids
+from pdgate.transfer.kit.fleet import Identity
 from pdgate.transfer.kit.listener import Listener
 from pdgate.transfer.messenger.errors import HandOverError
+from tests.support import waiting
 
-SECONDS = 10.0
+SECONDS = waiting.PATIENCE_SECONDS
 
 
 @pytest.fixture
@@ -33,7 +35,7 @@ def get(
 
 
 def ask(port: int, rank: int = 0, engine_id: str = "") -> tuple[str, int]:
-    return query("127.0.0.1", port, rank, engine_id, time.monotonic() + SECONDS)
+    return query("127.0.0.1", port, rank, engine_id, time.monotonic() + SECONDS, Identity())
 
 
 def test_the_answer_is_what_a_gateway_reads(server: Bootstrap) -> None:
@@ -62,7 +64,7 @@ def test_another_engine_or_rank_is_not_there(server: Bootstrap) -> None:
 
 
 WORKER = {
-    "engine_id": "engine-2", "dp_rank": 1, "tp_rank": 0, "pp_rank": 0, "addr": "tcp://10.0.0.2:7100"
+    "engine_id": "engine-2", "dp_rank": 1, "tp_rank": 0, "pp_rank": 0, "addr": "tcp://127.0.0.2:7100"
 }  # fmt: skip
 
 
@@ -73,16 +75,16 @@ def register(port: int, **other: object) -> tuple[int, object]:
 
 def test_workers_of_other_ranks_register_as_vllms_do(server: Bootstrap) -> None:
     assert register(server.port) == (200, {"status": "ok"})
-    assert register(server.port, tp_rank=1, addr="tcp://10.0.0.2:7101")[0] == 200
+    assert register(server.port, tp_rank=1, addr="tcp://127.0.0.2:7101")[0] == 200
 
     assert json.loads(get(server.port, "/query")[1]) == {
         "0": {"engine_id": "engine-1", "worker_addr": {"0": {"0": "tcp://127.0.0.1:7000"}}},
         "1": {
             "engine_id": "engine-2",
-            "worker_addr": {"0": {"0": "tcp://10.0.0.2:7100"}, "1": {"0": "tcp://10.0.0.2:7101"}},
+            "worker_addr": {"0": {"0": "tcp://127.0.0.2:7100"}, "1": {"0": "tcp://127.0.0.2:7101"}},
         },
     }
-    assert ask(server.port, rank=1, engine_id="engine-2") == ("10.0.0.2", 7100)
+    assert ask(server.port, rank=1, engine_id="engine-2") == ("127.0.0.2", 7100)
 
 
 def test_a_worker_may_say_the_same_again(server: Bootstrap) -> None:
@@ -96,7 +98,7 @@ def test_a_worker_may_say_the_same_again(server: Bootstrap) -> None:
     ("other", "said"),
     [
         ({"engine_id": "engine-3"}, "Engine ID mismatch for dp_rank=1: expected engine-2"),
-        ({"addr": "tcp://10.0.0.3:7100"}, "already registered at tcp://10.0.0.2:7100"),
+        ({"addr": "tcp://127.0.0.3:7100"}, "already registered at tcp://127.0.0.2:7100"),
         # Nobody takes the place of the engine that runs the server.
         ({"dp_rank": 0}, "Engine ID mismatch for dp_rank=0: expected engine-1"),
     ],

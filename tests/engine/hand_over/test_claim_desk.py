@@ -2,7 +2,6 @@
 
 import itertools
 import queue
-import socket
 from collections.abc import Iterator
 from contextlib import closing, suppress
 
@@ -14,12 +13,16 @@ from pdgate.engine.hand_over.claim_desk import ClaimDesk
 from pdgate.engine.hand_over.tickets import Ticket, Tickets
 from pdgate.engine.prefill_worker import claim
 from pdgate.engine.prefill_worker.claim import Claiming, Unreachable
-from pdgate.engine.prefill_worker.wire import Answer, Claim, Lines, Word
-from pdgate.transfer.kit.listener import shut
+from pdgate.engine.prefill_worker.wire import PURPOSE, Answer, Claim, Lines, Word
+from pdgate.transfer.kit.channel import Channel
+from pdgate.transfer.kit.fleet import Identity
+from pdgate.transfer.messenger import messages
 from pdgate.transfer.messenger.source import Target
+from tests.support import waiting
+from tests.support.proven import channel
 
 NEVER = 3600.0
-SECONDS = 20.0
+SECONDS = waiting.PATIENCE_SECONDS
 
 
 @pytest.fixture
@@ -29,7 +32,7 @@ def tickets() -> Tickets:
 
 @pytest.fixture
 def desk(tickets: Tickets) -> Iterator[ClaimDesk]:
-    desk = ClaimDesk("127.0.0.1", 0, tickets, shut)
+    desk = ClaimDesk("127.0.0.1", 0, tickets, Channel.close, Identity())
     with closing(desk):
         yield desk
         tickets.close_all()
@@ -58,7 +61,7 @@ def never() -> None:
 def test_a_worker_hears_that_it_is_the_one_and_later_that_it_is_over(
     tickets: Tickets, item: Item, ticket: Ticket
 ) -> None:
-    with Claiming(item) as claiming:
+    with Claiming(item, Identity()) as claiming:
         assert claiming.ask(CLAIM) is Word.YOURS
         assert tickets.wait(ticket.turn, 0) == CLAIM
 
@@ -69,7 +72,7 @@ def test_a_worker_hears_that_it_is_the_one_and_later_that_it_is_over(
 def test_a_worker_whose_engine_failed_hears_that_others_are_to_try(
     tickets: Tickets, item: Item, ticket: Ticket
 ) -> None:
-    with Claiming(item) as claiming:
+    with Claiming(item, Identity()) as claiming:
         claiming.ask(CLAIM)
 
         tickets.again(ticket, "out of pages")
@@ -78,7 +81,7 @@ def test_a_worker_whose_engine_failed_hears_that_others_are_to_try(
 
 
 def test_who_asks_for_what_nobody_wants_hears_so(item: Item) -> None:
-    with Claiming(item) as claiming:
+    with Claiming(item, Identity()) as claiming:
         assert claiming.ask(CLAIM) is Word.GONE
 
 
@@ -93,7 +96,7 @@ def test_while_a_worker_waits_it_may_do_something_now_and_then(
         if beats == 3:
             tickets.close(ticket)
 
-    with Claiming(item) as claiming:
+    with Claiming(item, Identity()) as claiming:
         claiming.ask(CLAIM)
 
         assert claiming.wait(0.001, beat) is Word.OVER
@@ -104,7 +107,7 @@ def test_a_decode_engine_that_falls_silent_does_not_keep_its_worker(
     item: Item, ticket: Ticket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(claim, "SILENCE_SECONDS", 0.05)
-    with Claiming(item) as claiming:
+    with Claiming(item, Identity()) as claiming:
         claiming.ask(CLAIM)
 
         with pytest.raises(Unreachable, match="says nothing any more"):
@@ -115,15 +118,15 @@ def test_a_decode_engine_that_takes_long_says_that_it_is_there(
     tickets: Tickets, item: Item, ticket: Ticket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(claim_desk, "ALIVE_SECONDS", 0.001)
-    with socket.create_connection((item.host, item.port), SECONDS) as sock:
-        lines = Lines(sock)
+    with channel((item.host, item.port), PURPOSE) as proven:
+        lines = Lines(proven)
         lines.say(CLAIM)
         for _ in range(3):
             assert lines.hear(Answer).said is Word.YOURS
 
     # The worker's own end takes no such word for the last one.
     tickets.again(ticket, "out of pages")
-    with Claiming(item) as claiming:
+    with Claiming(item, Identity()) as claiming:
         claiming.ask(Claim("r1", 2, "10.0.0.1", 28000))
         beats = itertools.count()
 
@@ -137,7 +140,7 @@ def test_a_decode_engine_that_takes_long_says_that_it_is_there(
 def test_a_worker_that_dies_does_not_end_what_it_has_arranged(
     tickets: Tickets, item: Item, ticket: Ticket
 ) -> None:
-    with Claiming(item) as claiming:
+    with Claiming(item, Identity()) as claiming:
         claiming.ask(CLAIM)
 
     assert tickets.wait(ticket.turn, 0) == CLAIM
@@ -147,14 +150,14 @@ def test_a_worker_that_dies_does_not_end_what_it_has_arranged(
 def test_a_decode_engine_that_ends_cannot_be_reached(
     desk: ClaimDesk, tickets: Tickets, item: Item, ticket: Ticket
 ) -> None:
-    with Claiming(item) as claiming:
+    with Claiming(item, Identity()) as claiming:
         claiming.ask(CLAIM)
         tickets.close_all()
         assert claiming.wait(NEVER, never) is Word.OVER
     desk.close()
 
     with pytest.raises(Unreachable):
-        Claiming(item)
+        Claiming(item, Identity())
 
 
 @pytest.mark.parametrize(
@@ -170,22 +173,27 @@ def test_a_decode_engine_that_ends_cannot_be_reached(
 def test_whoever_speaks_something_else_is_turned_away(
     desk: ClaimDesk, item: Item, ticket: Ticket, rubbish: bytes
 ) -> None:
-    with socket.create_connection(("127.0.0.1", desk.port), SECONDS) as sock:
+    with channel(("127.0.0.1", desk.port), PURPOSE) as proven:
+        sock = proven.sock
         sock.sendall(rubbish)
         # A reset is an end, too: of what the desk did not read.
         with suppress(ConnectionResetError):
             assert sock.recv(1) == b""
 
-    with Claiming(item) as claiming:
+    with Claiming(item, Identity()) as claiming:
         assert claiming.ask(CLAIM) is Word.YOURS
 
 
-def test_what_is_no_claim_is_heard_by_the_kv_side_from_its_first_byte_on(tickets: Tickets) -> None:
-    heard: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-    with (
-        closing(ClaimDesk("127.0.0.1", 0, tickets, lambda sock: heard.put(sock.recv(4)))) as desk,
-        socket.create_connection(("127.0.0.1", desk.port), SECONDS) as sock,
-    ):
-        sock.sendall(b"\0\0\0\1")
+def test_who_comes_for_kv_is_served_by_the_kv_side(tickets: Tickets) -> None:
+    heard: queue.SimpleQueue[messages.Message | None] = queue.SimpleQueue()
 
-        assert heard.get(timeout=SECONDS) == b"\0\0\0\1"
+    def serve(came: Channel) -> None:
+        heard.put(messages.receive(came))
+
+    with (
+        closing(ClaimDesk("127.0.0.1", 0, tickets, serve, Identity())) as desk,
+        channel(("127.0.0.1", desk.port)) as proven,
+    ):
+        messages.send(proven, messages.Ping())
+
+        assert heard.get(timeout=SECONDS) == messages.Ping()

@@ -12,13 +12,13 @@ from pdgate.cluster.queue import settings
 from pdgate.cluster.queue.contract import Item, Queue
 from pdgate.cluster.queue.opening import open_queue
 from pdgate.engine.connector import Arrival, Keep, Pages
-from pdgate.engine.hand_over import registry
 from pdgate.engine.hand_over.decode_first import DecodeFirst
 from pdgate.engine.prefill_worker import worker
 from pdgate.protocols.dialects import decode_first
 from pdgate.protocols.instance import Role
 from tests.support.engine_pair import D_BLOCKS, P_BLOCKS, PROMPT, arrival
 from tests.support.fake_core import SECONDS, FakeCore
+from tests.support.waiting import wait_until
 
 PROTOCOL = "decode-first"
 QUEUED = dict(decode_first.QUEUED)
@@ -57,16 +57,6 @@ def emptied(queue: Queue) -> bool:
     return depth.waiting == depth.taken == 0
 
 
-def wait_for(question: Callable[[], bool]) -> None:
-    """For what another thread does next and tells nobody."""
-    tick = threading.Event()
-    for _ in range(int(SECONDS / 0.01)):
-        if question():
-            return
-        tick.wait(0.01)
-    raise AssertionError("in vain")
-
-
 def test_prefill_computes_all_but_the_last_token_into_decodes_pages(
     start: Start, queue: Queue
 ) -> None:
@@ -78,7 +68,7 @@ def test_prefill_computes_all_but_the_last_token_into_decodes_pages(
     _, prompt, tokens = p.prefills.get(timeout=SECONDS)
     assert (tuple(prompt), tokens) == (PROMPT, len(PROMPT) - 1)
     assert d.holds(D_BLOCKS, seed=1)
-    wait_for(lambda: emptied(queue))
+    wait_until(lambda: emptied(queue), "an empty queue")
 
 
 def test_a_prompt_waits_for_a_prefill_engine_to_come(start: Start) -> None:
@@ -191,7 +181,7 @@ def test_a_failed_prefill_is_tried_again(start: Start, queue: Queue) -> None:
     assert d.result() is None
     assert d.results.empty()
     assert d.holds(D_BLOCKS, seed=1)
-    wait_for(lambda: emptied(queue))
+    wait_until(lambda: emptied(queue), "an empty queue")
 
 
 def test_an_engine_that_dies_over_a_prompt_is_replaced_at_once(start: Start, queue: Queue) -> None:
@@ -204,7 +194,7 @@ def test_an_engine_that_dies_over_a_prompt_is_replaced_at_once(start: Start, que
     dying.connector.close()
 
     assert d.result() is None
-    wait_for(lambda: emptied(queue))
+    wait_until(lambda: emptied(queue), "an empty queue")
 
 
 def test_a_prompt_that_fails_everywhere_fails_its_request(
@@ -245,7 +235,7 @@ def test_nobody_comes_before_the_deadline(start: Start, queue: Queue) -> None:
 def test_a_cancelled_request_leaves_the_queue(start: Start, queue: Queue) -> None:
     d = start("decode")
     d.load(queued("d1"), D_BLOCKS)
-    wait_for(lambda: queue.depth().waiting == 1)
+    wait_until(lambda: queue.depth().waiting == 1, "one that waits")
 
     d.connector.cancel("d1")
 
@@ -262,13 +252,13 @@ def test_cancelling_during_the_prefill_ends_it_there_too(start: Start, queue: Qu
 
     assert d.result() == "cancelled"
     assert p.aborted.get(timeout=SECONDS) == request_id
-    wait_for(lambda: emptied(queue))
+    wait_until(lambda: emptied(queue), "an empty queue")
 
 
 def test_closing_decode_ends_what_waits(start: Start, queue: Queue) -> None:
     d = start("decode")
     d.load(queued("d1"), D_BLOCKS)
-    wait_for(lambda: queue.depth().waiting == 1)
+    wait_until(lambda: queue.depth().waiting == 1, "one that waits")
 
     d.connector.close()
 
@@ -283,7 +273,7 @@ def test_items_of_a_decode_engine_that_is_gone_harm_nobody(start: Start, queue: 
     d.load(queued("d1"), D_BLOCKS)
 
     assert d.result() is None
-    wait_for(lambda: emptied(queue))
+    wait_until(lambda: emptied(queue), "an empty queue")
     assert p.prefills.qsize() == 1
 
 
@@ -306,10 +296,6 @@ def test_without_a_queue_an_engine_does_not_start(queue_url: str) -> None:
         FakeCore("tcp", PROTOCOL, "decode", prefill_queue=queue_url)
 
 
-def test_the_protocol_is_there() -> None:
-    assert PROTOCOL in registry.names()
-
-
 def test_an_engine_that_leaves_finishes_its_prompt_and_takes_no_other(
     start: Start, queue: Queue
 ) -> None:
@@ -324,7 +310,7 @@ def test_an_engine_that_leaves_finishes_its_prompt_and_takes_no_other(
 
     assert d.result() is None
     assert d.holds(D_BLOCKS, seed=1)
-    wait_for(lambda: queue.depth().taken == 0)
+    wait_until(lambda: queue.depth().taken == 0, "none that is taken")
     assert queue.depth().waiting == 1
     start("prefill")
     assert d.result() is None

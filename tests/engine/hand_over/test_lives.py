@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from pdgate.engine.hand_over.kvt import Kvt
-from pdgate.engine.request import Finish, Output
+from pdgate.engine.pace import Pace
+from pdgate.engine.request import Finish, Output, Request
 from pdgate.engine.scheduler import Limits
 from pdgate.engine.work import Options
 from pdgate.forwarders.base import Mode
@@ -21,8 +22,12 @@ from pdgate.transfer import registry
 from pdgate.transfer.base import Backend
 from tests.support.core_pairs import ROWS, Crossing, Row, Side, side, until
 from tests.support.engine_cores import GREEDY, ask, engine, layout, tokens_of
+from tests.support.ports import free_port
 
 TEXT = "The quick brown fox jumps over the lazy dog, and then over another."
+ENDLESS = Pace(token_seconds=0.05)
+"""2000 tokens of an answer take 100 s, however fast the machine is."""
+
 FEW = replace(GREEDY, max_tokens=4)
 KVT_BATCH = Row("vllm-kvt", Mode.BATCH)
 SERIAL = [row for row in ROWS if row.mode is Mode.STAGED or row.generation == "a"]
@@ -39,7 +44,9 @@ class Engine:
     def __init__(self, stack: ExitStack, role: str, row: Row, seqs: int) -> None:
         self._role, self._row, self._seqs = role, row, seqs
         self._life = stack.enter_context(ExitStack())
-        self._address: dict[str, Any] = {}
+        # Not one of those that outgoing connections are given, one of which could take it between
+        # two lives.
+        self._address: dict[str, Any] = {"kv_port": free_port()}
         self.now = self._start()
 
     def _start(self) -> Side:
@@ -53,6 +60,7 @@ class Engine:
             backend,
             layout(),
             options=options,
+            pace=ENDLESS if self._role == "prefill" and self._row in AT_ONCE else None,
             mover="threads",
             **self._address,
         )
@@ -82,6 +90,12 @@ class Two:
         endless = ask("endless", "y", replace(GREEDY, max_tokens=2000))
         self.p.now.core.submit(endless)
         self.p.now.engine.next()
+
+    def waits_at_prefill(self, request: Request) -> None:
+        """Prefill knows it: who asks for a key, and leaves before, has left nothing to end."""
+        self.p.now.core.submit(request)
+        with self.p.now.engine.resting():
+            pass
 
     def answers_again(self, expected: list[int]) -> None:
         assert tokens_of(self.crossing.answer(TEXT, FEW, "again-1")) == expected
@@ -133,7 +147,7 @@ def test_prefill_that_ends_while_decode_waits_for_it(two: Two, expected: list[in
     two.busy()
     to_prefill, to_decode = two.crossing.requests(TEXT, FEW)
     if to_prefill is not None:
-        two.p.now.core.submit(to_prefill)
+        two.waits_at_prefill(to_prefill)
     two.d.now.core.submit(asked := to_decode(None))
     until(two.d.now.asked, "start")
 
@@ -151,7 +165,7 @@ def test_decode_that_ends_while_it_waits_for_prefill(two: Two, expected: list[in
     two.busy()
     to_prefill, to_decode = two.crossing.requests(TEXT, FEW)
     if to_prefill is not None:
-        two.p.now.core.submit(to_prefill)
+        two.waits_at_prefill(to_prefill)
     two.d.now.core.submit(to_decode(None))
     until(two.p.now.asked, "peer")
 

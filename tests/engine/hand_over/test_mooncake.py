@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pdgate.engine.hand_over.bootstrap import Bootstrap
+from pdgate.engine.hand_over.mooncake import Once
 from pdgate.transfer.kit.listener import Listener
 from tests.support.engine_pair import D_BLOCKS, DIALECTS, Start, arrival, prefill
 from tests.support.fake_core import SECONDS, FakeCore
@@ -81,4 +82,24 @@ def test_a_worker_of_vllms_own_is_a_named_error() -> None:
         error = d.result()
 
     assert error is not None
-    assert error.startswith("broken peer")
+    assert error.startswith("unproven peer")
+    assert "knows no KV handshake" in error
+
+
+def test_the_second_use_is_refused() -> None:
+    once = Once()
+    once.use("a")
+    once.use("b")
+
+    with pytest.raises(ValueError, match="'a' was used before"):
+        once.use("a")
+
+
+def test_only_the_latest_are_remembered() -> None:
+    once = Once(most=2)
+    for id in "abc":
+        once.use(id)
+
+    once.use("a")
+    with pytest.raises(ValueError, match="used before"):
+        once.use("c")

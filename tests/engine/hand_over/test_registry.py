@@ -1,6 +1,6 @@
 import pytest
 
-from pdgate.engine.hand_over import registry
+from pdgate.protocols import plugins
 from tests.support.fake_core import FakeCore
 
 
@@ -21,7 +21,7 @@ def test_a_peer_without_a_port_is_refused_at_the_start() -> None:
 
 
 def test_all_protocols_are_there() -> None:
-    assert registry.names() == [
+    assert plugins.names(plugins.CONNECTORS) == [
         "decode-first",
         "neuron",
         "sglang",

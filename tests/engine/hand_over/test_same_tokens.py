@@ -125,6 +125,6 @@ def assert_crossing(
         lengths = [len(ask("", prompt).prompt) for prompt in ASKED]
         # But the last token of each, where prefill does not hand the one behind it over.
         computed = 0 if decode.connector.hands_first_token else len(lengths)
-        assert decode.core.stats.prompts_from_peer == sum(lengths) - computed
-        assert decode.core.stats.prompts_computed == computed
+        assert decode.stats.prompts_from_peer == sum(lengths) - computed
+        assert decode.stats.prompts_computed == computed
         assert prefill.used() == decode.used() == 0

@@ -9,8 +9,7 @@ from pdgate.engine.hand_over.tickets import Ticket, Tickets, Turn
 from pdgate.engine.prefill_worker.wire import Claim, Word
 from pdgate.transfer.messenger.errors import HandOverError, Why
 from pdgate.transfer.messenger.source import Target
-
-SECONDS = 20.0
+from tests.support.waiting import PATIENCE_SECONDS as SECONDS
 
 
 def ticket(name: str = "r1") -> Ticket:

@@ -6,7 +6,9 @@ from typing import Any, Self
 
 import zmq
 
-SECONDS = 10.0
+from tests.support import waiting
+
+SECONDS = waiting.PATIENCE_SECONDS
 
 
 class _Raw:

@@ -71,7 +71,7 @@ def test_posts_are_served_in_the_order_in_which_they_came(quick: Ends) -> None:
     assert quick.same((0, 400), (0, 400))
 
 
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(counts=st.lists(st.integers(1, 300), min_size=1, max_size=4))
 def test_any_number_of_pieces_goes_round_the_ring(counts: list[int]) -> None:
     """More than are ever pending, and batches that the ring's end cuts in two."""

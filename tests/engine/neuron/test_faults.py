@@ -11,7 +11,7 @@ import pytest
 
 from pdgate.engine.connector import Keep, Load, Pages
 from pdgate.engine.hand_over import neuron
-from pdgate.engine.neuron import kv_map, messages
+from pdgate.engine.neuron import kv_map, messages, turns
 from pdgate.transfer import descriptors
 from pdgate.transfer.messenger.receiving import Patience
 from pdgate.transfer.messenger.shape import Shape
@@ -19,8 +19,9 @@ from tests.engine.neuron.raw import RawDecode, RawPrefill
 from tests.support.engine_pair import D_BLOCKS, P_BLOCKS, arrival
 from tests.support.fake_core import LAYOUT, SECONDS, FakeCore
 from tests.support.ports import free_port
+from tests.support.waiting import wait_until
 
-SHORT = Patience(ping=0.1, silence=0.3, stop=0.1)
+SHORT = Patience(ping=0.1, silence=2.0, stop=0.1)
 
 Start = Callable[..., FakeCore]
 
@@ -142,6 +143,8 @@ def test_who_has_waited_longest_gets_the_place_that_becomes_free(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(neuron, "BATCH", 1)
+    # They ask once, and not in a rhythm of their own.
+    monkeypatch.setattr(turns, "STALE_SECONDS", SECONDS)
     p, d = start("prefill", patience=SHORT), start("decode")
     for n in range(1, 4):
         p.prefill(to_prefill(n), (n, n + 3))
@@ -249,7 +252,7 @@ def test_a_load_that_is_cancelled_while_it_is_written_ends_when_nothing_can_land
     d.load(to_decode(p), D_BLOCKS)
     for layer in range(2):
         p.connector.layer_computed("p1", layer, P_BLOCKS, 8)
-    wait_for(lambda: any(d.page(1, D_BLOCKS[1])))
+    wait_until(lambda: any(d.page(1, D_BLOCKS[1])), "bytes, which tell nobody that they have come")
 
     d.connector.cancel("d1")
     assert d.results.empty()
@@ -260,14 +263,6 @@ def test_a_load_that_is_cancelled_while_it_is_written_ends_when_nothing_can_land
     assert p.aborted.get(timeout=SECONDS) == "p1"
 
 
-def wait_for(true: Callable[[], bool]) -> None:
-    """For bytes, which tell nobody that they have come."""
-    until = time.monotonic() + SECONDS
-    while not true():
-        assert time.monotonic() < until
-        time.sleep(0.005)
-
-
 def test_layers_arrive_before_the_prefill_is_over(start: Start) -> None:
     p, d = start("prefill"), start("decode")
     keep = p.connector.plan(to_prefill())
@@ -276,7 +271,7 @@ def test_layers_arrive_before_the_prefill_is_over(start: Start) -> None:
 
     d.load(to_decode(p), D_BLOCKS)
     p.connector.layer_computed("p1", 0, P_BLOCKS, 8)
-    wait_for(lambda: any(d.page(0, D_BLOCKS[1])))
+    wait_until(lambda: any(d.page(0, D_BLOCKS[1])), "bytes, which tell nobody that they have come")
     assert not any(d.page(1, D_BLOCKS[0]))
     p.connector.layer_computed("p1", 1, P_BLOCKS, 8)
     p.connector.layer_computed("p1", 2, P_BLOCKS, 8)
@@ -295,7 +290,10 @@ def test_a_prefill_that_is_aborted_half_way_fails_its_reader_and_keeps_no_page(
     assert isinstance(p.connector.plan(to_prefill()), Keep)
     d.load(to_decode(p), D_BLOCKS)
     p.connector.layer_computed("p1", 0, P_BLOCKS, 8)
-    wait_for(lambda: d.page(0, D_BLOCKS[0]) == p.page(0, P_BLOCKS[0]))
+    wait_until(
+        lambda: d.page(0, D_BLOCKS[0]) == p.page(0, P_BLOCKS[0]),
+        "bytes, which tell nobody that they have come",
+    )
 
     in_use = p.connector.dropped("p1", "the client left")
 

@@ -10,11 +10,12 @@ import numpy as np
 from pdgate.engine.neuron.communicator import RING_BYTES, Receiver, Sender
 from pdgate.engine.neuron.ground import Ground
 from pdgate.engine.neuron.posts import CompletionToken, Gate, Pieces
-from pdgate.transfer import registry
+from pdgate.transfer import parts, registry
 from pdgate.transfer.base import TransferError
+from tests.support import waiting
 
 MEMORY_BYTES = 4096
-SECONDS = 10.0
+SECONDS = waiting.PATIENCE_SECONDS
 
 
 def pieces(*offsets_and_lengths: tuple[int, int]) -> Pieces:
@@ -49,6 +50,7 @@ class Ends:
             Ground(self.d_backend, self.woken.set, seconds),
             self.target,
             immediate=70,
+            awaited=parts.Pieces(),
             staging=staging,
             ring=ring.descriptor,
             ring_offset=0,

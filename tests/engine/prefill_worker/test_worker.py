@@ -4,7 +4,8 @@ import itertools
 import threading
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
@@ -13,12 +14,14 @@ from pdgate.cluster.queue.memory import MemoryQueue
 from pdgate.cluster.queue.settings import QueueSettings
 from pdgate.engine.hand_over.claim_desk import ClaimDesk
 from pdgate.engine.hand_over.tickets import Ticket, Tickets
-from pdgate.engine.prefill_worker.worker import Serving, Worker, always
-from pdgate.transfer.kit.listener import shut
+from pdgate.engine.prefill_worker.worker import Health, Serving, Worker, always
+from pdgate.transfer.kit.channel import Channel
+from pdgate.transfer.kit.fleet import Identity
 from pdgate.transfer.messenger.source import Target
+from tests.support import waiting
 from tests.support.ports import free_port
 
-SECONDS = 20.0
+SECONDS = waiting.PATIENCE_SECONDS
 NEVER = 3600.0
 
 
@@ -55,7 +58,7 @@ class Decode:
 
     def __init__(self) -> None:
         self.tickets = Tickets()
-        self.desk = ClaimDesk("127.0.0.1", 0, self.tickets, shut)
+        self.desk = ClaimDesk("127.0.0.1", 0, self.tickets, Channel.close, Identity())
         self._numbers = itertools.count()
 
     def ticket(self) -> Ticket:
@@ -88,7 +91,7 @@ def start() -> Iterator[Start]:
             queue: MemoryQueue, hold_seconds: float = NEVER, ready: Callable[[], bool] = always
         ) -> Worker:
             serving = Serving(uuid.uuid4().hex, "10.0.0.1", 28000, hold_seconds)
-            worker = Worker(queue, serving, ready)
+            worker = Worker(queue, serving, Identity(), ready)
             worker.start()
             stack.callback(worker.wait, SECONDS)
             stack.callback(worker.cut)
@@ -240,3 +243,39 @@ def test_a_worker_that_is_cut_off_leaves_its_item_to_others(start: Start, decode
 
     assert worker.wait(SECONDS)
     assert queue.depth().taken == 1
+
+
+@contextmanager
+def engine(status: int) -> Iterator[str]:
+    class Api(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status if self.path == "/health" else 404)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Not on the test's output."""
+
+    with HTTPServer(("127.0.0.1", 0), Api) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.parametrize(("status", "well"), [(200, True), (503, False)])
+def test_an_engine_is_well_if_it_says_so(status: int, well: bool) -> None:
+    with engine(status) as url:
+        assert Health(url)() is well
+
+
+def test_an_engine_that_is_not_there_is_not_well() -> None:
+    assert not Health(f"http://127.0.0.1:{free_port()}")()
+
+
+@pytest.mark.parametrize("url", ["", "127.0.0.1:8000", "https://h", "http://"])
+def test_what_cannot_be_asked_is_refused_at_the_start(url: str) -> None:
+    with pytest.raises(ValueError, match="http://host:port"):
+        Health(url)

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from pdgate.engine.vllm import complaints
-from pdgate.engine.vllm.complaints import Complaints
+from pdgate.engine.vllm import guard
+from pdgate.engine.vllm.guard import Complaints
 from pdgate.engine.vllm.orders import Fetch, Refuse
 from tests.engine.vllm.fake_surface import Role, Status, cache_groups, config, install
 from tests.engine.vllm.fake_vllm import Request
@@ -25,7 +25,7 @@ class Broken:
 @pytest.fixture
 def module(monkeypatch: pytest.MonkeyPatch) -> Any:
     install(monkeypatch)
-    monkeypatch.setattr(complaints, "HOOKS", Complaints())
+    monkeypatch.setattr(guard, "HOOKS", Complaints())
     return importlib.import_module("pdgate.engine.vllm.connector")
 
 

@@ -1,6 +1,33 @@
 import pytest
 
-from pdgate.engine.vllm.guard import guarded
+from pdgate.engine.vllm.guard import REPEAT_SECONDS, Complaints, guarded
+
+
+def complain(complaints: Complaints, what: str) -> None:
+    try:
+        raise KeyError("a bug")
+    except KeyError:
+        complaints.about(what)
+
+
+def test_what_breaks_on_every_step_is_said_now_and_then(caplog: pytest.LogCaptureFixture) -> None:
+    now = 0.0
+    complaints = Complaints(lambda: now)
+
+    for _ in range(1000):
+        complain(complaints, "build_connector_meta")
+    complain(complaints, "get_finished")
+
+    assert [record.message for record in caplog.records] == [
+        "build_connector_meta broke",
+        "get_finished broke",
+    ]
+    assert "a bug" in caplog.text
+
+    now = REPEAT_SECONDS
+    complain(complaints, "build_connector_meta")
+
+    assert "build_connector_meta broke (and 999 times" in caplog.records[-1].message
 
 
 def test_a_hook_that_raises_answers_all_the_same(caplog: pytest.LogCaptureFixture) -> None:

@@ -8,6 +8,7 @@ from pdgate.engine.connector import Keep
 from pdgate.engine.vllm.orders import Drop, Evict, Hold
 from pdgate.engine.vllm.reports import NOTHING
 from tests.engine.vllm.worker_rig import BLOCKS, LEASE_SECONDS, Rig, asked, kept
+from tests.support.waiting import PATIENCE_SECONDS
 
 
 def hold_and_reader(rig: Rig) -> None:
@@ -101,12 +102,12 @@ def test_the_step_that_preempts_waits_for_the_reader(rig: Rig) -> None:
     hold_and_reader(rig)
     waited = threading.Thread(target=rig.worker.evict, args=([Evict("p1")],))
     waited.start()
-    assert rig.connector.dropping.wait(10)
+    assert rig.connector.dropping.wait(PATIENCE_SECONDS)
     assert waited.is_alive()
 
     rig.worker.release("p1")
 
-    waited.join(10)
+    waited.join(PATIENCE_SECONDS)
     assert not waited.is_alive()
     # It is computed again, for nobody.
     rig.obey(kept())

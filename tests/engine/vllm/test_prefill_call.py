@@ -11,9 +11,10 @@ import pytest
 
 from pdgate.engine.vllm.intent import PREFILL_ID
 from pdgate.engine.vllm.prefill_call import PrefillCalls
+from tests.support import waiting
 from tests.support.ports import free_port
 
-SECONDS = 10.0
+SECONDS = waiting.PATIENCE_SECONDS
 
 
 class Api:

@@ -13,6 +13,7 @@ from pdgate.cluster.queue.opening import open_queue
 from pdgate.engine.prefill_worker.worker import Serving, Worker
 from pdgate.engine.vllm.dialects import Mode
 from pdgate.engine.vllm.orders import Cancel, Progress
+from pdgate.transfer.kit.fleet import Identity
 from tests.engine.vllm.two_workers import LAYOUT, P_BLOCKS, SECONDS, TOKENS, Pair, kept
 
 QUEUED = {"do_queued_prefill": True}
@@ -38,7 +39,7 @@ def queue(url: str) -> Queue:
 def beside(pair: Pair, queue: Queue, stack: ExitStack) -> None:
     """A worker for the pair's P, as `pdgate prefill-worker` runs it."""
     host, port = pair.p.connector.kv_address
-    worker = Worker(queue, Serving("w", host, port, NEVER))
+    worker = Worker(queue, Serving("w", host, port, NEVER), Identity())
     worker.start()
     stack.callback(worker.wait, SECONDS)
     stack.callback(worker.cut)

@@ -188,7 +188,7 @@ def test_requests_of_nobody_else_are_left_alone(side: SchedulerSide) -> None:
 @pytest.mark.parametrize(
     "more",
     [{"lora_request": object()}, {"cache_salt": "s"}, {"mm_features": [1]}, {"prompt_embeds": 1}],
-    ids=str,
+    ids=lambda more: next(iter(more)),
 )
 def test_a_prompt_that_is_more_than_its_tokens_is_not_delegated(
     more: dict[str, Any], side: SchedulerSide

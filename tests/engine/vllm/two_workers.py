@@ -11,16 +11,16 @@ from typing import Any
 from pdgate.engine.connector import Connector, Core
 from pdgate.engine.hand_over.settings import ConnectorSettings
 from pdgate.engine.layout import Layout
-from pdgate.engine.vllm.dialects import Dialects, Mode
+from pdgate.engine.vllm.dialects import Dialects, Mode, QueuedDialects
 from pdgate.engine.vllm.intent import PREFILL_ID
 from pdgate.engine.vllm.orders import Asked, Fetch, Hold, Kept
 from pdgate.engine.vllm.prefill_call import Calls, Failed
-from pdgate.engine.vllm.queued import QueuedDialects
 from pdgate.engine.vllm.reports import Results
 from pdgate.engine.vllm.worker_side import WorkerSide
 from pdgate.transfer import registry
+from tests.support import waiting
 
-SECONDS = 10.0
+SECONDS = waiting.PATIENCE_SECONDS
 LAYOUT = Layout(layers=3, blocks=16, kv_heads=2, block_tokens=4, head_dim=8)
 PROMPT = tuple(range(100, 110))
 TOKENS = len(PROMPT) - 1

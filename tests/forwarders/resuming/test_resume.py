@@ -50,7 +50,7 @@ chats = st.fixed_dictionaries(
 completions = st.fixed_dictionaries({}, optional=optional | {"logprobs": st.integers(0, 2)})
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     st.tuples(st.just(CHAT), chats) | st.tuples(st.just(COMPLETIONS), completions),
     st.lists(st.integers(1, 40), min_size=1, max_size=2),

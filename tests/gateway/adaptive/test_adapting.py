@@ -7,55 +7,56 @@ from pathlib import Path
 
 import pytest
 
+from pdgate.cluster.directory import StoreAway
 from pdgate.gateway.adaptive.adapting import Adapting
 from pdgate.gateway.adaptive.leader import SILENT_PERIODS
 from pdgate.gateway.adaptive.record import Record, to_bytes
 from pdgate.gateway.adaptive.sides import Sides
-from pdgate.gateway.admin.board import Board, BoardAway, FileBoard
+from pdgate.gateway.sync.shared_store import FileStore, SharedStore
 from pdgate.protocols.instance import Role
+from pdgate.scheduling.policy_context import Targets
 from pdgate.scheduling.roles import PERSISTS, Roles
 from pdgate.scheduling.status import Status
-from pdgate.scheduling.surroundings import Targets
 from tests.support.clock import Clock
 from tests.support.scripted import P0, fleet
 
 PERIOD_SECONDS, NAMES = 5.0, ("e0", "e1", "e2", "e3")
 
-NewBoard = Callable[[], Board]
+NewStore = Callable[[], SharedStore]
 
 
 @pytest.fixture
-def new_board(tmp_path: Path) -> NewBoard:
-    return lambda: FileBoard(tmp_path / "roles")
+def new_store(tmp_path: Path) -> NewStore:
+    return lambda: FileStore(tmp_path / "roles")
 
 
-class Away(Board):
+class Away(SharedStore):
     """It answers once it is told to."""
 
-    def __init__(self, board: Board) -> None:
-        self.board = board
+    def __init__(self, store: SharedStore) -> None:
+        self.store = store
         self.away = True
 
     async def read(self) -> bytes | None:
         if self.away:
-            raise BoardAway("nobody answers")
-        return await self.board.read()
+            raise StoreAway("nobody answers")
+        return await self.store.read()
 
     async def pin(self, value: bytes) -> None:
         if self.away:
-            raise BoardAway("nobody answers")
-        await self.board.pin(value)
+            raise StoreAway("nobody answers")
+        await self.store.pin(value)
 
 
 class Process:
     """One gateway process with four engines that serve both."""
 
-    def __init__(self, board: Board | None, clock: Clock) -> None:
+    def __init__(self, store: SharedStore | None, clock: Clock) -> None:
         self.instances = fleet(*(replace(P0, id=name, role=Role.BOTH) for name in NAMES))
         sides = Sides(self.instances, Targets, clock)
         roles = Roles(stay_seconds=0, smooth_seconds=1)
         self.clock = clock
-        self.adapting = Adapting(sides, roles, PERIOD_SECONDS, board, clock, lambda: 77.0)
+        self.adapting = Adapting(sides, roles, PERIOD_SECONDS, store, clock, lambda: 77.0)
 
     @property
     def sides(self) -> dict[str, str]:
@@ -100,9 +101,9 @@ async def test_each_decision_is_a_line_of_the_log(caplog: pytest.LogCaptureFixtu
     assert "e3 serves decode from now on: the side with fewer engines" in caplog.text
 
 
-async def test_others_do_as_the_one_says(new_board: NewBoard) -> None:
+async def test_others_do_as_the_one_says(new_store: NewStore) -> None:
     clock = Clock()
-    one, other = Process(new_board(), clock), Process(new_board(), clock)
+    one, other = Process(new_store(), clock), Process(new_store(), clock)
     await one.round()
     one.full(Role.DECODE)
     for _ in range(PERSISTS):
@@ -117,9 +118,9 @@ async def test_others_do_as_the_one_says(new_board: NewBoard) -> None:
     assert other.adapting.leader.known == one.adapting.leader.own
 
 
-async def test_who_is_silent_is_replaced(new_board: NewBoard) -> None:
+async def test_who_is_silent_is_replaced(new_store: NewStore) -> None:
     clock = Clock()
-    one, other = Process(new_board(), clock), Process(new_board(), clock)
+    one, other = Process(new_store(), clock), Process(new_store(), clock)
     await one.round()
     await other.round()
     other.full(Role.DECODE)
@@ -135,12 +136,12 @@ async def test_who_is_silent_is_replaced(new_board: NewBoard) -> None:
     assert one.sides == other.sides, "the first one is back, and follows"
 
 
-async def test_two_that_begin_at_once_agree_after_a_round(new_board: NewBoard) -> None:
-    """Both have found nothing on the board, and both have written."""
+async def test_two_that_begin_at_once_agree_after_a_round(new_store: NewStore) -> None:
+    """Both have found nothing in the store, and both have written."""
     clock = Clock()
-    one, other = Process(new_board(), clock), Process(new_board(), clock)
+    one, other = Process(new_store(), clock), Process(new_store(), clock)
     await one.round()
-    await new_board().pin(to_bytes(Record("somebody", 1, {"e0": "decode", "e1": "prefill"})))
+    await new_store().pin(to_bytes(Record("somebody", 1, {"e0": "decode", "e1": "prefill"})))
     await other.round()
 
     await one.round()
@@ -149,38 +150,38 @@ async def test_two_that_begin_at_once_agree_after_a_round(new_board: NewBoard) -
     assert one.adapting.leader.known == other.adapting.leader.known == "somebody"
 
 
-async def test_nobody_changes_anything_while_the_board_is_away(
-    new_board: NewBoard, caplog: pytest.LogCaptureFixture
+async def test_nobody_changes_anything_while_the_store_is_away(
+    new_store: NewStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    board = Away(new_board())
-    process = Process(board, Clock())
+    store = Away(new_store())
+    process = Process(store, Clock())
     for _ in range(2):
         await process.round()
     assert process.sides == {}
     assert caplog.text.count("nobody answers") == 1
 
-    board.away = False
+    store.away = False
     await process.round()
 
     assert process.sides == HALVES
 
 
-async def test_nonsense_on_the_board_is_told_and_written_over(
-    new_board: NewBoard, caplog: pytest.LogCaptureFixture
+async def test_nonsense_in_the_store_is_told_and_written_over(
+    new_store: NewStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await new_board().pin(b'{"by": 7}')
-    process = Process(new_board(), Clock())
+    await new_store().pin(b'{"by": 7}')
+    process = Process(new_store(), Clock())
 
     await process.round()
 
     assert process.sides == HALVES
     assert "cannot be read" in caplog.text
-    assert b"decode" in (await new_board().read() or b"")
+    assert b"decode" in (await new_store().read() or b"")
 
 
-async def test_engines_that_only_others_know_are_no_concern_of_ours(new_board: NewBoard) -> None:
-    await new_board().pin(to_bytes(Record("somebody", 1, {"elsewhere": "decode"})))
-    process = Process(new_board(), Clock())
+async def test_engines_that_only_others_know_are_no_concern_of_ours(new_store: NewStore) -> None:
+    await new_store().pin(to_bytes(Record("somebody", 1, {"elsewhere": "decode"})))
+    process = Process(new_store(), Clock())
 
     await process.round()
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 from pdgate.gateway.adaptive.sides import PATIENCE_SECONDS, Sides
 from pdgate.protocols.instance import Role
 from pdgate.scheduling.instances import Instances
+from pdgate.scheduling.policy_context import Targets
 from pdgate.scheduling.reservation import Reservation
-from pdgate.scheduling.surroundings import Targets
 from tests.support.clock import Clock
 from tests.support.scripted import P0, fleet
 

@@ -86,7 +86,7 @@ async def test_what_runs_there_ends_well(token_file: str) -> None:
         assert (await gateway.chat()).status_code == 503
         assert (await gateway.http.get("/ready")).status_code == 503
 
-        await call.peer.send(as_json({"choices": []}))
+        await call.peer.send(as_json({"choices": [{"finish_reason": "stop"}]}))
         assert (await asking).status_code == 200
 
 

@@ -13,6 +13,7 @@ from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.admission import Limits, Place
 from pdgate.scheduling.instances import Instances
 from pdgate.scheduling.status import Status
+from tests.support.waiting import PATIENCE_SECONDS
 
 MODEL = "tiny"
 
@@ -216,7 +217,7 @@ async def test_nobody_waits_longer_than_may_be(
         waiting = come()
 
         with pytest.raises(Overloaded):
-            await asyncio.wait_for(waiting.task, 5)
+            await asyncio.wait_for(waiting.task, PATIENCE_SECONDS)
 
     assert gate.refused == {(MODEL, TOO_LONG): 1}
 
@@ -317,7 +318,7 @@ async def test_who_would_be_read_too_late_is_told_so_at_once(instances: Instance
         prefill.unread_tokens = 1_000_000
         assert await begins(come()), "nobody knows how long it takes"
         for tokens in (500, 1000, 1500) * 3:
-            prefill.predicts.has_read(tokens, 0.0, tokens / 1000, None)
+            prefill.latency.has_read(tokens, 0.0, tokens / 1000, None)
 
         prefill.unread_tokens = 15_000
         refused = come()

@@ -9,16 +9,17 @@ import pytest
 
 from pdgate.gateway.config import Settings
 from pdgate.gateway.config.sections import Admission, Listen
-from pdgate.gateway.neighbours import SharedLoad, lines
 from pdgate.gateway.policies import Policies
+from pdgate.gateway.sync.workers import SharedLoad, lines
 from pdgate.gateway.wiring.parts import gate_of, scheduler_of
 from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.admission import Place
 from pdgate.scheduling.instances import Instances
 from pdgate.scheduling.reservation import Reservation
+from tests.support import waiting
 
 MODEL = "tiny"
-PATIENCE_SECONDS = 10
+PATIENCE_SECONDS = waiting.PATIENCE_SECONDS
 
 
 class Worker:

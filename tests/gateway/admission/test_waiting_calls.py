@@ -17,6 +17,7 @@ from tests.support.fleet import (
     as_json,
     gateway_of,
 )
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.usefixtures("front_end")
 
@@ -35,9 +36,11 @@ async def answer(call: HeldCall, body: object = ANSWER) -> None:
 
 
 async def until_waiting(gateway: Gateway, calls: int) -> None:
-    """The gateway serves between two looks."""
-    while (await gateway.metrics()).get(("pdgate_calls_waiting", "m"), 0) != calls:
-        pass
+    async def wait() -> bool:
+        found = await gateway.metrics()
+        return found.get(("pdgate_calls_waiting", "m"), 0) == calls
+
+    await until(wait, f"{calls} calls that wait")
 
 
 async def test_a_prefill_that_no_decode_engine_will_take_is_not_begun() -> None:

@@ -185,7 +185,7 @@ async def test_what_goes_on_with_a_response_goes_where_it_is() -> None:
     engines = [Engine(Role.PLAIN, says(as_json({"id": f"of {name}"}))) for name in "abc"]
     async with gateway_of(*engines, plain_policy="round_robin") as gateway:
         for number, engine in enumerate(engines):
-            name = response_id.new(f"plain-{number}")
+            name = response_id.new(f"plain-{number}", "m")
             engine.probes[f"/v1/responses/{name}"] = as_json({"id": name})
             for _ in range(2):
                 kept = await gateway.http.get(f"{RESPONSES}/{name}")
@@ -207,7 +207,10 @@ async def test_a_response_can_be_asked_for_by_the_id_that_it_has() -> None:
         await gateway.http.post(RESPONSES, json=QUESTION)
         await gateway.http.post(RESPONSES, json={**QUESTION, "store": False})
 
-        assert response_id.tag_in(decode.bodies[0]["request_id"]) == response_id.tag("decode-0")
+        assert response_id.tags_in(decode.bodies[0]["request_id"]) == (
+            response_id.tag("decode-0"),
+            response_id.tag("m"),
+        )
         assert "request_id" not in decode.bodies[1]
         # What prefill answered is for nobody, so it must not pile up there.
         assert [body["store"] for body in prefill.bodies] == [False, False]

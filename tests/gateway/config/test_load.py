@@ -14,6 +14,11 @@ from pdgate.forwarders.base import Mode
 from pdgate.gateway.config import ConfigError, Settings, load
 from pdgate.gateway.config.checks import mode_for
 from pdgate.gateway.config.complaints import known_keys
+from pdgate.gateway.config.rules import rule_of
+from pdgate.gateway.config.sections import Disaggregation
+from pdgate.scheduling.admission import Limits
+from pdgate.scheduling.disaggregation import UncachedTokensAbove
+from pdgate.scheduling.policy_context import Targets
 
 MOONCAKE_Z = """
 pdd_protocol = "vllm-mooncake"
@@ -37,7 +42,7 @@ def test_nothing_said_gives_the_defaults() -> None:
     settings = load(None, {})
 
     assert settings == Settings()
-    assert settings.max_body_bytes == 256 * 1024 * 1024
+    assert settings.max_body_bytes == 16 * 1024 * 1024
     assert settings.fleet == ()
 
 
@@ -189,3 +194,12 @@ def test_every_section_is_frozen_and_closed() -> None:
     for section in found:
         assert section.model_config["frozen"]
         assert section.model_config["extra"] == "forbid"
+
+
+def test_what_parts_take_unless_told_is_what_the_settings_declare() -> None:
+    """The simulator and plugins build these without settings."""
+    ruled = Disaggregation(rule="uncached_tokens_above")
+
+    assert rule_of(ruled) == UncachedTokensAbove()
+    assert Targets(**Settings().targets.model_dump()) == Targets()
+    assert Limits(**Settings().admission.model_dump()) == Limits()

@@ -12,10 +12,12 @@ from typing import Final
 from selenium.webdriver import Chrome, ChromeOptions
 from selenium.webdriver.chrome.service import Service
 
+from tests.support import waiting
+
 PROGRAM, DRIVER = "chromium", "chromedriver"
 WIDE: Final = (1600, 1000)
 NARROW: Final = (400, 860)
-PATIENCE_SECONDS = 20
+PATIENCE_SECONDS = waiting.PATIENCE_SECONDS
 
 
 def missing() -> str:

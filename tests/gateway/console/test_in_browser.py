@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 # The wheel is tested without a browser, and without what drives one.
 pytestmark = pytest.mark.slow
 
-EVENT = b'data: {"choices": [{"index": 0, "delta": {"content": "a"}}]}\n\n'
+EVENT = b'data: {"choices": [{"index": 0, "delta": {"content": "a"}, "finish_reason": "stop"}]}\n\n'
 MARKUP = "<script>window.broken=1</script><img src=x onerror=window.broken=2>"
 POLL_SECONDS = 0.02
 

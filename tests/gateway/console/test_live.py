@@ -30,7 +30,7 @@ from tests.support.fleet import (
 )
 from tests.support.raw_server import chunk, reply
 
-EVENT = b'data: {"choices": [{"index": 0, "delta": {"content": "a"}}]}\n\n'
+EVENT = b'data: {"choices": [{"index": 0, "delta": {"content": "a"}, "finish_reason": "stop"}]}\n\n'
 
 
 def phases(picture: Picture) -> list[str]:

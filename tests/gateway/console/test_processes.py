@@ -48,7 +48,7 @@ async def test_any_worker_tells_of_the_calls_of_all(tmp_path: Path) -> None:
                 names = {call["id"] for call in seen["calls"]["running"]}
                 assert names == {f"call-{n}" for n in range(CALLS)}
                 for call in calls:
-                    await call.peer.send(as_json({"choices": []}))
+                    await call.peer.send(as_json({"choices": [{"finish_reason": "stop"}]}))
                 seen = await one_with(told, lambda one: len(one["calls"]["ended"]) == CALLS)
                 assert [await one for one in asked] == [200] * CALLS
                 for name in sorted(names):

@@ -3,42 +3,49 @@
 from collections.abc import Iterator
 
 import pytest
-from prometheus_client import Metric
-from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 
 from pdgate.gateway.console.pulse import (
-    FIRST_BYTE,
-    ITL,
     KEPT_SLOTS,
     SLOT_SECONDS,
-    TTFT,
     Pulse,
     Slot,
     points,
     quantiles,
     together,
 )
+from pdgate.gateway.metrics import families
+from pdgate.gateway.metrics.family import HistogramFamily, Samples
+from pdgate.gateway.metrics.histogram import SECONDS, Histogram
+
+TTFT, FIRST_BYTE, ITL = families.TTFT_SECONDS, families.FIRST_BYTE_SECONDS, families.ITL_SECONDS
 
 
-class Books:
-    """Counts as the gateway's do, by two labels."""
+class Stats:
+    """Counts as the gateway's do, by several labels."""
 
     def __init__(self) -> None:
-        self.seconds: dict[str, list[tuple[str, float]]] = {TTFT: [], FIRST_BYTE: [], ITL: []}
+        self.seconds: dict[HistogramFamily, list[tuple[str, float]]] = {
+            TTFT: [],
+            FIRST_BYTE: [],
+            ITL: [],
+        }
         self.ended: dict[tuple[str, str], int] = {}
 
-    def collect(self) -> Iterator[Metric]:
-        for name, seen in self.seconds.items():
-            family = HistogramMetricFamily(name, name, labels=("model",))
-            for model in {model for model, _ in seen}:
-                own = [seconds for of, seconds in seen if of == model]
-                buckets = [(str(b), float(sum(s <= b for s in own))) for b in (0.1, 0.2, 0.4)]
-                family.add_metric((model,), [*buckets, ("+Inf", float(len(own)))], sum(own))
-            yield family
-        calls = CounterMetricFamily("pdgate_calls", "calls", labels=("model", "outcome"))
-        for key, number in self.ended.items():
-            calls.add_metric(key, number)
-        yield calls
+    def collect(self) -> Iterator[Samples]:
+        for family, seen in self.seconds.items():
+            by_model: dict[str, Histogram] = {}
+            for model, seconds in seen:
+                by_model.setdefault(model, Histogram()).add([seconds])
+            yield family.samples((("plain", model), found) for model, found in by_model.items())
+        yield families.CALLS.samples(
+            (("plain", model, "plain", outcome), calls)
+            for (model, outcome), calls in self.ended.items()
+        )
+
+
+def buckets(seen: dict[str, float]) -> dict[str, float]:
+    """All of a histogram: these, and 0 in the others."""
+    return {**dict.fromkeys((*map(str, SECONDS), "+Inf"), 0.0), **seen}
 
 
 @pytest.fixture
@@ -47,11 +54,11 @@ def clock() -> list[float]:
 
 
 def test_a_slot_is_what_was_new_in_it_over_all_labels(clock: list[float]) -> None:
-    books = Books()
-    books.seconds[TTFT] = [("a", 0.05)]
-    pulse = Pulse(books.collect, lambda: clock[0])
-    books.seconds[TTFT] += [("a", 0.15), ("b", 0.15), ("b", 9.0)]
-    books.ended = {("a", "ok"): 2, ("b", "engine_failed"): 1}
+    stats = Stats()
+    stats.seconds[TTFT] = [("a", 0.05)]
+    pulse = Pulse(stats.collect, lambda: clock[0])
+    stats.seconds[TTFT] += [("a", 0.15), ("b", 0.15), ("b", 9.0)]
+    stats.ended = {("a", "ok"): 2, ("b", "engine_failed"): 1}
 
     clock[0] += SLOT_SECONDS
     pulse.beat()
@@ -59,7 +66,7 @@ def test_a_slot_is_what_was_new_in_it_over_all_labels(clock: list[float]) -> Non
     assert pulse.slots() == [
         Slot(
             1000 // SLOT_SECONDS,
-            {"0.1": 0, "0.2": 2, "0.4": 0, "+Inf": 1},
+            buckets({"0.25": 2, "10.0": 1}),
             {},
             {"ok": 2, "engine_failed": 1},
         )
@@ -67,24 +74,24 @@ def test_a_slot_is_what_was_new_in_it_over_all_labels(clock: list[float]) -> Non
 
 
 def test_where_nothing_streams_first_bytes_stand_for_first_tokens(clock: list[float]) -> None:
-    books = Books()
-    pulse = Pulse(books.collect, lambda: clock[0])
-    books.seconds[FIRST_BYTE] = [("a", 0.3)]
+    stats = Stats()
+    pulse = Pulse(stats.collect, lambda: clock[0])
+    stats.seconds[FIRST_BYTE] = [("a", 0.3)]
     pulse.beat()
-    books.seconds[FIRST_BYTE] += [("a", 0.3)]
-    books.seconds[TTFT] = [("a", 0.15)]
+    stats.seconds[FIRST_BYTE] += [("a", 0.3)]
+    stats.seconds[TTFT] = [("a", 0.15)]
     pulse.beat()
 
     assert [slot.ttft for slot in pulse.slots()] == [
-        {"0.1": 0, "0.2": 0, "0.4": 1, "+Inf": 0},
-        {"0.1": 0, "0.2": 1, "0.4": 0, "+Inf": 0},
+        buckets({"0.5": 1}),
+        buckets({"0.25": 1}),
     ]
 
 
 def test_quiet_slots_are_left_out_and_old_ones_go(clock: list[float]) -> None:
-    books = Books()
-    pulse = Pulse(books.collect, lambda: clock[0])
-    books.seconds[ITL] = [("a", 0.05)]
+    stats = Stats()
+    pulse = Pulse(stats.collect, lambda: clock[0])
+    stats.seconds[ITL] = [("a", 0.05)]
     pulse.beat()
     pulse.beat()
     assert len(pulse.slots()) == 1

@@ -76,6 +76,8 @@ async def test_without_room_for_a_socket_a_worker_is_alone(
     folder = tmp_path / ("x" * 120)
     folder.mkdir()
 
-    await Siblings(folder, lambda _: b"").run()
+    alone = asyncio.create_task(Siblings(folder, lambda _: b"").run())
+    await asyncio.sleep(0)
 
     assert "each worker alone" in caplog.text
+    alone.cancel()

@@ -57,4 +57,4 @@ def test_engines_of_a_kind_are_checked_once(monkeypatch: pytest.MonkeyPatch) -> 
         with pytest.raises(Unusable):
             usable(engine(number, protocol="acme"))
 
-    assert checked == [("decode", "vllm-nixl", ""), ("decode", "acme", "")]
+    assert checked == [("decode", "vllm-nixl", "")]

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from pdgate.cluster.directory import Event, Joined, Left, Listed, Lost, Resumed
+from pdgate.cluster.jobs import Jobs
 from pdgate.cluster.member import Member
 from pdgate.cluster.memory import Memory
 from pdgate.cluster.roster import Roster
@@ -33,6 +34,7 @@ from tests.support.fleet import (
     gateway_of,
 )
 from tests.support.raw_server import Peer, raw_server
+from tests.support.waiting import until
 
 RARELY = Health(interval_seconds=600, timeout_seconds=2)
 """So that nothing here waits for the next round of probes."""
@@ -94,12 +96,6 @@ async def gateway(
         yield running
 
 
-async def until(question: Callable[[], Any]) -> None:
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while not await question():
-            pass
-
-
 async def ready(gateway: Gateway, state: str, instances: int) -> None:
     """Waits until /ready says that all roles are there, and this of the directory."""
 
@@ -108,7 +104,7 @@ async def ready(gateway: Gateway, state: str, instances: int) -> None:
         wanted = {"state": state, "instances": instances}
         return bool(answer["ready"] and answer["directory"] == wanted)
 
-    await until(said)
+    await until(said, f"{instances} instances, {state}")
 
 
 async def test_announced_engines_serve_calls_with_nothing_configured(announced: Announced) -> None:
@@ -149,7 +145,7 @@ async def test_a_joiner_shares_the_calls_with_those_that_are_configured(
             found = await running.metrics()
             return any(k[0] == key[0] and k[1].startswith(key[1]) and v for k, v in found.items())
 
-        await until(is_up)
+        await until(is_up, "an engine that is up")
         for _ in range(4):
             await running.chat()
 
@@ -169,7 +165,7 @@ async def test_who_leaves_finishes_its_calls_and_gets_no_more(announced: Announc
 
         for _ in range(4):
             assert (await running.chat()).status_code == 200
-        await call.peer.send(as_json({"choices": []}))
+        await call.peer.send(as_json({"choices": [{"finish_reason": "stop"}]}))
         assert (await asking).status_code == 200
 
     assert (len(leaver.calls), len(other.calls)) == (1, 4)
@@ -297,25 +293,29 @@ async def test_who_leaves_while_it_is_looked_at_does_not_come_back(announced: An
     assert not [key for key in found if member.instance().id in key]
 
 
+@asynccontextmanager
+async def following(feed: Feed) -> AsyncIterator[None]:
+    async with Jobs() as jobs:
+        jobs.add_all(feed.jobs)
+        jobs.start()
+        yield
+
+
 async def test_the_doubted_are_dropped_when_their_time_has_come() -> None:
     instances = Instances()
-    prober = Prober(instances, interval_seconds=1, timeout_seconds=1)
+    prober = Prober(instances, interval_seconds=1, timeout_seconds=1, retry_seconds=0.5)
     clock = asyncio.get_running_loop().time
     feed = Feed(Memory(), instances, prober, adopter(Settings()), clock)
     feed.roster = Roster(grace_seconds=0.05)
     member = Member(Role.PLAIN, "10.0.0.1", 80)
-    following = asyncio.create_task(feed.run())
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(PATIENCE_SECONDS), following(feed):
         await feed.listed.wait()
         for event in (Listed({member.key: member}), Lost("away"), Listed({})):
             feed.tell(event)
         # What is told together is put into use in the next turn of the loop.
         while not list(instances):  # noqa: ASYNC110
             await asyncio.sleep(0)
-        while list(instances):  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-    following.cancel()
-    await asyncio.wait([following])
+        await until(lambda: not list(instances), "an end of what is doubted")
 
 
 async def test_events_that_come_together_are_put_into_use_together() -> None:
@@ -328,18 +328,15 @@ async def test_events_that_come_together_are_put_into_use_together() -> None:
         return member.instance()
 
     instances = Instances()
-    prober = Prober(instances, interval_seconds=600, timeout_seconds=1)
+    prober = Prober(instances, interval_seconds=600, timeout_seconds=1, retry_seconds=0.5)
     feed = Feed(Memory(), instances, prober, adopt, asyncio.get_running_loop().time)
-    following = asyncio.create_task(feed.run())
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(PATIENCE_SECONDS), following(feed):
         await feed.listed.wait()
         for number in range(100):
             member = Member(Role.PLAIN, "10.0.0.1", 8000 + number)
             feed.tell(Joined(member.key, member))
         while len(list(instances)) < 100:  # noqa: ASYNC110
             await asyncio.sleep(0)
-    following.cancel()
-    await asyncio.wait([following])
 
     assert looks == 100
 
@@ -384,7 +381,7 @@ async def test_calls_of_an_engine_that_changes_its_role_end_well(changing: Chang
         await changing.join(Engine(Role.PREFILL))
 
         member = changing.turn(member, Role.DECODE)
-        await until(lambda: in_role(running, member, Role.DECODE))
+        await until(lambda: in_role(running, member, Role.DECODE), "decode")
         # A script that holds a call holds its connection.
         await call.peer.send(as_json(PREFILLED, b"200 OK", b"connection: close"))
 
@@ -410,7 +407,7 @@ async def test_who_becomes_both_and_back_is_never_missing(changing: Changing) ->
             member = changing.turn(member, role)
             assert (await running.chat()).status_code == 200
             slow.go_on.set()
-            await until(partial(in_role, running, member, role))
+            await until(partial(in_role, running, member, role), role)
             assert (await running.chat()).status_code == 200
         found = await running.metrics()
 

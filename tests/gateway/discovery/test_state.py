@@ -18,8 +18,9 @@ from pdgate.gateway.config.sections import Health
 from pdgate.gateway.discovery import state as module
 from pdgate.gateway.discovery.state import FILE_NAME, State
 from pdgate.protocols.instance import Role
-from tests.support.fleet import PATIENCE_SECONDS, Engine, Gateway, gateway_of
+from tests.support.fleet import Engine, Gateway, gateway_of
 from tests.support.raw_server import raw_server
+from tests.support.waiting import until
 
 NOW = 1_790_000_000.0
 
@@ -61,9 +62,8 @@ async def test_engines_of_the_last_life_serve_while_the_directory_is_away(
 ) -> None:
     there, path = Memory(), tmp_path / FILE_NAME
     there.put(member.key, member.value())
-    async with gateway(there, tmp_path), asyncio.timeout(PATIENCE_SECONDS):
-        while not path.exists():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    async with gateway(there, tmp_path):
+        await until(path.exists, "a file")
 
     away = Away()
     async with gateway(away, tmp_path) as running:
@@ -115,9 +115,7 @@ async def test_what_is_not_known_to_be_true_is_not_written(
     assert not (tmp_path / FILE_NAME).exists()
     state.changed()
     await asked.get()
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while not (tmp_path / FILE_NAME).exists():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    await until((tmp_path / FILE_NAME).exists, "a file")
     keeping.cancel()
     await asyncio.wait([keeping])
 

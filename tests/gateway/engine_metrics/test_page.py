@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pdgate.gateway.engine_metrics.counters import Counters
-from pdgate.gateway.engine_metrics.page import Page, parse
+from pdgate.gateway.engine_metrics.page import SLICE_BYTES, Page, parse, parse_in_turns
 
 VLLM = b"""\
 # HELP vllm:num_requests_running Number of requests in model execution batches.
@@ -124,3 +124,11 @@ def test_labels_and_timestamps_are_optional() -> None:
 def test_no_page_is_too_odd(some: bytes, more: bytes) -> None:
     parse(some)
     parse(b"vllm:prompt_tokens_by_source_total{" + more + b"} 1\nvllm:num_requests_running" + some)
+
+
+async def test_a_long_page_is_read_in_turns_as_at_once() -> None:
+    filler = b'vllm:e2e_bucket{le="1"} 1\n' * (SLICE_BYTES // 20)
+    page = VLLM + filler + VLLM + filler + VLLM.rstrip(b"\n")
+
+    assert await parse_in_turns(page, rank=0) == parse(page, rank=0)
+    assert parse(page).running == 9

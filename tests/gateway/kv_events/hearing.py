@@ -8,11 +8,13 @@ import msgspec
 import zmq
 
 from pdgate.engine.kv_events.publisher import Publisher
-from pdgate.gateway.kv_events.feed import Feed
 from pdgate.gateway.kv_events.sources import Source
+from pdgate.gateway.kv_events.subscriber import Subscriber
+from pdgate.transfer.kit.fleet import Identity
+from tests.support import waiting
 from tests.support.clock import Clock
 
-PATIENCE_SECONDS = 30
+PATIENCE_SECONDS = waiting.PATIENCE_SECONDS
 ANY_PORT = "tcp://127.0.0.1:0"
 
 
@@ -42,9 +44,12 @@ class Lossy(Publisher):
 
 @contextmanager
 def lossy(
-    endpoint: str = ANY_PORT, replay_endpoint: str = ANY_PORT, keeps: int = 100
+    endpoint: str = ANY_PORT,
+    replay_endpoint: str = ANY_PORT,
+    keeps: int = 100,
+    identity: Identity | None = None,
 ) -> Iterator[Lossy]:
-    publisher = Lossy(endpoint, replay_endpoint, "kv", keeps=keeps)
+    publisher = Lossy(endpoint, replay_endpoint, "kv", keeps=keeps, identity=identity)
     try:
         yield publisher
     finally:
@@ -63,7 +68,7 @@ class Hearing:
         self.forgot = 0
         self.clock = Clock()
         self._news = asyncio.Event()
-        self.feed = Feed(context, source, self._taken, self._forget, self.clock)
+        self.feed = Subscriber(context, source, self._taken, self._forget, self.clock)
 
     def _taken(self, payload: bytes) -> None:
         _, events, _ = msgspec.msgpack.decode(payload)
@@ -78,6 +83,16 @@ class Hearing:
     async def hears(self, *names: str) -> None:
         """Until exactly this has been heard."""
         await self.until(lambda: self.heard == list(names), f"{names}")
+
+    async def hears_in_time(self, *names: str) -> None:
+        """As `hears`, while the feed's clock goes on, 20 times as fast, and it is looked after each second:
+        a question that went to a publisher just as it ended is asked again."""
+        hears = asyncio.create_task(self.hears(*names))
+        while not hears.done():
+            self.clock.now += 1
+            self.feed.look()
+            await asyncio.wait((hears,), timeout=0.05)
+        hears.result()
 
     async def until(self, question: Callable[[], bool], what: str) -> None:
         try:

@@ -2,7 +2,7 @@
 
 from collections import deque
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pdgate.gateway.kv_events.sequence import Counts, Sequence
@@ -230,7 +230,6 @@ def test_a_replay_with_a_hole_is_asked_for_again() -> None:
 DEEDS = st.lists(st.sampled_from(["arrives", "is lost", "answers", "silence", "restarts"]))
 
 
-@settings(deadline=None)
 @given(DEEDS, st.integers(1, 6), st.booleans())
 def test_what_is_known_is_always_an_unbroken_stretch_of_one_life(
     deeds: list[str], remembers: int, replays: bool

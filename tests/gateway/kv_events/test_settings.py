@@ -12,7 +12,7 @@ from pdgate.gateway.config import ConfigError, Settings, checks
 def test_without_zeromq_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks, "find_spec", lambda name: None if name == "zmq" else object())
 
-    with pytest.raises(ConfigError, match=r"pip install 'pdgate\[kv-events\]'"):
+    with pytest.raises(ConfigError, match=r"pip install '\.\[kv-events\]'"):
         checks.check(Settings(kv_events={"endpoint": "ask"}))  # type: ignore[arg-type]
 
     checks.check(Settings())

@@ -2,17 +2,20 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import generate_latest
 
-from pdgate.gateway.kv_events import feeds, tokenizing
-from pdgate.gateway.kv_events.feeds import Where
+from pdgate.cluster.jobs import Jobs
+from pdgate.gateway.kv_events import subscriptions, tokenizing
+from pdgate.gateway.kv_events.events import MOST_BATCH_BLOCKS
+from pdgate.gateway.kv_events.subscriptions import Where
 from pdgate.gateway.kv_events.watch import Watch
-from pdgate.gateway.upstream.visit import Said
+from pdgate.gateway.upstream.one_shot import Said
+from pdgate.gateway.wiring.metrics import registry_of
 from pdgate.protocols.call import CHAT, COMPLETIONS, Call, Raw, encode
 from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.instances import Instances
@@ -20,8 +23,8 @@ from pdgate.scheduling.prefix import PrefixIndex
 from tests.gateway.kv_events.engine import KvCache
 from tests.gateway.kv_events.hearing import Lossy, lossy
 from tests.support.visited import Question, Visited
+from tests.support.waiting import until
 
-PATIENCE_SECONDS = 30.0
 TOKENS = list(range(10_000, 10_960))
 ASK = Where("ask")
 
@@ -84,28 +87,16 @@ async def watching(
     instances: Instances, engines: Engines, where: Where = ASK
 ) -> AsyncIterator[Watch]:
     watch = Watch(PrefixIndex, where, instances, engines)
-    running = asyncio.create_task(watch.run())
-    try:
+    async with Jobs() as jobs:
+        jobs.add_all(watch.jobs)
+        jobs.start()
         yield watch
-    finally:
-        running.cancel()
-        with suppress(asyncio.CancelledError):
-            await running
-
-
-async def until(question: Callable[[], object], what: str) -> None:
-    """Feeds and workers tell nobody that they are done, so they are asked."""
-    turns = asyncio.get_running_loop()
-    end = turns.time() + PATIENCE_SECONDS
-    while not question():
-        assert turns.time() < end, f"waited for {what}"
-        await asyncio.sleep(0.005)
 
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feeds, "LOOK_SECONDS", 0.01)
-    monkeypatch.setattr(feeds, "ASK_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(subscriptions, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(subscriptions, "ASK_AGAIN_SECONDS", 0.01)
 
 
 def call(path: str = COMPLETIONS, **body: Any) -> Call:
@@ -117,7 +108,7 @@ def call(path: str = COMPLETIONS, **body: Any) -> Call:
 def stored(watch: Watch) -> float:
     return sum(
         heard.seen.stored
-        for engine in watch.feeds.engines.values()
+        for engine in watch.subscriptions.engines.values()
         for heard in engine.heard.values()
     )
 
@@ -142,7 +133,7 @@ async def test_two_ranks_are_heard_as_one_engine() -> None:
             await until(lambda: stored(watch) == 64, "both ranks' blocks")
 
             assert watch.index.matched(call(prompt=TOKENS))["a"] > 0
-            assert set(watch.feeds.engines["a"].heard) == {0, 1}
+            assert set(watch.subscriptions.engines["a"].heard) == {0, 1}
 
 
 async def test_a_template_needs_no_question() -> None:
@@ -188,18 +179,21 @@ async def test_engines_that_tell_no_tokens_are_counted(monkeypatch: pytest.Monke
 async def test_engines_that_hang_are_waited_for_no_longer_than_that(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(feeds, "ASK_TIMEOUT_SECONDS", 0.01)
+    monkeypatch.setattr(subscriptions, "ASK_TIMEOUT_SECONDS", 0.01)
     monkeypatch.setattr(tokenizing, "TIMEOUT_SECONDS", 0.01)
     engines = Engines()
     engines.__dict__["hangs"] = True
     async with watching(known(instance("a")), engines) as watch:
-        await until(lambda: watch.feeds.engines["a"].trouble if watch.feeds.engines else "", "it")
+        await until(
+            lambda: watch.subscriptions.engines["a"].trouble if watch.subscriptions.engines else "",
+            "it",
+        )
         watch.index.matched(call(prompt="x" * 2000))
         assert watch.tokenizing is not None
         asked = watch.tokenizing.asked
         await until(lambda: asked.failed == 1, "its tokens")
 
-        assert watch.feeds.engines["a"].trouble == "no /kv_event_sources within 0.01 s"
+        assert watch.subscriptions.engines["a"].trouble == "no /kv_event_sources within 0.01 s"
 
 
 async def test_an_engine_that_leaves_has_nothing() -> None:
@@ -211,7 +205,7 @@ async def test_an_engine_that_leaves_has_nothing() -> None:
             assert watch.index.matched(call(prompt=TOKENS))
 
             instances.remove("a")
-            await until(lambda: not watch.feeds.engines, "its end")
+            await until(lambda: not watch.subscriptions.engines, "its end")
 
             assert watch.index.matched(call(prompt=TOKENS)) == {}
 
@@ -223,7 +217,7 @@ async def test_an_engine_that_publishes_elsewhere_after_a_restart_is_found_again
             first.publish([KvCache().stored(TOKENS)])
             engines.publishers["a"] = [first]
             await until(lambda: stored(watch) == 60, "its blocks")
-            heard = watch.feeds.engines["a"].heard
+            heard = watch.subscriptions.engines["a"].heard
             await until(lambda: heard[0].feed.connected, "the connection")
         with lossy() as second:
             second.publish([KvCache().stored(TOKENS[:32])])
@@ -234,15 +228,32 @@ async def test_an_engine_that_publishes_elsewhere_after_a_restart_is_found_again
     assert matched == {}, "two token blocks fill no block of bytes"
 
 
+async def test_a_batch_that_is_too_large_to_read_leaves_nothing_known_of_the_engine() -> None:
+    """It may have said that any of the blocks is gone."""
+    with lossy() as a:
+        a.publish([KvCache().stored(TOKENS)])
+        async with watching(known(instance("a")), Engines(a=[a])) as watch:
+            await until(lambda: stored(watch) == 60, "its blocks")
+            cached = watch.translation.cached("a", 0)
+            assert len(cached) == 60
+
+            heard = watch.subscriptions.engines["a"].heard[0]
+            await until(lambda: heard.feed.connected, "the connection")
+            a.publish(
+                [{"type": "BlockRemoved", "block_hashes": list(range(MOST_BATCH_BLOCKS + 1))}]
+            )
+
+            await until(lambda: heard.seen.malformed == 1, "the batch")
+            assert len(cached) == 0
+
+
 async def test_what_is_heard_is_shown() -> None:
     with lossy() as a:
         a.publish([KvCache().stored(TOKENS), {"type": "BlockBaked"}])
         async with watching(known(instance("a"), instance("mute")), Engines(a=[a])) as watch:
             await until(lambda: stored(watch) == 60, "its blocks")
-            await until(lambda: watch.feeds.engines["mute"].trouble, "the other's trouble")
-            registry = CollectorRegistry()
-            registry.register(watch.books)
-            page = generate_latest(registry).decode()
+            await until(lambda: watch.subscriptions.engines["mute"].trouble, "the other's trouble")
+            page = generate_latest(registry_of(watch.collect)).decode()
 
     assert 'pdgate_kv_event_blocks_total{event="stored",instance="a",rank="0"} 60.0' in page
     assert 'pdgate_kv_event_troubles_total{instance="a",kind="malformed",rank="0"} 1.0' in page

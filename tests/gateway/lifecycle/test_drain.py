@@ -17,7 +17,10 @@ from tests.support.fleet import (
 )
 from tests.support.raw_server import chunk
 
-EVENT, DONE = b'data: {"choices": [{"text": "a"}]}\n\n', b"data: [DONE]\n\n"
+EVENT, DONE = (
+    b'data: {"choices": [{"text": "a", "finish_reason": "stop"}]}\n\n',
+    b"data: [DONE]\n\n",
+)
 
 
 class Clocked:
@@ -30,7 +33,7 @@ class Clocked:
         return self.drain.over
 
 
-def test_it_is_over_when_the_last_call_is() -> None:
+async def test_it_is_over_when_the_last_call_is() -> None:
     it = Clocked(grace_seconds=30)
     it.calls = 0
     assert not it.over_after(100)
@@ -42,7 +45,7 @@ def test_it_is_over_when_the_last_call_is() -> None:
     assert it.over_after(0)
 
 
-def test_calls_have_their_time_and_no_more() -> None:
+async def test_calls_have_their_time_and_no_more() -> None:
     it = Clocked(grace_seconds=30)
     it.drain.begin()
     assert not it.over_after(29.9)
@@ -52,7 +55,7 @@ def test_calls_have_their_time_and_no_more() -> None:
     assert it.over_after(0.2)
 
 
-def test_whoever_routes_traffic_has_time_to_notice() -> None:
+async def test_whoever_routes_traffic_has_time_to_notice() -> None:
     it = Clocked(grace_seconds=30, notice_seconds=5)
     it.calls = 0
     it.drain.begin()
@@ -65,12 +68,10 @@ async def test_it_finishes_once_when_nothing_runs() -> None:
     finished = asyncio.Event()
     drain = Drain(lambda: 0, grace_seconds=30)
     drain.finish = finished.set
-    running = asyncio.create_task(drain.run())
     drain.begin()
 
     async with asyncio.timeout(PATIENCE_SECONDS):
-        await running
-    assert finished.is_set()
+        await finished.wait()
 
 
 @pytest.mark.usefixtures("front_end")

@@ -14,6 +14,7 @@ import pytest
 
 from pdgate.protocols.call import CHAT
 from pdgate.protocols.instance import Role
+from tests.support.answers import piece
 from tests.support.fleet import (
     LAST_CHUNK,
     PATIENCE_SECONDS,
@@ -24,13 +25,13 @@ from tests.support.fleet import (
 )
 from tests.support.processes import Child, child
 from tests.support.raw_server import chunk, raw_server
+from tests.support.waiting import until
+from tests.support.workers import all_say, idle_ones_end
 
 pytestmark = pytest.mark.slow
 
 TOKEN = "correct-horse-battery-staple"
 KNOWN = {"authorization": f"Bearer {TOKEN}"}
-IN_A_ROW = 12
-"""Answers, each by a connection of its own, after which all workers are taken to say the same."""
 
 
 class Site:
@@ -58,11 +59,15 @@ class Site:
         return [one["id"] for one in answer.json() if one["state"] != "drained"]
 
     async def all_use(self, *ids: str) -> None:
-        """Waits until the workers send calls to these engines."""
-        row = 0
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while row < IN_A_ROW:
-                row = row + 1 if await self.ids() == list(ids) else 0
+        """Waits until all workers send calls to these engines."""
+
+        async def used() -> bool:
+            return await self.ids() == list(ids)
+
+        await all_say(self.process, used, f"calls to {ids}")
+
+    async def refuses(self) -> bool:
+        return (await self.http.get("/ready")).status_code == 503
 
 
 @asynccontextmanager
@@ -102,10 +107,11 @@ async def test_a_reload_reaches_all_processes_and_a_bad_file_none(
 
         site.write(more="max_attempt = 1")
         os.kill(site.process.pid, signal.SIGHUP)
+        # Before the file is another one, which it would read then.
+        await asyncio.to_thread(site.process.wait_for_line, "stays as it was: unknown key")
         refused = await site.post("/admin/reload")
         assert refused.status_code == 400
         assert "'max_attempts'" in refused.json()["error"]["message"]
-        await asyncio.to_thread(site.process.wait_for_line, "stays as it was: unknown key")
         await site.all_use("e0", "e1")
 
         site.write(1)
@@ -124,15 +130,12 @@ async def test_what_one_worker_drains_all_drain(tmp_path: Path) -> None:
 
         asking = asyncio.create_task(site.http.post(CHAT, json=question(stream=True)))
         call = await held.next()
-        await call.peer.send(STREAM_HEAD, chunk(b"data: 1\n\n"))
+        await call.peer.send(STREAM_HEAD, chunk(piece("a", "stop")))
 
         assert (await site.post("/admin/drain")).status_code == 202
-        row = 0
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while row < IN_A_ROW:
-                answer = await site.http.get("/ready")
-                row = row + 1 if answer.status_code == 503 else 0
+        await idle_ones_end(site.process)
+        await until(site.refuses, "503 at /ready")
 
         await call.peer.send(chunk(b"data: [DONE]\n\n"), LAST_CHUNK)
-        assert (await asking).content == b"data: 1\n\ndata: [DONE]\n\n"
+        assert (await asking).content == piece("a", "stop") + b"data: [DONE]\n\n"
         assert await asyncio.to_thread(site.process.wait_for_end) == 0

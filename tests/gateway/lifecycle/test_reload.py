@@ -1,6 +1,7 @@
 """A gateway takes another configuration while it serves: all of it, or nothing."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from pdgate.gateway.config import ConfigError, Settings
 from pdgate.gateway.config.api_keys import ApiKeyEntry
 from pdgate.gateway.config.instances import InstanceEntry
 from pdgate.gateway.config.sections import Disaggregation, Health, Listen, Targets, Timeouts
-from pdgate.gateway.lifecycle.live import CHANGEABLE
+from pdgate.gateway.config.setting import OnReload
 from pdgate.gateway.lifecycle.reload import Reload, changed_keys
 from pdgate.gateway.lifecycle.source import Source
 from pdgate.gateway.security.keys import hash_of
@@ -37,33 +38,33 @@ def test_what_differs_is_named_by_its_key() -> None:
     assert list(changed_keys(before, after)) == ["listen.port", "max_attempts"]
 
 
-def parts(reload: Reload, *keys: str) -> list[str]:
+def parts(reload: Reload, *rules: OnReload) -> list[OnReload]:
     """Told when they change."""
-    told: list[str] = []
-    for key in keys:
+    told: list[OnReload] = []
+    for rule in rules:
 
-        def prepare(wanted: Settings, key: str = key) -> Callable[[], None]:
-            return lambda: told.append(key)
+        def prepare(wanted: Settings, rule: OnReload = rule) -> Callable[[], None]:
+            return lambda: told.append(rule)
 
-        reload.part((key,), prepare)
+        reload.part(rule, prepare)
     return told
 
 
 def test_only_the_parts_that_differ_change() -> None:
     reload = Reload(Settings())
-    told = parts(reload, "timeouts", "max_attempts", "call_log")
+    told = parts(reload, OnReload.TIMES, OnReload.TARGETS, OnReload.INSIGHT)
     wanted = Settings(timeouts=Timeouts(connect_seconds=1, idle_seconds=1), call_log=True)
 
     assert reload.take(wanted) == ["timeouts.connect_seconds", "timeouts.idle_seconds", "call_log"]
 
-    assert told == ["timeouts", "call_log"]
+    assert told == [OnReload.TIMES, OnReload.INSIGHT]
     assert reload.settings == wanted
     assert reload.take(wanted) == []
 
 
 def test_what_needs_a_restart_is_named_and_nothing_changes() -> None:
     reload = Reload(Settings())
-    told = parts(reload, "call_log")
+    told = parts(reload, OnReload.INSIGHT)
     wanted = Settings(listen=Listen(port=1, workers=2), call_log=True)
 
     with pytest.raises(ConfigError, match=r"'listen\.port', 'listen\.workers'.*restart"):
@@ -75,28 +76,33 @@ def test_what_needs_a_restart_is_named_and_nothing_changes() -> None:
 
 def test_a_part_that_says_no_leaves_all_as_it_was() -> None:
     reload = Reload(Settings())
-    told = parts(reload, "max_attempts", "call_log")
+    told = parts(reload, OnReload.TIMES, OnReload.INSIGHT)
 
     def no(wanted: Settings) -> Callable[[], None]:
         raise ConfigError("no")
 
-    reload.part(("debug_headers",), no)
+    reload.part(OnReload.INTAKE, no)
 
     with pytest.raises(ConfigError, match="no"):
-        reload.take(Settings(max_attempts=7, debug_headers=True, call_log=True))
+        reload.take(Settings(max_attempts=7, passthrough=True, call_log=True))
     assert told == []
 
 
-def test_a_source_survives_the_way_to_another_process(tmp_path: Path) -> None:
-    path = tmp_path / "pdgate.toml"
-    path.write_text("max_attempts = 2\n")
-    source = Source(path, {"listen.port": 0})
+def test_a_source_brings_the_keys_of_the_file_that_it_names(tmp_path: Path) -> None:
+    """So a worker that starts later has those that are in force, whatever the file says by then."""
+    path, keys = tmp_path / "pdgate.toml", tmp_path / "keys.toml"
+    path.write_text(f"max_attempts = 2\napi_keys_file = {json.dumps(str(keys))}\n")
+    keys.write_text(f'[[api_keys]]\nname = "a"\nsha256 = "{hash_of(b"first")}"\n')
 
-    found = Source.from_json(source.as_json())
+    found = Source(path, {"listen.port": 0}).read()
 
-    assert found == source
-    assert (found.read().max_attempts, found.read().listen.port) == (2, 0)
-    assert Source.from_json(Source().as_json()).read() == Settings()
+    assert (found.max_attempts, found.listen.port) == (2, 0)
+    assert [key.name for key in found.api_keys] == ["a"]
+    assert found.api_keys_file == ""
+    keys.unlink()
+    with pytest.raises(ConfigError, match="api_keys_file"):
+        Source(path).read()
+    assert Source().read() == Settings()
 
 
 class Site:
@@ -133,7 +139,7 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
 
 
 async def test_all_that_is_said_to_be_changeable_has_somebody_to_change_it(site: Site) -> None:
-    assert site.gateway.reload.keys == CHANGEABLE
+    assert site.gateway.reload.rules == {*OnReload} - {OnReload.RESTART}
 
 
 def entry(engine: Engine) -> InstanceEntry:
@@ -166,7 +172,7 @@ async def test_a_call_to_an_engine_that_is_taken_out_ends_well(
     async with asyncio.timeout(PATIENCE_SECONDS):
         while (await site.gateway.chat()).status_code != 200:
             pass
-    await call.peer.send(as_json({"choices": []}))
+    await call.peer.send(as_json({"choices": [{"finish_reason": "stop"}]}))
 
     assert (await asking).status_code == 200
     assert len(site.gateway.engines[0].calls) == 1

@@ -1,21 +1,22 @@
 """Operators see how right the gateway is about its engines."""
 
-from prometheus_client import CollectorRegistry, generate_latest
+from functools import partial
 
-from pdgate.gateway.metrics.predictions import PredictionMetrics
+from prometheus_client import generate_latest
+
+from pdgate.gateway.wiring import metrics
 from pdgate.scheduling.candidate import Candidate
 from tests.support.scripted import D0, P0
 
 
 def test_error_and_bias_are_told_of_each_instance_that_was_predicted() -> None:
     prefill, decode = Candidate(P0), Candidate(D0)
-    prefill.predicts.prefill_accuracy.compare(1.5, 1.0)
+    prefill.latency.prefill_accuracy.compare(1.5, 1.0)
     for _ in range(3):
-        decode.predicts.pace.learn(8, 0, 8 * 0.02, 1, 100)
-    registry = CollectorRegistry()
-    registry.register(PredictionMetrics([prefill, decode]))
+        decode.latency.step_time.learn(8, 0, 8 * 0.02, 1, 100)
+    predictions = partial(metrics.predictions, [prefill, decode])
 
-    page = generate_latest(registry).decode()
+    page = generate_latest(metrics.registry_of(predictions)).decode()
 
     assert 'pdgate_prediction_error{instance="p0",of="prefill"} 0.5' in page
     assert 'pdgate_prediction_bias{instance="p0",of="prefill"} 0.5' in page

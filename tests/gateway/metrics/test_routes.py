@@ -6,7 +6,7 @@ import pytest
 from opentelemetry.sdk.metrics.export import HistogramDataPoint
 
 from pdgate.forwarders.record import PLAIN, Record
-from pdgate.gateway.metrics.books import Books
+from pdgate.gateway.metrics.call_stats import CallStats
 from pdgate.gateway.tracing import conventions
 from pdgate.gateway.tracing.genai import metrics_of
 from pdgate.protocols.apis import APIS, OTHER, PASSED, STORED, Api
@@ -21,24 +21,24 @@ def call(path: str, api: Api | None = None) -> Call:
     return Call("c", "c-1", path, {}, model="m", api=api)
 
 
-def served(*calls: Call) -> Books:
+def served(*calls: Call) -> CallStats:
     """Each took a second longer than the one before."""
-    books, clock = Books([]), Clock(100.0)
+    stats, clock = CallStats([]), Clock(100.0)
     for seconds, one in enumerate(calls, start=1):
         record = Record(one, clock)
-        books.opened(record)
+        stats.opened(record)
         record.path, record.protocol = PLAIN, "plain"
         clock.now += seconds
         record.end("ok", 200)
-        books.closed(record)
-    return books
+        stats.closed(record)
+    return stats
 
 
-def told(books: Books, name: str) -> dict[tuple[str, ...], float]:
+def told(stats: CallStats, name: str) -> dict[tuple[str, ...], float]:
     """Label values -> value, where it is not 0."""
     return {
         tuple(sample.labels.values()): sample.value
-        for family in books.collect()
+        for family in stats.collect()
         for sample in family.samples
         if sample.name == name and sample.value
     }
@@ -62,9 +62,9 @@ def test_a_call_has_one_of_a_few_routes(path: str, api: Api | None, route: str) 
 
 
 def test_routes_are_counted_apart() -> None:
-    books = served(call(CHAT), call(CHAT), call("/v1/embeddings", EMBEDDINGS), call(SPEECH, PASSED))
+    stats = served(call(CHAT), call(CHAT), call("/v1/embeddings", EMBEDDINGS), call(SPEECH, PASSED))
 
-    assert told(books, "pdgate_api_calls_total") == {
+    assert told(stats, "pdgate_api_calls_total") == {
         (CHAT, "ok"): 2,
         ("/v1/embeddings", "ok"): 1,
         (OTHER, "ok"): 1,
@@ -72,12 +72,12 @@ def test_routes_are_counted_apart() -> None:
 
 
 def test_a_model_is_told_as_one_whatever_its_routes() -> None:
-    books = served(call(CHAT), call(COMPLETIONS), call("/v1/embeddings", EMBEDDINGS))
+    stats = served(call(CHAT), call(COMPLETIONS), call("/v1/embeddings", EMBEDDINGS))
 
     for _ in range(2):
-        assert told(books, "pdgate_calls_total") == {("plain", "m", PLAIN, "ok"): 3}
-        assert told(books, "pdgate_call_seconds_count") == {("plain", "m"): 3}
-        assert told(books, "pdgate_call_seconds_sum") == {("plain", "m"): 6}
+        assert told(stats, "pdgate_calls_total") == {("plain", "m", PLAIN, "ok"): 3}
+        assert told(stats, "pdgate_call_seconds_count") == {("plain", "m"): 3}
+        assert told(stats, "pdgate_call_seconds_sum") == {("plain", "m"): 6}
 
 
 @pytest.mark.parametrize(

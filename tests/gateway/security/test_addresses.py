@@ -135,22 +135,28 @@ P = Instance("p0", "http://10.0.0.1:8100", Role.PREFILL, "vllm-nixl", kv="10.0.0
         ("model:8100 and 10.0.0.2", "model:8100 and 10.0.0.2"),
         ("10.0.0.11, 110.0.0.1 and 10.0.0.1.5", "10.0.0.11, 110.0.0.1 and 10.0.0.1.5"),
         ("cmpl-a_10.0.0.1:8100", "cmpl-a_[engine]"),
+        ("peer:10.0.0.1:8100", "peer:[engine]"),
+        ("...10.0.0.1:8100", "[engine]"),
+        (
+            "http:10.0.0.1:8100. Or httphttp://10.0.0.1:8100!",
+            "http:[engine]. Or httphttp://[engine]!",
+        ),
     ],
 )
-def test_addresses_go_and_the_rest_stays(said: str, left: str) -> None:
+async def test_addresses_go_and_the_rest_stays(said: str, left: str) -> None:
     error = EngineRejected(400, [], said.encode(), at="p0")
 
-    found = without_addresses(error, [P])
+    found = await without_addresses(error, [P])
 
     assert (found.body.decode(), found.answer_status, found.at) == (left, 400, "p0")
 
 
-def test_names_go_with_their_port_only() -> None:
+async def test_names_go_with_their_port_only() -> None:
     """A host called "model" is also a word."""
     named = replace(P, url="http://model:8100", kv="")
     ipv6 = replace(P, url="http://[2001:db8::1]:8100", kv="")
     body = b"model at model:8100, [2001:db8::1]:8100, 2001:db8::1"
 
-    found = without_addresses(EngineRejected(400, [], body), [named, ipv6])
+    found = await without_addresses(EngineRejected(400, [], body), [named, ipv6])
 
     assert found.body == b"model at [engine], [engine], [engine]"

@@ -120,7 +120,7 @@ async def test_one_call_too_many_is_told_when_to_come_back() -> None:
         asking = asyncio.create_task(gateway.chat(AUTHORIZED))
         call = await held.next()
         refused = await gateway.chat(AUTHORIZED)
-        await call.peer.send(as_json({"choices": []}))
+        await call.peer.send(as_json({"choices": [{"finish_reason": "stop"}]}))
 
         assert error_of(refused) == (429, "rate_limit_error", "rate_limit_exceeded")
         assert refused.headers["retry-after"] == "1"

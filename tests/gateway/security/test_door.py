@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from pdgate.gateway.heads import Heads
-from pdgate.gateway.security.door import KNOWN_HEADERS, Door, Holder
+from pdgate.gateway.security.door import KNOWN_HEADERS, Bucket, Door, Holder
 from pdgate.gateway.security.keys import ApiKey, hash_of, new_key
 from pdgate.protocols.errors import BadRequest, Forbidden, RateLimited, Unauthorized
 from tests.support.clock import Clock
@@ -126,18 +126,22 @@ def test_calls_a_minute_are_limited_and_the_client_told_when_to_come_back() -> N
     assert enter(door, bearer(), "m")
 
 
-def test_calls_that_come_together_wait_for_it_later() -> None:
-    """All were let pass before the first one counted."""
+def test_calls_that_come_together_are_no_more_than_a_minutes() -> None:
+    """The heads of all were let pass before the first call counted."""
     clock = Clock()
     door = Door([replace(KEY, calls_per_minute=60)], clock=clock)
     together = [door.screen(bearer()) for _ in range(90)]
-    for holder in together:
+    for holder in together[:60]:
         holder.enter("m")
 
-    with pytest.raises(RateLimited) as caught:
-        door.screen(bearer())
-
-    assert caught.value.retry_after_seconds == 31
+    for holder in together[60:]:
+        with pytest.raises(RateLimited) as caught:
+            holder.enter("m")
+        assert caught.value.retry_after_seconds == 1
+    assert door.holders["team-a"].refused == {"rate": 30}
+    assert door.holders["team-a"].running == 60
+    clock.now = 1.0
+    enter(door, bearer(), "m")
 
 
 def test_a_call_that_is_not_allowed_costs_no_allowance() -> None:
@@ -193,3 +197,37 @@ def test_no_secret_shows_in_what_is_kept() -> None:
     enter(door, bearer(), "m")
 
     assert SECRET not in repr(door.holders) + repr(door) + repr(KEY)
+
+
+def taken(bucket: Bucket, now: float) -> int:
+    """How many calls it lets through at once."""
+    count = 0
+    while not bucket.wait_seconds(now):
+        bucket.level -= 1
+        count += 1
+    return count
+
+
+def test_a_minutes_calls_may_come_at_once() -> None:
+    assert taken(Bucket(60, now=100.0), now=100.0) == 60
+
+
+def test_later_they_come_as_the_minute_goes() -> None:
+    bucket = Bucket(60, now=0.0)
+    taken(bucket, now=0.0)
+
+    assert bucket.wait_seconds(0.25) == 0.75
+    assert taken(bucket, now=10.0) == 10
+
+
+def test_a_long_rest_saves_no_more_than_a_minute() -> None:
+    bucket = Bucket(60, now=0.0)
+    taken(bucket, now=0.0)
+
+    assert taken(bucket, now=3600.0) == 60
+
+
+def test_asking_takes_nothing() -> None:
+    bucket = Bucket(1, now=0.0)
+
+    assert [bucket.wait_seconds(0.0) for _ in range(3)] == [0.0] * 3

@@ -1,11 +1,11 @@
-"""Raw bytes that try to be two requests, or endless: each front end, real sockets."""
+"""Raw bytes that try to be two requests, or endless: real sockets."""
 
 import asyncio
 
 import pytest
 
-from pdgate.gateway.front import bounded_http
-from pdgate.gateway.front.bounded_http import MAX_HEAD_BYTES, MAX_HEADERS
+from pdgate.gateway.front import limits
+from pdgate.gateway.front.limits import MAX_HEAD_BYTES, MAX_HEADERS
 from pdgate.protocols.call import CHAT
 from pdgate.protocols.instance import Role
 from tests.support.fleet import (
@@ -20,9 +20,10 @@ from tests.support.fleet import (
     gateway_of,
 )
 
-pytestmark = pytest.mark.usefixtures("front_end")
-
 LINE = f"POST {CHAT} HTTP/1.1\r\nhost: g\r\n".encode()
+HEAD_SECONDS = 2.0
+"""What a head of ours surely takes less than, however busy the machine."""
+
 SECOND = ask(b"x-session-id: smuggled")
 """A whole request, which hides in or behind another one."""
 
@@ -204,7 +205,7 @@ async def test_a_head_that_does_not_come_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Not one byte, or byte by byte; calls that take longer than that are served on."""
-    monkeypatch.setattr(bounded_http, "HEAD_SECONDS", 0.2)
+    monkeypatch.setattr(limits, "HEAD_SECONDS", HEAD_SECONDS)
     async with gateway_of(Engine(Role.PLAIN)) as gateway, asyncio.timeout(PATIENCE_SECONDS):
         silent, _ = await gateway.wire()
         slow, writer = await gateway.wire()
@@ -223,7 +224,7 @@ async def test_a_head_that_does_not_come_is_not_waited_for(
 async def test_half_a_next_request_does_not_end_the_answer_to_this_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(bounded_http, "HEAD_SECONDS", 0.05)
+    monkeypatch.setattr(limits, "HEAD_SECONDS", HEAD_SECONDS)
     held = Held()
     async with gateway_of(Engine(Role.PLAIN, held)) as gateway, asyncio.timeout(PATIENCE_SECONDS):
         reader, writer = await gateway.wire()

@@ -8,6 +8,7 @@ from pdgate.gateway.config import ConfigError, load
 from pdgate.gateway.config.api_keys import ApiKeyEntry
 from pdgate.gateway.security.keys import hash_of
 from pdgate.protocols.instance import Role
+from tests.support.answers import piece
 from tests.support.fleet import ANSWER, Engine, Gateway, as_json, gateway_of, says, streams
 from tests.support.raw_server import Peer, reply
 
@@ -85,7 +86,7 @@ async def test_more_headers_pass_where_that_is_wanted() -> None:
 async def test_nothing_of_an_engines_head_gets_out_unasked() -> None:
     for script in (
         says(as_json(ANSWER, b"200 OK", b"server: uvicorn", b"x-node: 10.0.0.7", b"set-cookie: a")),
-        streams(b"data: {}\n\n", b"data: [DONE]\n\n"),
+        streams(piece("a", "stop"), b"data: [DONE]\n\n"),
         says(as_json({"error": {}}, b"400 Bad Request", b"server: u", b"via: 10.0.0.7")),
     ):
         async with gateway_of(Engine(Role.PLAIN, script)) as gateway:

@@ -9,7 +9,7 @@ from opentelemetry.sdk.metrics.export import MetricsData
 
 from pdgate.forwarders.record import Record
 from pdgate.gateway.config import ConfigError, load
-from pdgate.gateway.metrics.books import Books
+from pdgate.gateway.metrics.call_stats import CallStats
 from pdgate.gateway.tracing import export
 from pdgate.gateway.tracing.collector import headers_in
 from pdgate.gateway.tracing.export import Exporting
@@ -20,12 +20,12 @@ from tests.support.scripted import chat
 
 
 def one_call(exporting: Exporting) -> Record:
-    books = Books(())
-    books.tracer = Tracer(1.0, exporting.put)
+    stats = CallStats(())
+    stats.tracer = Tracer(1.0, exporting.put)
     record = Record(chat())
-    books.opened(record)
+    stats.opened(record)
     record.end("ok", 200)
-    books.closed(record)
+    stats.closed(record)
     return record
 
 

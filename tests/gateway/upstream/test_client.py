@@ -20,6 +20,7 @@ from pdgate.protocols.errors import (
 from pdgate.protocols.instance import Instance, Role
 from tests.support.raw_server import Peer, chunk, chunked, raw_server, reply
 from tests.support.sinks import Collected
+from tests.support.waiting import PATIENCE_SECONDS
 
 CALL = Call("id", "attempt", "/v1/completions", {}, [(b"authorization", b"Bearer k")])
 FAST = Timeouts(connect_seconds=5, prefill_seconds=0.2, first_byte_seconds=0.2, idle_seconds=0.2)
@@ -114,7 +115,7 @@ async def test_pieces_pass_as_they_arrive(upstream: HttpUpstream) -> None:
     seen = asyncio.Event()
 
     async def script(peer: Peer) -> None:
-        await peer.send(chunked(b"one").removesuffix(b"0\r\n\r\n"))
+        await peer.send(chunked(b"one", kind=b"a/b").removesuffix(b"0\r\n\r\n"))
         await seen.wait()
         await peer.send(chunk(b"two"), b"0\r\n\r\n")
 
@@ -126,7 +127,9 @@ async def test_pieces_pass_as_they_arrive(upstream: HttpUpstream) -> None:
         assert sink.chunks[0] == b"one"
 
 
-@pytest.mark.parametrize("answer", [reply(b""), b"HTTP/1.1 204 No Content\r\n\r\n", chunked()])
+@pytest.mark.parametrize(
+    "answer", [reply(b""), b"HTTP/1.1 204 No Content\r\n\r\n", chunked(kind=b"a/b")]
+)
 async def test_an_empty_body_is_ready_when_complete(upstream: HttpUpstream, answer: bytes) -> None:
     async def script(peer: Peer) -> None:
         await peer.send(answer)
@@ -188,7 +191,7 @@ async def test_leaving_closes_the_connection_at_once(upstream: HttpUpstream, sta
         await asked.wait()
         if stage != "block":
             task.cancel()
-        async with asyncio.timeout(1):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await gone.wait()
         await asyncio.wait([task])
         assert task.cancelled() or stage == "block"
@@ -212,7 +215,7 @@ async def test_a_cancelled_connect_leaks_nothing(upstream: HttpUpstream) -> None
 
 
 async def _until_closed(upstream: HttpUpstream) -> None:
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         for pool in list(upstream._pools.values()):
             for connection in list(pool.live):
                 await connection.closed
@@ -353,5 +356,5 @@ async def test_nodelay_is_on(upstream: HttpUpstream) -> None:
         await upstream.ask(leg(server.url), CALL)
         (pool,) = upstream._pools.values()
         (connection,) = pool.live
-        wire = connection._transport.get_extra_info("socket")
+        wire = connection.transport.get_extra_info("socket")
         assert wire.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

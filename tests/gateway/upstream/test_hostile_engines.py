@@ -17,8 +17,8 @@ HALVES = {
     "nothing": b"",
     "half a head": b"HTTP/1.1 200 OK\r\ncont",
     "half a body": reply(b"0123456789")[:-3],
-    "half a chunk": chunked(b"0123456789")[:-10],
-    "between chunks": chunked(b"one", b"two")[:-5],
+    "half a chunk": chunked(b"0123456789", kind=b"a/b")[:-10],
+    "between chunks": chunked(b"one", b"two", kind=b"a/b")[:-5],
     "only 100": CONTINUED,
 }
 
@@ -42,7 +42,7 @@ GARBAGE = {
     "bad length": b"HTTP/1.1 200 OK\r\ncontent-length: -5\r\n\r\n",
     "two lengths": b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\n",
     "length and chunked": b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n\r\n",
-    "bad chunk": chunked(b"one")[:-5] + b"zz\r\n",
+    "bad chunk": chunked(b"one", kind=b"a/b")[:-5] + b"zz\r\n",
     "bad name": b"HTTP/1.1 200 OK\r\nbad name: 1\r\n\r\n",
 }
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pdgate.gateway.upstream.lone_chunks import LONGEST, START_OF
+from pdgate.gateway.upstream.connection import LONGEST, START_OF
 from tests.support.raw_server import chunk, chunked
 from tests.support.wire import Case
 

@@ -11,6 +11,7 @@ from pdgate.protocols.call import Call
 from pdgate.protocols.errors import EngineFailed
 from pdgate.protocols.instance import Instance, Role
 from tests.support.raw_server import Peer, chunk, raw_server, reply
+from tests.support.waiting import PATIENCE_SECONDS
 
 CALL = Call("id", "attempt", "/v1/completions", {})
 
@@ -115,7 +116,7 @@ async def test_an_idle_connection_is_closed_before_the_engine_does() -> None:
     settings = UpstreamSettings(keep_idle_seconds=0.2)
     async with raw_server(script) as server, HttpUpstream(settings) as upstream:
         await upstream.ask(leg(server.url), CALL)
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await gone.wait()
         assert upstream.connections == 0
 
@@ -139,7 +140,7 @@ async def test_one_that_was_in_use_when_the_others_were_looked_at_is_closed_as_w
         pool.expired()
         assert not upstream._deadlines._watched
         pool.give(connection)
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await gone.wait()
         assert upstream.connections == 0
 

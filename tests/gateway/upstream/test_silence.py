@@ -12,6 +12,7 @@ from pdgate.protocols.errors import EngineTooSlow
 from pdgate.protocols.instance import Instance, Role
 from tests.support.raw_server import Peer, chunk, raw_server, reply
 from tests.support.sinks import Collected
+from tests.support.waiting import PATIENCE_SECONDS
 
 CALL = Call("id", "attempt", "/v1/completions", {})
 FAST = Timeouts(connect_seconds=5, prefill_seconds=0.2, first_byte_seconds=0.2, idle_seconds=0.2)
@@ -30,15 +31,23 @@ async def test_an_engine_that_says_nothing_is_too_slow(role: Role) -> None:
 
 
 async def test_roles_have_limits_of_their_own() -> None:
-    async def script(peer: Peer) -> None:
-        await asyncio.sleep(0.4)
-        await peer.send(reply(b'{"id": "a"}'))
+    """Prefill's is over, twice, when decode answers."""
+    asked: asyncio.Queue[Peer] = asyncio.Queue()
 
-    times = Timeouts(prefill_seconds=0.1, first_byte_seconds=10)
+    async def script(peer: Peer) -> None:
+        asked.put_nowait(peer)
+        await peer.gone()
+
+    times = Timeouts(prefill_seconds=0.1, first_byte_seconds=PATIENCE_SECONDS)
     async with raw_server(script) as server, HttpUpstream(UpstreamSettings(times)) as upstream:
-        assert value(await upstream.ask(leg(server.url, Role.DECODE), CALL), "id") == "a"
-        with pytest.raises(EngineTooSlow):
-            await upstream.ask(leg(server.url, Role.PREFILL), CALL)
+        decoding = asyncio.create_task(upstream.ask(leg(server.url, Role.DECODE), CALL))
+        decode = await asked.get()
+        for _ in range(2):
+            with pytest.raises(EngineTooSlow):
+                await upstream.ask(leg(server.url, Role.PREFILL), CALL)
+        await decode.send(reply(b'{"id": "a"}'))
+
+        assert value(await decoding, "id") == "a"
 
 
 async def says_one(peer: Peer) -> None:
@@ -63,19 +72,19 @@ async def test_an_engine_that_falls_silent_is_too_slow() -> None:
 async def test_a_stream_may_last_longer_than_its_silences() -> None:
     async def script(peer: Peer) -> None:
         await peer.send(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
-        for _ in range(10):
+        for _ in range(30):
             await peer.send(chunk(b"x"))
             await asyncio.sleep(0.1)
         await peer.send(b"0\r\n\r\n")
 
-    settings = UpstreamSettings(Timeouts(idle_seconds=0.4))
+    settings = UpstreamSettings(Timeouts(idle_seconds=2.0))
     async with (
         raw_server(script) as server,
         HttpUpstream(settings) as upstream,
         upstream.open(leg(server.url), CALL) as answer,
     ):
         answer.start(sink := Collected())
-        assert await sink.body() == b"x" * 10
+        assert await sink.body() == b"x" * 30
 
 
 async def test_silence_counts_again_when_the_client_reads_again() -> None:
@@ -89,7 +98,7 @@ async def test_silence_counts_again_when_the_client_reads_again() -> None:
         await sink.first.wait()
         answer.pause()
         answer.resume()
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             with pytest.raises(EngineTooSlow):
                 await sink.body()
 
@@ -103,14 +112,15 @@ async def test_a_slow_client_is_not_the_engines_fault() -> None:
         await peer.send(reply(b"x" * size))
         wrote_all.set()
 
+    settings = UpstreamSettings(Timeouts(idle_seconds=2.0))
     async with (
         raw_server(script) as server,
-        HttpUpstream(UpstreamSettings(FAST)) as upstream,
+        HttpUpstream(settings) as upstream,
         upstream.open(leg(server.url), CALL) as answer,
     ):
         answer.start(sink := Collected())
         answer.pause()
-        await asyncio.sleep(0.6)
+        await asyncio.sleep(2.5)
         assert not wrote_all.is_set()
         answer.resume()
         assert len(await sink.body()) == size

@@ -1,6 +1,7 @@
 """Each stage of a call has its limit, and each model may have its own."""
 
 import asyncio
+from dataclasses import astuple
 from typing import Any
 
 import pytest
@@ -8,12 +9,21 @@ import pytest
 from pdgate.gateway.config import Settings
 from pdgate.gateway.config.rules import timeouts_of, timeouts_of_models
 from pdgate.gateway.config.sections import ModelEntry, Timeouts
+from pdgate.gateway.upstream.settings import UpstreamSettings
 from pdgate.protocols.instance import Role
 from tests.support.fleet import STREAM_HEAD, Engine, Held, gateway_of
 from tests.support.raw_server import chunk
 
 SHORT, LONG = 0.05, 60.0
 EVENT = b'data: {"choices": [{"index": 0, "delta": {"content": "a"}, "finish_reason": null}]}\n\n'
+
+
+def test_what_a_gateway_gives_is_declared_with_its_settings_alone() -> None:
+    """Two defaults once disagreed: 300 and 600 seconds for prefill, 120 and 300 between pieces."""
+    given = timeouts_of(Settings().timeouts)
+
+    assert astuple(given) == (5.0, 600.0, 600.0, 600.0, 300.0, None)
+    assert set(astuple(UpstreamSettings().timeouts)) == {None}
 
 
 def test_the_kv_has_as_long_as_the_first_byte_unless_it_is_said() -> None:
@@ -64,7 +74,7 @@ async def test_a_call_that_takes_too_long_in_all_is_ended(own: bool) -> None:
 
 async def test_a_stream_that_takes_too_long_in_all_ends_with_an_error_event() -> None:
     plain = Held()
-    timeouts = Timeouts(total_seconds=0.5)
+    timeouts = Timeouts(total_seconds=2.0)
     async with gateway_of(Engine(Role.PLAIN, plain), timeouts=timeouts) as gateway:
         asking = asyncio.create_task(gateway.chat(stream=True))
         call = await plain.next()

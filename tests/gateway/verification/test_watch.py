@@ -68,7 +68,10 @@ async def decode_once_verified(gateway: Gateway, decode: Telling) -> dict[str, A
         while (await engines(gateway))["decode"]["told_seconds_ago"] is None:
             pass
         assert (await gateway.chat()).status_code == 200
-        while (found := (await engines(gateway))["decode"])["kv"]["result"] is None:
+        # What it tells of its load is soon stale, on a busy machine before it is asked for.
+        while (found := (await engines(gateway))["decode"])["kv"]["result"] is None or (
+            found["load"] is None
+        ):
             pass
     return dict(found)
 

@@ -116,6 +116,7 @@ CASES: list[tuple[Check, Callable[[], Examined]]] = [
     (checks.PREFIX_CACHING_OFF, lambda: prefill_is(prefix_caching=False)),
     (checks.SHOWS_ALL, lambda: decode_is(shows_all=True)),
     (checks.LOADS_FAILED, lambda: decode_is(counters={"loads": 90.0, "loads_failed": 10.0})),
+    (checks.KV_PEERS_REFUSED, lambda: prefill_is(counters={"peers_refused": 2.0})),
     (checks.LEASES_EXPIRED, lambda: prefill_is(counters={"calls": 90.0, "expired": 1.0})),
     (checks.READ_LATE, lambda: prefill_is(counters={"read_late": 1.0})),
     (checks.NO_PAIR, lambda: well(fleet=[seen(PREFILL)])),

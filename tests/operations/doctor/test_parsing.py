@@ -33,6 +33,15 @@ def test_a_page_of_metrics() -> None:
     assert (found.any, found.has_nixl) == (True, True)
 
 
+def test_peers_that_only_hung_up_are_no_refused_ones() -> None:
+    name = "pdgate_engine_kv_peers_refused_total"
+    counts = [("tcp", "secret", 2), ("hand-over", "version", 1), ("tcp", "broken", 40)]
+    lines = [f'{name}{{port="{port}",why="{why}"}} {n}.0' for port, why, n in counts]
+    found = parsing.page("\n".join([f"# TYPE {name.removesuffix('_total')} counter", *lines, ""]))
+
+    assert found.counters == {"peers_refused": 3.0}
+
+
 def test_an_engine_that_does_not_count_by_source_has_not_taken_nothing() -> None:
     found = parsing.page("# TYPE a gauge\na 1.0\n")
 

@@ -147,10 +147,14 @@ async def test_a_terminal_is_filled_follows_its_size_and_is_given_back(
 ) -> None:
     ours, theirs = pty.openpty()
     _size(theirs, 30, 100)
+    env = {**os.environ, "TERM": "xterm-256color"}
+    for said in ("COLUMNS", "LINES"):
+        # They count more than the terminal does; readline sets them for what a process with it starts.
+        env.pop(said, None)
     async with gateway_with_console(tmp_path, Engine(Role.PREFILL), Engine(Role.DECODE)) as gateway:
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "pdgate", "top", url_of(gateway), "--admin-token-file", token_file,
-            stdin=theirs, stdout=theirs, stderr=theirs, env={**os.environ, "TERM": "xterm-256color"},
+            stdin=theirs, stdout=theirs, stderr=theirs, env=env,
         )  # fmt: skip
         os.close(theirs)
         try:
@@ -187,6 +191,9 @@ class Screen:
         self._terminal = terminal
 
     async def until(self, words: bytes) -> None:
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while words not in self.seen:
-                self.seen += await asyncio.to_thread(os.read, self._terminal, 65536)
+        try:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                while words not in self.seen:
+                    self.seen += await asyncio.to_thread(os.read, self._terminal, 65536)
+        except TimeoutError:
+            raise AssertionError(f"waited for {words!r}, saw {bytes(self.seen)!r}") from None

@@ -34,6 +34,21 @@ def test_it_fits_with_many_engines_and_calls(size: tuple[int, int]) -> None:
     assert any("TTFT" in line for line in lines)
 
 
+@pytest.mark.parametrize("width", [96, 100, 130])
+def test_long_names_are_cut_and_no_number_and_no_head(width: int) -> None:
+    load = {"waiting": 0, "step_seconds": 0.123, "kv_free": 0.5}
+    one = engine("http://127.0.0.1:40123", "prefill", state="slow_start", load=load)
+
+    lines = drawn(picture(instances=[one]), width).splitlines()
+
+    head = next(line.split() for line in lines if line.startswith("engine"))
+    assert head[:9] == ["engine", "role", "state", "calls", "to", "read", "waits", "step", "KV"]
+    row = next(line for line in lines if line.startswith("http://127"))
+    assert "slow start" in row
+    assert "123 ms" in row
+    assert "50%" in row
+
+
 def test_it_tells_engines_calls_kv_and_latencies() -> None:
     said = drawn(picture())
 

@@ -11,11 +11,12 @@ from pdgate.protocols.instance import Instance, Role
 uids = st.from_regex(r"[A-Za-z0-9._:@/+=~-]{1,20}", fullmatch=True)
 hosts = st.ip_addresses(v=4).map(str) | st.from_regex(r"[a-z][a-z0-9.-]{0,12}", fullmatch=True)
 ipv6 = st.ip_addresses(v=6).map(lambda address: f"[{address}]")
+mapped = st.ip_addresses(v=4).map(lambda address: f"[::ffff:{address}]")
 
 
 @given(
     uids.filter(lambda uid: not request_id.carries_address(uid)),
-    hosts | ipv6,
+    hosts | ipv6 | mapped,
     st.integers(1, 65535),
     st.none() | st.integers(0, 99),
     st.sampled_from(["", "cmpl-", "chatcmpl-"]),
@@ -46,6 +47,7 @@ def test_a_peer_is_read_as_it_was_named(
         "cmpl-u_10.0.0.1:8000-",
         "_10.0.0.1:8000",
         "cmpl-u_2001:db8::1:8000",
+        f"cmpl-u_10.0.0.1:8000-{'9' * 5000}",
     ],
 )
 def test_what_names_no_peer_is_none(name: str) -> None:

@@ -15,10 +15,10 @@ from pdgate.scheduling.disaggregation.decision import (
     SHORT_PROMPT,
     SOONER,
 )
+from pdgate.scheduling.latency.model import LatencyModel
+from pdgate.scheduling.latency.rate import ENOUGH, Rate
+from pdgate.scheduling.latency.step_time import StepTime
 from pdgate.scheduling.policies.round_robin import RoundRobin
-from pdgate.scheduling.predictors.pace import Pace
-from pdgate.scheduling.predictors.predicts import Predicts
-from pdgate.scheduling.predictors.speed import ENOUGH, Speed
 from pdgate.scheduling.scheduler import Scheduler
 from tests.support.scripted import D0, D1, P0, chat, fleet
 
@@ -29,18 +29,18 @@ def call_of(tokens: int, *, stream: bool = True) -> Call:
     return msgspec.structs.replace(chat(stream=stream), prompt_tokens=tokens)
 
 
-def learnt(fixed: float, per_token: float) -> Speed:
+def learnt(fixed: float, per_token: float) -> Rate:
     """What many calls of several sizes have shown."""
-    speed = Speed()
+    speed = Rate()
     for turn in range(200):
         tokens = 100 * (turn % 20)
         speed.learn(tokens, fixed + per_token * tokens)
     return speed
 
 
-def paced(longer_per_token: float) -> Pace:
+def paced(longer_per_token: float) -> StepTime:
     """What many stretches with and without reading have shown, of steps of 20 ms."""
-    pace = Pace()
+    pace = StepTime()
     for tokens in [0, 100, 200] * 100:
         pace.learn(8, tokens, 8 * 0.02 + tokens * longer_per_token)
     return pace
@@ -50,9 +50,12 @@ class Engines:
     """P computes at 1 ms a token, D at `local` seconds; taking KV over costs 100 ms."""
 
     def __init__(self, local: float = 0.002, loading: float = 0.1) -> None:
-        self.p = Candidate(P0, calls=1, predicts=Predicts(reading=learnt(0.0, 0.001)))
+        self.p = Candidate(P0, calls=1, latency=LatencyModel(prefill_rate=learnt(0.0, 0.001)))
         self.d = Candidate(
-            D0, predicts=Predicts(reading=learnt(0.0, local), loading=learnt(loading, 0.0))
+            D0,
+            latency=LatencyModel(
+                prefill_rate=learnt(0.0, local), loading_rate=learnt(loading, 0.0)
+            ),
         )
 
     def decide(self, rule: Auto, tokens: int, *, stream: bool = True) -> Decision:
@@ -101,7 +104,7 @@ def test_prompts_that_wait_at_decode_count_too() -> None:
 def test_every_answer_that_ends_later_counts() -> None:
     """Its own first token would come sooner at decode, and two answers would lose 80 ms each."""
     engines = Engines()
-    engines.d.predicts.pace = paced(longer_per_token=0.001)
+    engines.d.latency.step_time = paced(longer_per_token=0.001)
     assert engines.decide(auto(), 80).taken is Taken.LOCAL
 
     engines.d.answering = engines.d.calls = 2
@@ -115,7 +118,7 @@ def test_every_answer_that_ends_later_counts() -> None:
 def test_a_prompt_that_rides_along_holds_nobody_up() -> None:
     """It waits for a step and is read in the next one, which takes no longer for it."""
     engines = Engines()
-    engines.d.predicts.pace = paced(longer_per_token=0.0)
+    engines.d.latency.step_time = paced(longer_per_token=0.0)
     engines.d.answering = engines.d.calls = 50
 
     decided = engines.decide(auto(), 80)
@@ -127,7 +130,7 @@ def test_a_prompt_that_rides_along_holds_nobody_up() -> None:
 def test_calls_whose_answer_has_not_begun_lose_half() -> None:
     """They wait for prefill, or for their own turn to be read, and begin while this is read."""
     engines = Engines()
-    engines.d.predicts.pace = paced(longer_per_token=0.001)
+    engines.d.latency.step_time = paced(longer_per_token=0.001)
     engines.d.answering, engines.d.calls = 2, 6
 
     assert engines.decide(auto(), 80).held_up_seconds == pytest.approx(4 * 0.08, rel=0.1)
@@ -138,7 +141,7 @@ def test_calls_whose_answer_has_not_begun_lose_half() -> None:
 def test_an_answer_that_is_no_stream_is_decided_for_like_one(tokens: int, answering: int) -> None:
     """Its client waits for the same first token, and for all that come after it."""
     engines = Engines()
-    engines.d.predicts.pace = paced(longer_per_token=0.001)
+    engines.d.latency.step_time = paced(longer_per_token=0.001)
     engines.d.answering = engines.d.calls = answering
 
     assert engines.decide(auto(), tokens, stream=False) == engines.decide(auto(), tokens)
@@ -150,7 +153,9 @@ def test_a_slow_transfer_keeps_calls_local() -> None:
 
 def test_the_decode_engine_that_is_soonest_counts() -> None:
     engines = Engines(local=0.1)
-    other = Candidate(D1, predicts=Predicts(reading=learnt(0.0, 0.0001), loading=learnt(0.1, 0.0)))
+    other = Candidate(
+        D1, latency=LatencyModel(prefill_rate=learnt(0.0, 0.0001), loading_rate=learnt(0.1, 0.0))
+    )
     engines.p.unread_tokens = 100
 
     decided = auto().decide(call_of(100), engines.p, [engines.d, other])
@@ -170,7 +175,7 @@ def test_first_of_all_both_ways_are_measured() -> None:
     p, d = Candidate(P0, calls=1), Candidate(D0)
     assert auto().decide(call_of(500), p, [d]) == Decision(Taken.SPLIT, MEASURING)
 
-    p.predicts.reading, d.predicts.loading = learnt(0.0, 0.001), learnt(0.1, 0.0)
+    p.latency.prefill_rate, d.latency.loading_rate = learnt(0.0, 0.001), learnt(0.1, 0.0)
 
     decided = auto().decide(call_of(500), p, [d])
     assert (decided.taken, decided.reason) == (Taken.LOCAL, MEASURING)
@@ -199,8 +204,8 @@ def test_a_long_prompt_goes_to_decode_to_be_measured_only_if_nobody_is_there(
     calls: int, reason: str
 ) -> None:
     """It would hold up the streams."""
-    p = Candidate(P0, calls=1, predicts=Predicts(reading=learnt(0.0, 0.001)))
-    d = Candidate(D0, calls=calls, predicts=Predicts(loading=learnt(0.1, 0.0)))
+    p = Candidate(P0, calls=1, latency=LatencyModel(prefill_rate=learnt(0.0, 0.001)))
+    d = Candidate(D0, calls=calls, latency=LatencyModel(loading_rate=learnt(0.1, 0.0)))
 
     assert auto().decide(call_of(1001), p, [d]).reason == reason
 
@@ -219,12 +224,12 @@ def test_the_way_not_taken_is_measured_now_and_then() -> None:
 def test_a_prefill_that_was_slow_once_is_found_to_be_well_again() -> None:
     """Else it would get no calls for ever, and nothing new would be learnt of it."""
     engines, rule = Engines(), auto()
-    engines.p.predicts.reading = learnt(0.0, 0.01)
+    engines.p.latency.prefill_rate = learnt(0.0, 0.01)
     assert engines.decide(rule, 500).taken is Taken.LOCAL
 
     for _ in range(30 * LOOK_EVERY):
         if engines.decide(rule, 500).taken is Taken.SPLIT:
-            engines.p.predicts.reading.learn(500, 0.5)
+            engines.p.latency.prefill_rate.learn(500, 0.5)
 
     assert engines.decide(rule, 500).taken is Taken.SPLIT
 

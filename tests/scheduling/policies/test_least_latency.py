@@ -3,14 +3,14 @@ import pytest
 from pdgate.protocols.instance import Role
 from pdgate.scheduling.candidate import Candidate
 from pdgate.scheduling.policies.least_latency import least_latency
-from pdgate.scheduling.surroundings import Surroundings
+from pdgate.scheduling.policy_context import PolicyContext
 from tests.support.fleets import Known, fleet, holding, prompt
 
 
 def reads(candidate: Candidate, tokens_per_second: int) -> Candidate:
     """It has shown that it reads so fast."""
     for tokens in (1_000, 2_000, 4_000, 8_000):
-        candidate.predicts.reading.learn(tokens, tokens / tokens_per_second)
+        candidate.latency.prefill_rate.learn(tokens, tokens / tokens_per_second)
     return candidate
 
 
@@ -19,18 +19,18 @@ def test_a_faster_engine_may_have_more_to_read() -> None:
     reads(fast, 20_000).unread_tokens = 10_000
     reads(slow, 5_000).unread_tokens = 4_000
 
-    assert least_latency(Surroundings(Role.PREFILL)).choose(prompt(1_000), [fast, slow]) is fast
+    assert least_latency(PolicyContext(Role.PREFILL)).choose(prompt(1_000), [fast, slow]) is fast
 
 
 def test_what_is_cached_need_not_be_waited_for() -> None:
     """Nine tenths of 10,000 tokens are worth a queue of 8,000, and not one of 10,000."""
-    around = Surroundings(Role.PREFILL, prefixes=Known({"0": 9_000}))
+    context = PolicyContext(Role.PREFILL, prefixes=Known({"0": 9_000}))
     cached, other = reads(fleet(2)[0], 10_000), reads(fleet(2)[1], 10_000)
 
     cached.unread_tokens = 8_000
-    assert least_latency(around).choose(prompt(10_000), [cached, other]) is cached
+    assert least_latency(context).choose(prompt(10_000), [cached, other]) is cached
     cached.unread_tokens = 10_000
-    assert least_latency(around).choose(prompt(10_000), [cached, other]) is other
+    assert least_latency(context).choose(prompt(10_000), [cached, other]) is other
 
 
 @pytest.mark.parametrize("role", list(Role))
@@ -38,7 +38,7 @@ def test_before_anything_is_known_the_load_decides(role: Role) -> None:
     busy, idle = fleet(2, role)
     busy.calls, busy.tokens, busy.unread_tokens = 2, 20_000, 20_000
 
-    assert least_latency(Surroundings(role)).choose(prompt(100), [busy, idle]) is idle
+    assert least_latency(PolicyContext(role)).choose(prompt(100), [busy, idle]) is idle
 
 
 def test_an_engine_without_room_is_left_out() -> None:
@@ -47,4 +47,4 @@ def test_an_engine_without_room_is_left_out() -> None:
     holding(full, 10)
     holding(busy, 1_000_000).tokens = 500_000
 
-    assert least_latency(Surroundings(Role.DECODE)).choose(prompt(100), [full, busy]) is busy
+    assert least_latency(PolicyContext(Role.DECODE)).choose(prompt(100), [full, busy]) is busy

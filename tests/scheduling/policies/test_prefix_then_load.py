@@ -1,11 +1,11 @@
+from pdgate.scheduling.pipeline.scorers import MANY_TOKENS
 from pdgate.scheduling.policies.prefix_then_load import prefix_then_load
+from pdgate.scheduling.policy_context import PolicyContext
 from pdgate.scheduling.prefix.index import PrefixIndex
-from pdgate.scheduling.sentence.words import MANY_TOKENS
-from pdgate.scheduling.surroundings import Surroundings
 from tests.support.fleets import Known, fleet, prompt
 
 CALL = prompt(1_000)
-KNOWN = Surroundings(prefixes=Known({"1": 900}))
+KNOWN = PolicyContext(prefixes=Known({"1": 900}))
 
 
 def test_a_prompt_goes_where_it_is_cached() -> None:
@@ -26,7 +26,7 @@ def test_without_an_index_the_load_decides() -> None:
     among = fleet(3)
     among[0].calls = among[2].calls = 1
 
-    policy = prefix_then_load(Surroundings())
+    policy = prefix_then_load(PolicyContext())
 
     assert policy.choose(CALL, among) is among[1]
     assert not policy.needs_prefixes
@@ -36,9 +36,9 @@ def test_without_an_index_the_load_decides() -> None:
 def test_it_is_explained_in_the_words_that_the_page_on_policies_has() -> None:
     """A method of the index is what is asked, and its name is what operators read."""
     known, unknown = fleet(2)
-    for around in (Surroundings(prefixes=PrefixIndex()), KNOWN):
+    for context in (PolicyContext(prefixes=PrefixIndex()), KNOWN):
         assert (
             "cached_share 0.000 + idleness 1.000"
-            in prefix_then_load(around).explain(CALL, [known])[0].why
+            in prefix_then_load(context).explain(CALL, [known])[0].why
         )
     assert "cached_share 0.900" in prefix_then_load(KNOWN).explain(CALL, [unknown])[0].why

@@ -1,9 +1,9 @@
 from pdgate.protocols.instance import Role
 from pdgate.scheduling.policies.projected_kv import projected_kv
-from pdgate.scheduling.surroundings import Surroundings
+from pdgate.scheduling.policy_context import PolicyContext
 from tests.support.fleets import fleet, holding, prompt
 
-AROUND = Surroundings(Role.DECODE)
+AROUND = PolicyContext(Role.DECODE)
 
 
 def test_who_has_most_memory_left_is_chosen() -> None:

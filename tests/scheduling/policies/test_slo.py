@@ -4,10 +4,11 @@ import pytest
 
 from pdgate.protocols.instance import Role
 from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling.pipeline import Pipeline
 from pdgate.scheduling.policies.slo import InTime, slo
-from pdgate.scheduling.sentence import Sentence
+from pdgate.scheduling.policy import Policy
+from pdgate.scheduling.policy_context import PolicyContext, Targets
 from pdgate.scheduling.status import Beyond
-from pdgate.scheduling.surroundings import Surroundings, Targets
 from tests.support.fleets import Known, fleet, prompt
 
 TARGETS = Targets(ttft_seconds=2.0, tpot_seconds=0.05)
@@ -18,13 +19,13 @@ def reading(count: int = 3) -> list[Candidate]:
     among = fleet(count)
     for one in among:
         for tokens in (1_000, 2_000, 4_000, 8_000):
-            one.predicts.reading.learn(tokens, tokens / 10_000)
+            one.latency.prefill_rate.learn(tokens, tokens / 10_000)
     return among
 
 
-def made(role: Role, known: Known | None = None) -> Sentence | InTime:
-    policy = slo(Surroundings(role, known, TARGETS))
-    assert isinstance(policy, Sentence | InTime)
+def made(role: Role, known: Known | None = None) -> Pipeline | InTime:
+    policy = slo(PolicyContext(role, known, TARGETS))
+    assert isinstance(policy, Pipeline | InTime)
     return policy
 
 
@@ -49,7 +50,7 @@ def test_calls_that_all_begin_alike_do_not_queue_where_one_was_first() -> None:
 def test_what_was_seen_of_equals_does_not_make_one_of_them_the_busy_one() -> None:
     """An idle fleet, of which each call is over before the next one comes."""
     among, policy, chosen = reading(), made(Role.PREFILL), Counter[str]()
-    among[1].predicts.reading.learn(4_000, 0.39)
+    among[1].latency.prefill_rate.learn(4_000, 0.39)
     for _ in range(300):
         chosen[policy.choose(prompt(50), among).instance.id] += 1
 
@@ -82,7 +83,7 @@ def test_an_engine_that_reads_faster_gets_more() -> None:
     among = fleet(2)
     for one, speed in zip(among, (10_000, 30_000), strict=True):
         for tokens in (1_000, 2_000, 4_000, 8_000):
-            one.predicts.reading.learn(tokens, tokens / speed)
+            one.latency.prefill_rate.learn(tokens, tokens / speed)
     policy = made(Role.PREFILL)
     for _ in range(8):
         policy.choose(prompt(2_000), among).unread_tokens += 2_000
@@ -131,3 +132,11 @@ def test_decode_takes_who_has_least_in_flight() -> None:
     busy.calls, busy.tokens = 3, 30_000
 
     assert made(Role.DECODE).choose(prompt(4_000), [busy, idle]) is idle
+
+
+def test_it_is_a_policy_also_after_it_was_found_to_be_no_pipeline() -> None:
+    """Compiled classes have the cache of their base for such questions (tools/compiled.py)."""
+    policy = made(Role.PREFILL)
+
+    assert not isinstance(policy, Pipeline)
+    assert isinstance(policy, Policy)

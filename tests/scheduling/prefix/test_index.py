@@ -3,8 +3,7 @@ from collections.abc import Sequence
 from pdgate.protocols.call import CHAT, Call
 from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.candidate import Candidate
-from pdgate.scheduling.prefix.index import PrefixIndex
-from pdgate.scheduling.prefix.lesson import Lesson
+from pdgate.scheduling.prefix.index import PrefixIndex, PrefixUpdate
 
 TOKENS = 128
 
@@ -182,9 +181,9 @@ def test_a_leg_that_came_to_nothing_is_not_in_the_hit_rate() -> None:
     index, call = knowing(p0=(1, 2)), prompt(1, 2, 3)
     before = index.read_tokens, index.cached_tokens
 
-    lesson = Lesson(index, call, candidate("p0"), reads=True)
-    assert lesson.cached_tokens == 2 * TOKENS
-    lesson.take_back()
+    update = PrefixUpdate(index, call, candidate("p0"), reads=True)
+    assert update.cached_tokens == 2 * TOKENS
+    update.take_back()
 
     assert (index.read_tokens, index.cached_tokens) == before
     assert index.matched(call) == tokens(p0=2)

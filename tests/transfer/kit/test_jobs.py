@@ -7,12 +7,11 @@ from contextlib import closing
 import pytest
 
 from pdgate.transfer.base import State, TransferError
-from pdgate.transfer.kit.deadlines import SWEEP_AT_LEAST, Deadlines
-from pdgate.transfer.kit.jobs import MAX_THREADS, Jobs, Plan
-from pdgate.transfer.kit.running import Running
-from pdgate.transfer.kit.threads import Threads
+from pdgate.transfer.kit.jobs import MAX_THREADS, Jobs, Plan, Threads
+from pdgate.transfer.kit.running import SWEEP_AT_LEAST, Deadlines, Running
+from tests.support import waiting
 
-SECONDS = 10.0
+SECONDS = waiting.PATIENCE_SECONDS
 
 
 @pytest.fixture

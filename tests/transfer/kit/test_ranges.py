@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pdgate.transfer.base import OutOfBounds, Range
-from pdgate.transfer.kit.ranges import Piece, pieces
+from pdgate.transfer.kit.ranges import Piece, pieces, split
 
 RANGES = st.lists(
     st.builds(Range, st.integers(0, 12), st.integers(0, 12), st.integers(0, 4)), max_size=12
@@ -66,3 +66,25 @@ def test_a_negative_length_is_no_way_to_reach_outside() -> None:
     """Merged with what follows it would look as if it lay inside."""
     with pytest.raises(OutOfBounds):
         pieces([Range(5, 5, -3), Range(2, 2, 3)], 8, 8)
+
+
+@given(st.lists(st.integers(1, 30), max_size=20), st.integers(1, 5), st.integers(1, 40))
+def test_shares_are_the_pieces_in_order_and_about_even(
+    lengths: list[int], most: int, least: int
+) -> None:
+    starts = [sum(lengths[:i]) for i in range(len(lengths))]
+    whole = [(at, 3 * at, length) for at, length in zip(starts, lengths, strict=True)]
+
+    shares = split(whole, most, least)
+
+    moved = [
+        (local + i, remote + i)
+        for share in shares
+        for local, remote, length in share
+        for i in range(length)
+    ]
+    assert moved == [(local + i, remote + i) for local, remote, n in whole for i in range(n)]
+    sizes = [sum(length for _, _, length in share) for share in shares]
+    assert 1 <= len(shares) <= most
+    assert max(sizes) - min(sizes) <= 1
+    assert len(shares) == 1 or min(sizes) >= least

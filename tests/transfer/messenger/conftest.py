@@ -14,8 +14,11 @@ from tests.support.engine_pair import D_BLOCKS, arrival
 from tests.support.fake_core import SECONDS, FakeCore
 from tests.transfer.messenger.nodes import Node
 
-IMPATIENT = Patience(ping=0.05, silence=0.4, stop=0.2)
-"""For tests in which a peer says nothing: they wait this long."""
+IMPATIENT = Patience(ping=0.05, stop=0.2)
+"""For tests in which a peer does not confirm that it has stopped: they wait this long."""
+
+HOLDS_FOR_DEAD = Patience(ping=0.05, silence=2.0, stop=0.2)
+"""For those in which a peer says nothing; until then it must say something that often."""
 
 
 @pytest.fixture(params=["shm", "tcp"])
@@ -32,6 +35,12 @@ def decode(backend: str) -> Iterator[FakeCore]:
 @pytest.fixture
 def impatient(backend: str) -> Iterator[FakeCore]:
     with closing(FakeCore(backend, "vllm-kvt", "decode", patience=IMPATIENT)) as core:
+        yield core
+
+
+@pytest.fixture
+def mistrustful(backend: str) -> Iterator[FakeCore]:
+    with closing(FakeCore(backend, "vllm-kvt", "decode", patience=HOLDS_FOR_DEAD)) as core:
         yield core
 
 

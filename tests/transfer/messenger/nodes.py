@@ -22,7 +22,7 @@ from pdgate.transfer.messenger.mover import Mover, ThreadMover
 from pdgate.transfer.messenger.offers import Offers
 from pdgate.transfer.messenger.outbox import Outbox
 from pdgate.transfer.messenger.process_mover import ProcessMover
-from pdgate.transfer.messenger.pushes import Kept, Pushes
+from pdgate.transfer.messenger.push_table import Kept, PushTable
 from pdgate.transfer.messenger.receiving import Patience
 from pdgate.transfer.messenger.service import Offering, Service
 from pdgate.transfer.messenger.shape import Shape
@@ -30,9 +30,10 @@ from pdgate.transfer.messenger.slots import Slots
 from pdgate.transfer.messenger.source import Source, Target
 from pdgate.transfer.plan import memory
 from pdgate.transfer.plan.layout import KvLayout
+from tests.support import waiting
 from tests.support.kv_ranks import Arrays, Cache, cache, share
 
-SECONDS = 10.0
+SECONDS = waiting.PATIENCE_SECONDS
 BLOCKS = 16
 
 
@@ -105,7 +106,7 @@ class Node:
             if context_bytes is not None:
                 self.inbox = Slots(self.backend, context_bytes, slots)
                 self.outbox = Outbox(self.backend, context_bytes, slots)
-            self.pushes = Pushes(
+            self.pushes = PushTable(
                 self,
                 self.shape,
                 self.offers,
@@ -124,7 +125,7 @@ class Node:
                     lambda source, _: (source.host, source.port),
                     patience or Patience(),
                     self.inbox,
-                    lambda request_id, context: self.came.put((request_id, context)),
+                    deliver=lambda request_id, context: self.came.put((request_id, context)),
                 )
             )
             offering = Offering(
@@ -168,7 +169,7 @@ class Node:
         self.aborted.put(request_id)
 
     @staticmethod
-    def submit(key: str, prompt: Sequence[int], lent: Lent | None) -> None:
+    def submit(key: str, prompt: Sequence[int], lent: Lent | None, peer: str) -> None:
         raise HandOverError(Why.UNSUPPORTED, "this node computes nothing for others")
 
     # What a test does with it.

@@ -1,6 +1,5 @@
 """What D may ask P to write, and what P does when D misbehaves."""
 
-import socket
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -11,11 +10,13 @@ import pytest
 
 from pdgate.engine.connector import Keep
 from pdgate.transfer import descriptors
+from pdgate.transfer.kit.channel import Channel
 from pdgate.transfer.messenger import messages, service
 from pdgate.transfer.messenger.errors import Why
 from pdgate.transfer.messenger.shape import Shape
 from tests.support.engine_pair import D_BLOCKS, P_BLOCKS, PROMPT, arrival
 from tests.support.fake_core import LAYOUT, SECONDS, FakeCore
+from tests.support.proven import channel
 from tests.transfer.messenger.conftest import error_of, load, tiles
 
 NEEDED = len(PROMPT) - 1
@@ -48,8 +49,8 @@ def push(to: FakeCore, **wrong: Any) -> messages.Push:
     return msgspec.structs.replace(right, **wrong)
 
 
-def dial(core: FakeCore) -> socket.socket:
-    return socket.create_connection(core.connector.kv_address, timeout=SECONDS)
+def dial(core: FakeCore) -> Channel:
+    return channel(core.connector.kv_address)
 
 
 def answer(core: FakeCore, *said: messages.Message) -> messages.Message | None:
@@ -190,12 +191,11 @@ def test_a_peer_that_never_reads_its_answers_loses_its_push(backend: str, decode
         prefill.connector.plan(arrival("p1", "k", params={"do_remote_decode": True}))
         with dial(prefill) as sock:
             messages.send(sock, push(decode))
-            pings = messages.frame(messages.Ping()) * 4096
 
             def flood() -> None:
                 try:
                     while True:
-                        sock.sendall(pings)
+                        messages.send(sock, messages.Ping())
                 except OSError:
                     return
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from pdgate.transfer.messenger.counters import Counters
+from pdgate.transfer.kit.fleet import Identity
+from pdgate.transfer.messenger.counters import Counters, Readings
 from pdgate.transfer.messenger.peer import Peer
-from pdgate.transfer.messenger.readings import Readings
 from tests.support.kv_layouts import PLAIN
 from tests.transfer.messenger.nodes import SECONDS, Node
 
@@ -63,9 +63,9 @@ def test_pages_that_only_their_reader_keeps_are_lingering(prefill: Node) -> None
     for key in ("k1", "k2"):
         prefill.expect(key, TOKENS)
         prefill.kept(key, TOKENS)
-    with Peer("127.0.0.1", prefill.port, "", FAR) as first:
+    with Peer(("127.0.0.1", prefill.port), "", FAR, Identity()) as first:
         offer = first.ask("k1", 0.0, SECONDS, prefill.shape)
-        with Peer("127.0.0.1", prefill.port, "", FAR) as second:
+        with Peer(("127.0.0.1", prefill.port), "", FAR, Identity()) as second:
             second.ask("k2", 0.0, SECONDS, prefill.shape)
             for key in ("k1", "k2", "k2"):
                 assert prefill.offers.drop(key, "the lease is over").in_use

@@ -111,33 +111,33 @@ def test_a_frozen_mover_strands_the_pages_until_it_has_stopped(
     assert impatient.connector.counters.stranded == 0
 
 
-def test_a_frozen_peer_is_found_by_its_silence(backend: str, impatient: FakeCore) -> None:
+def test_a_frozen_peer_is_found_by_its_silence(backend: str, mistrustful: FakeCore) -> None:
     with Pusher(backend) as pusher:
-        met(impatient, pusher)
+        met(mistrustful, pusher)
         pusher.freeze()
 
-        request_id, error = impatient.given_up.get(timeout=SECONDS)
+        request_id, error = mistrustful.given_up.get(timeout=SECONDS)
 
         assert request_id == "d1"
         assert error.startswith("silent peer")
-        assert impatient.results.empty()
+        assert mistrustful.results.empty()
         pusher.kill()
-        assert error_of(impatient).startswith("silent peer")
-    assert impatient.connector.counters.stranded == 0
+        assert error_of(mistrustful).startswith("silent peer")
+    assert mistrustful.connector.counters.stranded == 0
 
 
 def test_a_peer_that_is_killed_while_its_mover_hangs_still_strands_the_pages(
-    backend: str, impatient: FakeCore
+    backend: str, mistrustful: FakeCore
 ) -> None:
     """The connection lives as long as anybody does who could write."""
     with Pusher(backend) as pusher:
-        met(impatient, pusher)
+        met(mistrustful, pusher)
         pusher.freeze_mover()
         pusher.kill()
 
-        _, error = impatient.given_up.get(timeout=SECONDS)
+        _, error = mistrustful.given_up.get(timeout=SECONDS)
         assert error.startswith("silent peer")
-        assert impatient.results.empty()
+        assert mistrustful.results.empty()
 
         pusher.thaw_mover()
-        assert error_of(impatient).startswith("silent peer")
+        assert error_of(mistrustful).startswith("silent peer")

@@ -15,9 +15,10 @@ from pdgate.transfer import registry
 from pdgate.transfer.base import Backend, PeerLost, Range, Region, TransferError
 from pdgate.transfer.messenger.mover import Destination, Mover, ThreadMover
 from pdgate.transfer.messenger.process_mover import ProcessMover
+from tests.support import waiting
 from tests.support.kv_owner import pattern
 
-SECONDS = 10.0
+SECONDS = waiting.PATIENCE_SECONDS
 LENGTH = 4096
 IMMEDIATE = 7
 

@@ -5,7 +5,7 @@ from typing import get_args
 
 import pytest
 
-from pdgate.transfer.messenger import context, messages, push_in, service
+from pdgate.transfer.messenger import context, messages, push_waiter, service
 from pdgate.transfer.messenger.errors import Why
 from pdgate.transfer.messenger.line import MAX_UNREAD_BYTES
 from pdgate.transfer.messenger.peer import ANSWER_SECONDS, CONNECT_SECONDS
@@ -35,7 +35,7 @@ def test_every_name_of_an_error_is_there() -> None:
 
 def test_the_times_are_those_of_the_code() -> None:
     assert Patience() == Patience(ping=2.0, silence=10.0, stop=5.0)
-    assert (CONNECT_SECONDS, ANSWER_SECONDS, push_in.MESSAGE_SECONDS) == (5.0, 5.0, 5.0)
+    assert (CONNECT_SECONDS, ANSWER_SECONDS, push_waiter.MESSAGE_SECONDS) == (5.0, 5.0, 5.0)
     assert (service.SILENCE_SECONDS, service.READ_MARGIN_SECONDS) == (10.0, 5.0)
     assert MAX_UNREAD_BYTES == 64 << 10
     assert messages.MAX_BYTES == 32 << 20

@@ -11,11 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pdgate.transfer.kit.channel import Channel
 from pdgate.transfer.messenger import messages
 from pdgate.transfer.messenger.errors import Why
 from pdgate.transfer.messenger.shape import Shape
 from tests.support.engine_pair import P_BLOCKS, arrival
 from tests.support.fake_core import LAYOUT, SECONDS, FakeCore
+from tests.support.proven import channel
 
 SHAPE = Shape.of(LAYOUT, "tiny", order=LAYOUT.order)
 
@@ -26,8 +28,8 @@ def prefill() -> Iterator[FakeCore]:
         yield core
 
 
-def dial(core: FakeCore) -> socket.socket:
-    return socket.create_connection(core.connector.kv_address, timeout=SECONDS)
+def dial(core: FakeCore) -> Channel:
+    return channel(core.connector.kv_address)
 
 
 def say(core: FakeCore, message: messages.Message) -> messages.Message | None:
@@ -35,17 +37,18 @@ def say(core: FakeCore, message: messages.Message) -> messages.Message | None:
         return talk(sock, message)
 
 
-def talk(sock: socket.socket, message: messages.Message) -> messages.Message | None:
+def talk(sock: Channel, message: messages.Message) -> messages.Message | None:
     messages.send(sock, message)
     return messages.receive(sock)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.binary(min_size=1, max_size=100))
 def test_garbage_ends_its_own_connection_only(data: bytes) -> None:
     with closing(FakeCore("tcp", "sglang", "prefill")) as core:
         for sent in (data, struct.pack(">I", len(data)) + data):
-            with dial(core) as sock:
+            with dial(core) as peer:
+                sock = peer.sock
                 sock.sendall(sent)
                 # What was left unread makes its end a reset, which may come before ours.
                 with contextlib.suppress(OSError):
@@ -57,10 +60,10 @@ def test_garbage_ends_its_own_connection_only(data: bytes) -> None:
 
 
 def test_a_message_without_end_is_not_read(prefill: FakeCore) -> None:
-    with dial(prefill) as sock:
-        sock.sendall(struct.pack(">I", messages.MAX_BYTES + 1))
+    with dial(prefill) as peer:
+        peer.sock.sendall(struct.pack(">I", messages.MAX_BYTES + 1))
 
-        assert sock.recv(1) == b""
+        assert peer.sock.recv(1) == b""
 
 
 @pytest.mark.parametrize(
@@ -76,10 +79,10 @@ def test_a_message_without_end_is_not_read(prefill: FakeCore) -> None:
 )
 def test_a_message_of_another_kind_is_hung_up_on(bad: object, prefill: FakeCore) -> None:
     data = msgspec.msgpack.encode(bad)
-    with dial(prefill) as sock:
-        sock.sendall(struct.pack(">I", len(data)) + data)
+    with dial(prefill) as peer:
+        peer.sock.sendall(peer.sealed(struct.pack(">I", len(data)) + data))
 
-        assert sock.recv(1) == b""
+        assert peer.sock.recv(1) == b""
 
 
 @pytest.mark.parametrize("wait_seconds", [float("nan"), float("inf")])

@@ -1,6 +1,7 @@
 """Who exchanges what when both sides are split, and what of it a peer may not say."""
 
-import socket
+import queue
+import threading
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from pdgate.transfer import descriptors
 from pdgate.transfer.base import Descriptor, PeerLost, Range, TransferError
+from pdgate.transfer.kit.channel import Channel
 from pdgate.transfer.messenger import messages, shards
 from pdgate.transfer.messenger.asked import Asked
 from pdgate.transfer.messenger.errors import HandOverError, Why
@@ -24,6 +26,7 @@ from pdgate.transfer.plan.layout import KvLayout, Order, Rank
 from tests.support.engine_pair import D_BLOCKS, arrival
 from tests.support.fake_core import SECONDS, FakeCore
 from tests.support.kv_layouts import engines
+from tests.support.proven import listening
 from tests.transfer.messenger.nodes import shape_of
 
 
@@ -265,22 +268,29 @@ def test_blocks_of_ours_that_do_not_exist_fail_the_tile() -> None:
 
 @pytest.mark.parametrize("tp", [3, -1, 1 << 40])
 def test_a_prefill_with_impossible_shards_is_told_to_stop(tp: int) -> None:
+    came: queue.SimpleQueue[Channel] = queue.SimpleQueue()
+    ended = threading.Event()
+
+    def serve(channel: Channel) -> None:
+        came.put(channel)
+        assert ended.wait(SECONDS)
+
     with (
         closing(FakeCore("shm", "vllm-kvt", "decode")) as core,
-        socket.create_server(("127.0.0.1", 0)) as server,
+        listening(messages.PURPOSE, serve) as port,
     ):
-        port = server.getsockname()[1]
         params = {"remote_host": "127.0.0.1", "remote_port": port, "do_remote_prefill": True}
         core.load(arrival("d1", "k", params=params), D_BLOCKS)
-        server.settimeout(SECONDS)
-        with server.accept()[0] as sock:
-            sock.settimeout(SECONDS)
+        sock = came.get(timeout=SECONDS)
+        try:
             said = messages.receive(sock)
             assert isinstance(said, messages.Push)
             replaced = msgspec.structs.replace(said.shape, tp=tp)
             messages.send(sock, messages.Writing(replaced))
             assert isinstance(messages.receive(sock), messages.Cancel)
             messages.send(sock, messages.Stopped())
+        finally:
+            ended.set()
 
         error = core.result()
 

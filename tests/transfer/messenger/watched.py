@@ -6,7 +6,7 @@ from typing import Any
 from pdgate.transfer.messenger.asked import Asked
 from pdgate.transfer.messenger.line import Line
 from pdgate.transfer.messenger.offers import Offer
-from pdgate.transfer.messenger.pushing import Push
+from pdgate.transfer.messenger.push import Push
 from tests.transfer.messenger.nodes import SECONDS, Node
 
 

@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from pdgate.transfer.base import PeerLost, Range, State, TransferError
-from pdgate.transfer.kit.op import Op
+from pdgate.transfer.base import Op, PeerLost, Range, State, TransferError
+from pdgate.transfer.external_mover.library import Move, Piece
 from pdgate.transfer.mooncake import engine as mooncake_engine
 from pdgate.transfer.mooncake.backend import Engines, Mooncake
-from pdgate.transfer.visiting.library import Move, Piece
+from tests.support import waiting
 from tests.support.kv_backends import require
 from tests.support.kv_owner import Owned
 from tests.support.kv_stand_in import stand_in
 from tests.support.processes import child
 
-SECONDS = 30.0
+SECONDS = waiting.PATIENCE_SECONDS
 PAGE = 4096
 BIG = 4 << 20
 
@@ -148,7 +148,7 @@ def test_without_the_package_one_line_says_what_to_install(
     for name in ("mooncake", "mooncake.engine"):
         monkeypatch.setitem(sys.modules, name, None)
 
-    with pytest.raises(LookupError, match=r"mooncake needs .*pip install 'pdgate\[mooncake\]'"):
+    with pytest.raises(LookupError, match=r"mooncake needs .*pip install '\.\[mooncake\]'"):
         Mooncake()
 
 

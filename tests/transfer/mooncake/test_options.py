@@ -11,11 +11,11 @@ import pytest
 from pdgate.transfer.base import Range
 from pdgate.transfer.mooncake import engine as mooncake_engine
 from pdgate.transfer.mooncake.backend import Mooncake
-from tests.support import mooncake_metadata
+from tests.support import mooncake_metadata, waiting
 from tests.support.kv_backends import require
 from tests.support.kv_owner import pattern
 
-SECONDS = 30.0
+SECONDS = waiting.PATIENCE_SECONDS
 PAGE = 4096
 
 

@@ -9,14 +9,16 @@ from typing import Any
 import pytest
 
 from pdgate.transfer.base import Range, Region, State, TransferError
+from pdgate.transfer.kit.fleet import Identity, Keyring
 from pdgate.transfer.nixl import backend as nixl
 from pdgate.transfer.nixl import library as nixl_library
 from pdgate.transfer.nixl.backend import Agent, Nixl
+from tests.support import waiting
 from tests.support.kv_backends import require
 from tests.support.kv_owner import ROOT, Owned, pattern
 from tests.support.kv_stand_in import stand_in
 
-SECONDS = 30.0
+SECONDS = waiting.PATIENCE_SECONDS
 PAGE = 4096
 ALL = [Range(0, 0, PAGE)]
 
@@ -89,7 +91,7 @@ def test_on_a_loopback_host_nothing_else_is_listened_on(
         return make(api, name, plugin, settings, delay)
 
     monkeypatch.setattr(nixl_library, "agent", recorded)
-    Nixl(host, "127.0.0.1").close()
+    Nixl(host, "127.0.0.1", identity=Identity(Keyring(("s" * 32,)))).close()
 
     assert asked == [ucx]
 
@@ -177,5 +179,5 @@ def test_without_the_package_one_line_says_what_to_install(
     for name in ("nixl", "nixl_cu12", "nixl_cu13"):
         monkeypatch.setitem(sys.modules, name, None)
 
-    with pytest.raises(LookupError, match=r"nixl needs .*pip install 'pdgate\[nixl\]'"):
+    with pytest.raises(LookupError, match=r"nixl needs .*pip install '\.\[nixl\]'"):
         Nixl()

@@ -14,11 +14,12 @@ from pdgate.transfer.plan.count import Rhythm, expected
 from pdgate.transfer.plan.layout import KvLayout, Order, Rank
 from pdgate.transfer.plan.links import spread
 from pdgate.transfer.plan.meeting import Meeting
+from tests.support import waiting
 from tests.support.kv_layouts import PLAIN
 from tests.support.kv_ranks import BLOCKS, Arrays, cache, share
 from tests.transfer.plan.writing import writes
 
-SECONDS = 10.0
+SECONDS = waiting.PATIENCE_SECONDS
 IMMEDIATE = 77
 TOKENS = range(4, 26)
 SOURCE_BLOCKS, BLOCKS_TO = [3, 0, 7, 8, 1, 11, 5], [9, 10, 2, 6, 0, 1, 4]

@@ -15,9 +15,10 @@ from pdgate.transfer.base import PeerLost, Range, StaleDescriptor, State, Transf
 from pdgate.transfer.shm import wire
 from pdgate.transfer.shm.backend import Shm
 from pdgate.transfer.shm.segment import HEADER_BYTES, Segment, create
+from tests.support import waiting
 from tests.support.kv_owner import ROOT, Owned
 
-SECONDS = 10.0
+SECONDS = waiting.PATIENCE_SECONDS
 
 
 def test_a_killed_owner_leaves_nothing_behind() -> None:

@@ -7,8 +7,6 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pdgate.transfer.base import (
     Corrupted,
@@ -21,15 +19,19 @@ from pdgate.transfer.base import (
     State,
     TransferError,
 )
+from pdgate.transfer.kit.channel import Channel
+from pdgate.transfer.kit.handshake import ANSWER_BYTES, HELLO_BYTES, MAC_BYTES, PROOF_BYTES
 from pdgate.transfer.kit.listener import Listener, shut
 from pdgate.transfer.tcp import backend as tcp
 from pdgate.transfer.tcp import owner as tcp_owner
 from pdgate.transfer.tcp import wire
 from pdgate.transfer.tcp.backend import Tcp
-from pdgate.transfer.tcp.stripes import split
+from pdgate.transfer.tcp.owner import PURPOSE
+from tests.support import waiting
 from tests.support.kv_owner import pattern
+from tests.support.proven import listening, to_owner
 
-SECONDS = 10.0
+SECONDS = waiting.PATIENCE_SECONDS
 LENGTH = 64 << 10
 ALL = [Range(0, 0, LENGTH)]
 
@@ -92,9 +94,11 @@ def filled(backend: Tcp, length: int = LENGTH) -> Region:
     return region
 
 
-HEAD = 32 + 16 + 4
-"""Of a checked request for one range."""
-ANSWER = 8 + 4
+OUT, BACK = HELLO_BYTES + PROOF_BYTES, ANSWER_BYTES
+"""What goes before all else."""
+HEAD = 32 + 16 + MAC_BYTES
+"""Of a request for one range."""
+ANSWER = 8 + MAC_BYTES
 
 
 @pytest.mark.parametrize("at", [HEAD, HEAD + LENGTH // 2, HEAD + LENGTH - 1, HEAD + LENGTH])
@@ -102,7 +106,7 @@ def test_a_flipped_byte_of_a_write_is_a_named_failure_and_is_not_counted(at: int
     with closing(Tcp()) as ours, closing(Tcp(crc=True)) as theirs:
         remote = theirs.allocate(LENGTH)
         arrival = theirs.expect(remote, 7, 1, SECONDS)
-        with relay(remote.descriptor, flip(at), same) as bent:
+        with relay(remote.descriptor, flip(OUT + at), same) as bent:
             transfer = ours.write(filled(ours), bent, ALL, SECONDS, 7)
 
             with pytest.raises(Corrupted):
@@ -120,7 +124,7 @@ def test_a_flipped_byte_of_a_read_is_a_named_failure(at: int) -> None:
     with (
         closing(Tcp(crc=True)) as ours,
         closing(Tcp()) as theirs,
-        relay(filled(theirs).descriptor, same, flip(at)) as bent,
+        relay(filled(theirs).descriptor, same, flip(BACK + at)) as bent,
     ):
         transfer = ours.read(ours.allocate(LENGTH), bent, ALL, SECONDS)
 
@@ -135,7 +139,7 @@ def test_a_flipped_byte_of_a_request_never_moves_anything_elsewhere(at: int) -> 
         remote, bystander = theirs.allocate(2 * LENGTH), theirs.allocate(LENGTH)
         half = [Range(0, LENGTH, LENGTH)]
         with (
-            relay(remote.descriptor, flip(at), same) as bent,
+            relay(remote.descriptor, flip(OUT + at), same) as bent,
             pytest.raises(TransferError),
         ):
             # A count that was flipped upwards leaves the owner waiting for more.
@@ -149,7 +153,7 @@ def test_without_checksums_a_flipped_byte_goes_unseen() -> None:
     """So the tests above see the checksum at work, and not the kernel's."""
     with closing(Tcp()) as ours, closing(Tcp()) as theirs:
         remote, local = theirs.allocate(LENGTH), filled(ours)
-        with relay(remote.descriptor, flip(HEAD + 100), same) as bent:
+        with relay(remote.descriptor, flip(OUT + HEAD + 100), same) as bent:
             ours.write(local, bent, ALL, SECONDS).wait(SECONDS)
 
         assert remote.memory != local.memory
@@ -194,28 +198,6 @@ def test_the_bytes_of_a_refused_write_are_dropped_and_the_line_stays_good(crc: b
         assert after == [first]
 
 
-@given(st.lists(st.integers(1, 30), max_size=20), st.integers(1, 5), st.integers(1, 40))
-def test_shares_are_the_pieces_in_order_and_about_even(
-    lengths: list[int], most: int, least: int
-) -> None:
-    starts = [sum(lengths[:i]) for i in range(len(lengths))]
-    pieces = [(at, 3 * at, length) for at, length in zip(starts, lengths, strict=True)]
-
-    shares = split(pieces, most, least)
-
-    moved = [
-        (local + i, remote + i)
-        for share in shares
-        for local, remote, length in share
-        for i in range(length)
-    ]
-    assert moved == [(local + i, remote + i) for local, remote, n in pieces for i in range(n)]
-    sizes = [sum(length for _, _, length in share) for share in shares]
-    assert 1 <= len(shares) <= most
-    assert max(sizes) - min(sizes) <= 1
-    assert len(shares) == 1 or min(sizes) >= least
-
-
 @pytest.fixture
 def small_shares(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tcp, "STRIPE_BYTES", LENGTH // 8)
@@ -258,7 +240,8 @@ def test_a_connection_that_breaks_ends_all_of_a_transfer(small_shares: None) -> 
     accepted = threading.Semaphore(0)
     first = threading.Event()
 
-    def serve(sock: socket.socket) -> None:
+    def serve(channel: Channel) -> None:
+        sock = channel.sock
         accepted.release()
         if not first.is_set():
             first.set()
@@ -269,10 +252,8 @@ def test_a_connection_that_breaks_ends_all_of_a_transfer(small_shares: None) -> 
         while sock.recv(1 << 16):
             pass
 
-    listening = socket.create_server(("127.0.0.1", 0))
-    listener = Listener("test", listening, serve)
-    try:
-        address = {"host": "127.0.0.1", "port": listening.getsockname()[1]}
+    with listening(PURPOSE, serve) as port:
+        address = {"host": "127.0.0.1", "port": port}
         remote = Descriptor("tcp", "00" * 16, LENGTH, address)
         with closing(Tcp(connections=4)) as ours:
             transfer = ours.write(filled(ours), remote, ALL, 60, 1)
@@ -280,8 +261,6 @@ def test_a_connection_that_breaks_ends_all_of_a_transfer(small_shares: None) -> 
             with pytest.raises(PeerLost):
                 transfer.wait(SECONDS)
             assert transfer.settle(SECONDS)
-    finally:
-        listener.close()
 
 
 @pytest.mark.parametrize("connections", [1, 4])
@@ -292,30 +271,25 @@ def test_a_receiver_that_does_not_keep_up_holds_up_nobody_and_can_be_given_up(
     length = 64 << 20
     closing_down = threading.Event()
 
-    def slow(sock: socket.socket) -> None:
-        sock.recv(1000)
+    def slow(channel: Channel) -> None:
+        channel.sock.recv(1000)
         closing_down.wait(SECONDS)
 
-    listening = socket.create_server(("127.0.0.1", 0))
-    listener = Listener("test", listening, slow)
-    try:
-        with ExitStack() as stack:
-            ours = stack.enter_context(closing(Tcp(connections=connections)))
-            theirs = stack.enter_context(closing(Tcp()))
-            local, quick = ours.allocate(length), theirs.allocate(LENGTH)
-            address = {"host": "127.0.0.1", "port": listening.getsockname()[1]}
-            remote = Descriptor("tcp", "00" * 16, length, address)
-            stuck = ours.write(local, remote, [Range(0, 0, length)], 60, 1)
+    with listening(PURPOSE, slow) as port, ExitStack() as stack:
+        stack.callback(closing_down.set)
+        ours = stack.enter_context(closing(Tcp(connections=connections)))
+        theirs = stack.enter_context(closing(Tcp()))
+        local, quick = ours.allocate(length), theirs.allocate(LENGTH)
+        address = {"host": "127.0.0.1", "port": port}
+        remote = Descriptor("tcp", "00" * 16, length, address)
+        stuck = ours.write(local, remote, [Range(0, 0, length)], 60, 1)
 
-            ours.write(local, quick.descriptor, ALL, SECONDS).wait(SECONDS)
-            assert stuck.state is State.RUNNING
+        ours.write(local, quick.descriptor, ALL, SECONDS).wait(SECONDS)
+        assert stuck.state is State.RUNNING
 
-            with pytest.raises(TransferError, match="took over"):
-                stuck.wait(0.05)
-            assert stuck.settle(SECONDS)
-    finally:
-        closing_down.set()
-        listener.close()
+        with pytest.raises(TransferError, match="took over"):
+            stuck.wait(0.05)
+        assert stuck.settle(SECONDS)
 
 
 def test_an_owner_lets_go_of_a_reader_that_stopped_reading(
@@ -325,18 +299,17 @@ def test_an_owner_lets_go_of_a_reader_that_stopped_reading(
     monkeypatch.setattr(tcp_owner, "STALL_SECONDS", 0.1)
     with closing(Tcp()) as theirs:
         remote = theirs.allocate(64 << 20)
-        address = remote.descriptor.address
-        with socket.create_connection((address["host"], address["port"])) as sock:
+        with to_owner(remote, PURPOSE) as channel:
             epoch = bytes.fromhex(remote.descriptor.epoch)
-            sock.sendall(wire.encode(wire.Request(wire.Op.READ, epoch, [0], [64 << 20])))
-            sock.settimeout(SECONDS)
-            assert sock.recv(8, socket.MSG_WAITALL) == wire.answer(wire.Status.OK, checked=False)
+            asked = wire.encode(wire.Request(wire.Op.READ, epoch, [0], [64 << 20]))
+            channel.sock.sendall(channel.sealed(asked))
+            assert wire.receive_answer(channel, checked=False) is wire.Status.OK
 
             (serving,) = theirs._owner._listener._open.values()
             serving.join(SECONDS)
 
             assert not serving.is_alive()
-            assert not remote._users  # type: ignore[attr-defined]
+            assert not remote._entrance._users  # type: ignore[attr-defined]
 
 
 def test_the_owner_of_the_memory_may_ask_for_several_connections(small_shares: None) -> None:

@@ -13,24 +13,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pdgate.transfer.base import Descriptor, PeerLost, Range, Region, State, TransferError
-from pdgate.transfer.kit.listener import Listener
+from pdgate.transfer.kit.channel import Channel
 from pdgate.transfer.tcp import wire
 from pdgate.transfer.tcp.backend import Tcp
+from pdgate.transfer.tcp.owner import PURPOSE
+from tests.support import waiting
+from tests.support.proven import listening, to_owner
 
-SECONDS = 10.0
+SECONDS = waiting.PATIENCE_SECONDS
 OK = wire.answer(wire.Status.OK, checked=False)
 
 
 @contextmanager
-def owner(serve: Callable[[socket.socket], None]) -> Iterator[Descriptor]:
+def owner(serve: Callable[[Channel], None]) -> Iterator[Descriptor]:
     """An owner that answers as a test wants it to."""
-    sock = socket.create_server(("127.0.0.1", 0))
-    listener = Listener("test", sock, serve)
-    address = {"host": "127.0.0.1", "port": sock.getsockname()[1]}
-    try:
-        yield Descriptor("tcp", "00" * 16, 4096, address)
-    finally:
-        listener.close()
+    with listening(PURPOSE, serve) as port:
+        yield Descriptor("tcp", "00" * 16, 4096, {"host": "127.0.0.1", "port": port})
 
 
 @pytest.fixture
@@ -44,18 +42,19 @@ def local(backend: Tcp) -> Region:
     return backend.allocate(4096)
 
 
-def dial(backend: Tcp) -> socket.socket:
-    address = backend.allocate(1).descriptor.address
-    sock = socket.create_connection((address["host"], address["port"]))
-    sock.settimeout(SECONDS)
-    return sock
+def dial(backend: Tcp) -> Channel:
+    return to_owner(backend.allocate(1), PURPOSE)
+
+
+def ok(channel: Channel) -> bytes:
+    return channel.sealed(OK)
 
 
 def test_an_owner_that_hangs_up_halfway_is_lost(backend: Tcp, local: Region) -> None:
-    def half(sock: socket.socket) -> None:
-        wire.receive_request(sock)
-        sock.sendall(OK)
-        sock.sendall(b"x" * 2048)
+    def half(channel: Channel) -> None:
+        wire.receive_request(channel)
+        channel.sock.sendall(ok(channel))
+        channel.sock.sendall(b"x" * 2048)
 
     with owner(half) as remote:
         transfer = backend.read(local, remote, [Range(0, 0, 4096)], SECONDS)
@@ -71,9 +70,10 @@ def test_a_cancelled_read_leaves_the_memory_alone_once_it_settled(
     """The owner goes on to send, and nothing of it lands."""
     started, go_on, sent = threading.Event(), threading.Event(), threading.Event()
 
-    def slow(sock: socket.socket) -> None:
-        wire.receive_request(sock)
-        sock.sendall(OK)
+    def slow(channel: Channel) -> None:
+        sock = channel.sock
+        wire.receive_request(channel)
+        sock.sendall(ok(channel))
         sock.sendall(b"x" * 100)
         started.set()
         go_on.wait(SECONDS)
@@ -95,13 +95,13 @@ def test_a_cancelled_read_leaves_the_memory_alone_once_it_settled(
 
 
 def test_something_else_on_the_port_is_an_error(backend: Tcp, local: Region) -> None:
-    def http(sock: socket.socket) -> None:
-        sock.recv(10)
-        sock.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+    def http(channel: Channel) -> None:
+        channel.sock.recv(10)
+        channel.sock.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
     with (
         owner(http) as remote,
-        pytest.raises(TransferError, match=r"something else|reset"),
+        pytest.raises(TransferError, match=r"was not made by the peer|reset"),
     ):
         backend.read(local, remote, [Range(0, 0, 1)], SECONDS).wait(SECONDS)
 
@@ -122,11 +122,12 @@ def test_an_epoch_that_is_none_is_refused(backend: Tcp, local: Region) -> None:
             backend.read(local, replace(local.descriptor, epoch=epoch), [], SECONDS)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.binary(min_size=1, max_size=200))
 def test_garbage_ends_its_own_connection_only(data: bytes) -> None:
     with closing(Tcp()) as tcp:
-        with dial(tcp) as sock:
+        with dial(tcp) as channel:
+            sock = channel.sock
             sock.sendall(data)
             # What was left unread makes its end a reset, which may come before ours.
             with contextlib.suppress(OSError):
@@ -140,33 +141,32 @@ def test_garbage_ends_its_own_connection_only(data: bytes) -> None:
 
 def test_a_request_for_too_many_ranges_is_refused_unread(backend: Tcp) -> None:
     head = struct.pack("<4sBBxx16sII", wire.MAGIC, wire.Op.READ, 0, bytes(16), 0, 2**32 - 1)
-    with dial(backend) as sock:
-        sock.sendall(head)
+    with dial(backend) as channel:
+        channel.sock.sendall(head)
 
-        assert wire.receive_answer(sock, checked=False) is wire.Status.BAD_REQUEST
-        assert sock.recv(1) == b""
+        assert wire.receive_answer(channel, checked=False) is wire.Status.BAD_REQUEST
+        assert channel.sock.recv(1) == b""
 
 
 def test_the_owner_checks_every_range_itself(backend: Tcp) -> None:
     """2**64 - 1 must not wrap around to an offset inside."""
     region = backend.allocate(4096)
     epoch = bytes.fromhex(region.descriptor.epoch)
-    with dial(backend) as sock:
+    with dial(backend) as channel:
         for bad in ((4096, 1), (2**64 - 1, 2), (0, 4097)):
             offset, length = bad
             asked = wire.Request(wire.Op.READ, epoch, [0, offset], [1, length])
-            sock.sendall(wire.encode(asked))
-            assert wire.receive_answer(sock, checked=False) is wire.Status.OUT_OF_BOUNDS
+            channel.sock.sendall(channel.sealed(wire.encode(asked)))
+            assert wire.receive_answer(channel, checked=False) is wire.Status.OUT_OF_BOUNDS
 
 
 def test_connections_are_used_again(backend: Tcp, local: Region) -> None:
-    accepted: list[socket.socket] = []
+    accepted: list[Channel] = []
 
-    def count(sock: socket.socket) -> None:
-        accepted.append(sock)
-        while request := wire.receive_request(sock):
-            sock.sendall(OK)
-            sock.sendall(bytes(request.bytes))
+    def count(channel: Channel) -> None:
+        accepted.append(channel)
+        while request := wire.receive_request(channel):
+            channel.sock.sendall(ok(channel) + bytes(request.bytes))
 
     with owner(count) as remote:
         for _ in range(5):

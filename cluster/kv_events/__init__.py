@@ -1,0 +1,1 @@
+"""Proofs of membership between publishers of KV events and their listeners (ZeroMQ)."""

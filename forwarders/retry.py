@@ -1,0 +1,214 @@
+"""Retry decision when an attempt at a call has failed: one pure step.
+
+    step(policy, accused, state, failure)  ->  Again(state)    another attempt, on the engines that are left
+                                               Resume(state)   the stream goes on on another engine
+                                               GiveUp(error)   what the client gets
+
+execution.py runs the attempts and does what the step says; routing.py reads the state.
+
+An engine that refused, or was too slow, is given up for this call. One that failed may have
+stumbled over its peer, so where no other is left it gets a second chance, and one more without
+a peer. A call on which two engines fail in the same way would fail on a third one as well, or end it:
+the call is at fault, not the engines, unless both were accused so before, over another call, and no leg
+has ended well there since. So an outage costs one call and not all of them.
+"""
+
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+from typing import Final
+
+from pdgate.forwarders.choices import OnPrefillFailure
+from pdgate.protocols.apis import Kind
+from pdgate.protocols.call import Call
+from pdgate.protocols.errors import (
+    CallBreaksEngines,
+    EngineBusy,
+    EngineFailed,
+    EngineFrozen,
+    EngineRefused,
+    EngineTooSlow,
+    GatewayError,
+    KvExpired,
+)
+
+CHANCES: Final = 2
+"""Failures after which an engine is given up for a call."""
+
+
+_RECOMPUTE: Final = (OnPrefillFailure.RECOMPUTE, OnPrefillFailure.RETRY_THEN_RECOMPUTE)
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """What an operator allows.
+
+    Attributes:
+        max_attempts: For one call, the first one included.
+        seconds: No attempt begins so long after the call came.
+    """
+
+    max_attempts: int
+    on_prefill_failure: OnPrefillFailure
+    seconds: float
+
+    @property
+    def decode_stands_in(self) -> bool:
+        """Whether decode reads the prompt where no prefill engine can be had."""
+        return self.on_prefill_failure in _RECOMPUTE
+
+
+@dataclass(frozen=True, slots=True)
+class RetryState:
+    """What earlier attempts at a call have shown of engines.
+
+    Attributes:
+        failures: Engine -> how often it failed; CHANCES at least for one that is given up.
+        unfit: Engines that failed with no peer involved, refused, or were too slow.
+        broken: The two engines that failed in the same way, and not over the same peer.
+        first_cause: The first failure, which the client gets where no engine is left.
+        without_prefill: A decode engine is to read the prompt itself, if one can.
+        waited: For an engine that was frozen, so it goes only where legs have ended well lately, if it can choose.
+        messages: Of failures -> the engine, and the prefill engine whose KV it used.
+    """
+
+    failures: Mapping[str, int]
+    unfit: frozenset[str]
+    broken: tuple[str, ...]
+    first_cause: GatewayError | None
+    without_prefill: bool
+    waited: bool
+    messages: Mapping[str, tuple[str, str]]
+
+    @property
+    def failed(self) -> set[str]:
+        return set(self.failures)
+
+    @property
+    def given_up(self) -> set[str]:
+        return {engine for engine, failures in self.failures.items() if failures >= CHANCES}
+
+
+FRESH: Final = RetryState({}, frozenset(), (), None, False, False, {})
+"""Of a call's first attempt; most calls need no other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """How one attempt failed.
+
+    Attributes:
+        prefill: The id of the engine that was to read the prompt for decode; empty for none.
+        attempts: So far, this one included.
+        seconds: Since the call came.
+        committed: The client has a part of the answer.
+        why_not_resumed: What keeps another engine from going on with the stream; empty for nothing, None
+            where streams are not resumed.
+    """
+
+    error: GatewayError
+    call: Call
+    prefill: str
+    attempts: int
+    seconds: float
+    committed: bool
+    why_not_resumed: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    state: RetryState
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    state: RetryState
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """
+    Attributes:
+        excused: Engines whose latest failures were the call's fault.
+    """
+
+    error: GatewayError
+    excused: tuple[str, ...] = ()
+
+
+def step(
+    policy: RetryPolicy, accused: AbstractSet[str], state: RetryState, failure: Failure
+) -> Again | Resume | GiveUp:
+    """`accused`: engines that were excused over an earlier call, without a success since."""
+    error, prefill = failure.error, failure.prefill
+    if failure.committed and failure.why_not_resumed == "":
+        return Resume(noted(state, error, prefill))
+    is_prefills = bool(error.at) and error.at == prefill
+    over = (
+        failure.committed
+        or failure.attempts >= policy.max_attempts
+        or not error.worth_retrying
+        or not (error.at or isinstance(error, KvExpired))
+        or failure.seconds >= policy.seconds
+        or (is_prefills and policy.on_prefill_failure is OnPrefillFailure.FAIL)
+        or not _may_be_repeated(failure.call, error)
+    )
+    if over:
+        return GiveUp(error)
+    over_kv = bool(prefill) and not is_prefills and _may_be_over_kv(error)
+    now = is_prefills and policy.on_prefill_failure is OnPrefillFailure.RECOMPUTE
+    last = failure.attempts + 1 == policy.max_attempts and policy.decode_stands_in
+    state = noted(state, error, "" if is_prefills else prefill)
+    state = replace(
+        state,
+        failures=_with(state.failures, prefill, 1) if over_kv else state.failures,
+        without_prefill=now or (last and (is_prefills or over_kv)),
+    )
+    broken = state.broken
+    if broken and not accused >= set(broken):
+        message = f"two engines failed on this call in the same way ({error}), so no other is tried"
+        return GiveUp(CallBreaksEngines(message), excused=broken)
+    return Again(state)
+
+
+def noted(state: RetryState, error: GatewayError, prefill: str = "") -> RetryState:
+    """The state with one failure more. `prefill`: whose KV was used, if decode failed."""
+    first_cause, at = state.first_cause or error, error.at
+    if not at:
+        return replace(state, first_cause=first_cause)
+    # A decode that was too late for this KV need not be too late for another prompt's.
+    final = isinstance(error, EngineRefused | EngineTooSlow) and not isinstance(error, KvExpired)
+    messages, broken = state.messages, state.broken
+    # Its subclasses are about the engine's own state: busy, slow, shutting down.
+    if type(error) is EngineFailed:
+        before = messages.get(str(error))
+        if before is None:
+            messages = {**messages, str(error): (at, prefill)}
+        # Two decode engines that fail over one prefill engine may both mean that one.
+        elif before[0] != at and not (prefill and prefill == before[1]):
+            broken = (before[0], at)
+    return RetryState(
+        _with(state.failures, at, CHANCES if final else 1),
+        state.unfit | {at} if final or not prefill else state.unfit,
+        broken,
+        first_cause,
+        state.without_prefill,
+        state.waited or isinstance(error, EngineFrozen),
+        messages,
+    )
+
+
+def _with(failures: Mapping[str, int], engine: str, weight: int) -> Mapping[str, int]:
+    return {**failures, engine: failures.get(engine, 0) + weight}
+
+
+def _may_be_over_kv(error: GatewayError) -> bool:
+    """Decode's own load aside: it may have failed, or waited, over the KV that it was to fetch."""
+    return isinstance(error, EngineFailed) and not isinstance(error, EngineBusy | KvExpired)
+
+
+def _may_be_repeated(call: Call, error: GatewayError) -> bool:
+    """A request of an unknown route may do twice what it does."""
+    if call.api is None or call.api.kind is not Kind.PASSES:
+        return True
+    return call.method == "GET" or isinstance(error, EngineRefused)

@@ -1,0 +1,238 @@
+"""Client connections of a process: how long each takes, and how much memory all hold together.
+
+    loose     of heads on their way, of requests that came early, and of unread answers to callers that
+              were not let in: what a client without a key can make the process hold.
+              Beyond LOOSE_BYTES the connection that holds the most is cut.
+    held      of bodies, from their first byte to the end of their call; of answers that are held until
+              they are whole; of answers that callers that were let in do not read. Beyond `limit_bytes`
+              (--max-memory) new bodies and longer answers are refused; if what was let in grows
+              beyond it, the largest that is not whole yet, or not read, gives way.
+
+Both are checked here and nowhere else. Once a second each connection is asked to look at its own
+clock, so that no request needs a timer: limits are met a second or two late, and never early.
+At each look a connection is in some stage of some request. When it was seen there first is noted;
+what is there still when the stage's limit has passed is overdue. The limits are those of `limits.py`.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from enum import Enum, auto
+from itertools import islice
+from typing import Final, Protocol
+
+from pdgate.gateway.front import limits
+from pdgate.protocols.errors import GatewayError, OutOfMemory
+
+LOOSE_BYTES: Final = 8 << 20
+LOOK_SECONDS: Final = 1.0
+LOOKS_PER_TURN: Final = 1000
+"""Of the event loop; so many looks take about 1 ms."""
+
+RETRY_AFTER_SECONDS: Final = 1
+
+
+class Member(Protocol):
+    """One connection.
+
+    Attributes:
+        loose_bytes, held_bytes: Its part of the sums; answers that are not whole are no connection's.
+        yields: What it holds can be had back by `yield_memory`, without a whole call being lost.
+    """
+
+    loose_bytes: int
+    held_bytes: int
+
+    @property
+    def yields(self) -> bool: ...
+
+    def look(self, now: float) -> None:
+        """Ends what has taken too long. `now` is the loop's time."""
+
+    def cut(self) -> None:
+        """Hangs up; it holds nothing loose afterwards."""
+
+    def yield_memory(self, error: GatewayError) -> None:
+        """Refuses what is on its way in, or hangs up."""
+
+
+class Crowd:
+    """
+    Attributes:
+        limit_bytes: Of what is held.
+        loose_bytes, held_bytes: The sums.
+        refused: Bodies and answers for which there was no memory.
+        cut: Connections that were cut for what they held loosely.
+    """
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self.loose_bytes = 0
+        self.held_bytes = 0
+        self.refused = 0
+        self.cut = 0
+        self._members: set[Member] = set()
+        self._timer: asyncio.Handle | None = None
+
+    def join(self, member: Member, loop: asyncio.AbstractEventLoop) -> None:
+        self._members.add(member)
+        if self._timer is None:
+            self._timer = loop.call_later(LOOK_SECONDS, self._begin_looks, loop)
+
+    def leave(self, member: Member) -> None:
+        self._members.discard(member)
+        self.now_loose(member, 0)
+
+    def now_loose(self, member: Member, loose_bytes: int) -> None:
+        """That is what the member holds loosely now, whatever it was."""
+        self.loose_bytes += loose_bytes - member.loose_bytes
+        member.loose_bytes = loose_bytes
+        while self.loose_bytes > LOOSE_BYTES:
+            worst = max(self._members, key=lambda one: one.loose_bytes)
+            self.cut += 1
+            worst.cut()
+
+    def hold(self, member: Member, more_bytes: int) -> None:
+        self.held_bytes += more_bytes
+        member.held_bytes += more_bytes
+        if self.held_bytes > self.limit_bytes:
+            self._relieve()
+
+    def free(self, member: Member, bytes_: int) -> None:
+        self.held_bytes -= bytes_
+        member.held_bytes -= bytes_
+
+    def take(self, more_bytes: int) -> bool:
+        """Whether so much more of an answer can be held; if so, it is."""
+        if self.held_bytes + more_bytes > self.limit_bytes:
+            self.refused += 1
+            return False
+        self.held_bytes += more_bytes
+        return True
+
+    def give_back(self, bytes_: int) -> None:
+        """Of what was taken."""
+        self.held_bytes -= bytes_
+
+    def check_room(self, body_bytes: int) -> None:
+        """Raises OutOfMemory if a body of that size cannot be held now."""
+        if self.held_bytes + body_bytes > self.limit_bytes:
+            self.refused += 1
+            raise self._refusal()
+
+    def _relieve(self) -> None:
+        # What is cut is given back a little later, when its call has ended.
+        over = self.held_bytes - self.limit_bytes
+        yielding = [one for one in self._members if one.yields and one.held_bytes]
+        for worst in sorted(yielding, key=lambda one: one.held_bytes, reverse=True):
+            over -= worst.held_bytes
+            self.refused += 1
+            worst.yield_memory(self._refusal())
+            if over <= 0:
+                return
+
+    def _refusal(self) -> OutOfMemory:
+        return OutOfMemory(
+            "the gateway holds as many bodies as it has memory for",
+            retry_after_seconds=RETRY_AFTER_SECONDS,
+        )
+
+    def _begin_looks(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._look(loop, iter(tuple(self._members)))
+
+    def _look(self, loop: asyncio.AbstractEventLoop, left: "Iterable[Member]") -> None:
+        now, looked = loop.time(), 0
+        try:
+            for member in islice(left, LOOKS_PER_TURN):
+                looked += 1
+                if member in self._members:
+                    member.look(now)
+        finally:
+            # Also when one look failed: the others must not go on for ever.
+            if looked == LOOKS_PER_TURN:
+                self._timer = loop.call_soon(self._look, loop, left)
+            elif self._members:
+                self._timer = loop.call_later(LOOK_SECONDS, self._begin_looks, loop)
+            else:
+                self._timer = None
+
+
+WAITING: Final = 0
+HEAD: Final = 1
+BODY: Final = 2
+LINGERING: Final = 3
+"""Stages of reading a request: before it, in its head, in its body, in a body that was refused."""
+
+
+class Overdue(Enum):
+    """What is too late: NOTHING, the client's next bytes, its body, or its reading."""
+
+    NOTHING = auto()
+    SILENT = auto()
+    SLOW = auto()
+    UNREAD = auto()
+
+
+class Timed(Protocol):
+    """A connection.
+
+    Attributes:
+        requests: That have begun.
+        body_bytes: Of the body that is on its way, so far.
+        keep_alive_seconds: That it may be silent between two requests.
+        is_waited_for: It is the client's turn: to send, as far as we read.
+    """
+
+    transport: asyncio.Transport
+    stage: int
+    requests: int
+    body_bytes: int
+    keep_alive_seconds: float
+    write_paused: bool
+
+    @property
+    def is_waited_for(self) -> bool: ...
+
+
+class Clock:
+    """Of one connection."""
+
+    __slots__ = ("_at", "_since", "_unread_bytes")
+
+    def __init__(self) -> None:
+        # Request and stage that were seen last; None where the client was not waited for.
+        self._at: tuple[int, int] | None = None
+        self._since = 0.0
+        self._unread_bytes = 0
+
+    def overdue(self, one: Timed, now: float) -> Overdue:
+        if one.write_paused or one.transport.is_closing():
+            return self._unread(one.transport.get_write_buffer_size(), now)
+        self._unread_bytes = 0
+        if not one.is_waited_for:
+            self._at = None
+            return Overdue.NOTHING
+        at = one.requests, one.stage
+        if at != self._at:
+            self._at, self._since = at, now
+            return Overdue.NOTHING
+        waited = now - self._since
+        if one.stage == BODY:
+            due = (waited - limits.BODY_GRACE_SECONDS) * limits.BODY_BYTES_PER_SECOND
+            slow = waited >= limits.BODY_SECONDS or one.body_bytes < due
+            return Overdue.SLOW if slow else Overdue.NOTHING
+        return Overdue.SILENT if waited >= _silence(one) else Overdue.NOTHING
+
+    def _unread(self, left: int, now: float) -> Overdue:
+        """`left` waits to be written; it is less than before where the client has read."""
+        self._at = None
+        if left != self._unread_bytes:
+            self._unread_bytes, self._since = left, now
+        elif left and now - self._since >= limits.UNREAD_SECONDS:
+            return Overdue.UNREAD
+        return Overdue.NOTHING
+
+
+def _silence(one: Timed) -> float:
+    if one.stage == LINGERING:
+        return limits.LINGER_SECONDS
+    return one.keep_alive_seconds if one.stage == WAITING and one.requests else limits.HEAD_SECONDS

@@ -1,0 +1,155 @@
+"""Call stats: what happens to calls, in plain numbers. Samples are made when asked for (call_samples.py)."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from operator import attrgetter
+from typing import Final, Protocol
+
+from pdgate.forwarders.record import LegRecord, Record, Trace
+from pdgate.gateway.debug import RecentCalls
+from pdgate.gateway.logs import CallLog
+from pdgate.gateway.metrics import families
+from pdgate.gateway.metrics.aggregates import Aggregate, InstanceAggregate
+from pdgate.gateway.metrics.call_samples import samples
+from pdgate.gateway.metrics.ended import Row, by_kind, row_of
+from pdgate.gateway.metrics.family import Counter as CounterFamily
+from pdgate.gateway.metrics.family import Key, Samples
+from pdgate.gateway.metrics.gaps import EVERY, Gaps
+from pdgate.gateway.metrics.histogram import Histogram
+from pdgate.protocols.errors import GatewayError
+from pdgate.scheduling.candidate import Candidate
+
+MOST_MODELS: Final = 64
+"""That have metrics of their own; what calls name could be anything."""
+
+OTHER: Final = "other"
+"""All further ones together."""
+
+MOST_ROWS: Final = 32
+"""Of calls that have ended, that wait to be added up: it takes a fraction of a millisecond, and in
+that no call moves."""
+
+
+_SAID: Final = attrgetter("taken", "reason")
+"""Of a decision."""
+
+
+class Tracer(Protocol):
+    def of(self, record: Record) -> Trace | None:
+        """The trace of a call that begins; None where it is not sampled."""
+
+
+class CallStats:
+    """Everything that is counted in one process.
+
+    Attributes:
+        recent: Keeps records if operators may look at single calls.
+        log: Writes a line for each call, if that is wanted.
+        tracer: Says which calls are traced; None for none.
+        aggregates: (protocol, model, route) -> what was counted.
+        instances: Id -> the legs there.
+        counts: Family -> label values -> how often that has happened.
+    """
+
+    def __init__(
+        self,
+        candidates: Iterable[Candidate],
+        recent: RecentCalls | None = None,
+        log: CallLog | None = None,
+    ) -> None:
+        self.candidates = candidates
+        self._recent = recent
+        self.log = log or CallLog()
+        self.tracer: Tracer | None = None
+        self._in_flight = 0
+        self._streams = 0
+        self._models: set[str] = set()
+        self._rows: list[Row] = []
+        self.aggregates: defaultdict[tuple[str, str, str], Aggregate] = defaultdict(Aggregate)
+        self.instances: dict[str, InstanceAggregate] = {}
+        self.counts: defaultdict[CounterFamily, Counter[Key]] = defaultdict(
+            Counter, {family: Counter() for family in families.EVENTS}
+        )
+
+    @property
+    def in_flight(self) -> int:
+        """Calls that are being served."""
+        return self._in_flight
+
+    def refused(self, error: GatewayError) -> None:
+        """A request that never became a call."""
+        self.counts[families.REQUESTS_REFUSED][str(error.status)] += 1
+
+    def opened(self, record: Record) -> None:
+        self._in_flight += 1
+        if self.tracer is not None:
+            record.trace = self.tracer.of(record)
+        if record.call.streams:
+            if self._streams % EVERY == 0:
+                record.gaps = Gaps(record, self._itl)
+            self._streams += 1
+        if self._recent is not None:
+            self._recent.keep(record)
+
+    def closed(self, record: Record) -> None:
+        """The record has ended."""
+        self._in_flight -= 1
+        record.count()
+        rows = self._rows
+        rows.append(row_of(record))
+        if len(rows) >= MOST_ROWS:
+            self.add_up()
+        if self.log.wanted:
+            self.log.write(record)
+        if record.trace is not None:
+            record.trace.end(record)
+        # Only now; it may be large.
+        record.end_of_answer = b""
+        if self._recent is not None:
+            self._recent.ended(record)
+
+    def collect(self) -> Iterator[Samples]:
+        self.add_up()
+        here = {candidate.instance.id for candidate in self.candidates}
+        # Fleets change: those that have left would be shown for ever.
+        for gone in self.instances.keys() - here:
+            del self.instances[gone]
+        return samples(self)
+
+    def add_up(self) -> None:
+        """All that has been counted is in the aggregates now."""
+        rows, self._rows = self._rows, []
+        for (protocol, name, route, path, outcome, streams), alike in by_kind(rows).items():
+            aggregate = self.aggregates[protocol, self._model(name, path), route]
+            aggregate.add(path, outcome, streams, alike)
+        decisions = map(_SAID, chain.from_iterable([row.decisions.values() for row in rows]))
+        self.counts[families.DECISIONS].update(decisions)
+        self._add_legs(rows)
+
+    def _add_legs(self, rows: Iterable[Row]) -> None:
+        there: defaultdict[str, list[LegRecord]] = defaultdict(list)
+        for row in rows:
+            for leg in row.legs:
+                there[leg.instance.id].append(leg)
+                if leg.attempt != row.attempts:
+                    self.counts[families.RETRIED_LEGS][leg.role, leg.outcome] += 1
+        for name, legs in there.items():
+            at = self.instances.get(name)
+            if at is None:
+                at = self.instances[name] = InstanceAggregate(legs[0].instance)
+            at.add(legs)
+
+    def _model(self, name: str | None, path: str) -> str:
+        """As it is counted: a name that no engine serves counts as none."""
+        if not name or not path:
+            return name if name in self._models else ""
+        if name not in self._models:
+            if len(self._models) >= MOST_MODELS:
+                return OTHER
+            self._models.add(name)
+        return name
+
+    def _itl(self, record: Record) -> Histogram:
+        model = self._model(record.call.model, record.path)
+        return self.aggregates[record.protocol, model, record.call.route].itl

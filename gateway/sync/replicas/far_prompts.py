@@ -1,0 +1,130 @@
+"""Prompts and where they were sent: ours for the replicas, theirs for the prefix index.
+
+    the index is taught --> ours --> the stream          ten times a second
+    the index <-- take in <-- the stream                 as often
+
+A conversation's next call may reach any replica; without this, each would know only its own share of them. Nothing
+of it exists before a policy asks what engines have cached. A call never waits for it: what cannot be told, as
+Redis is away or too much is sent, is dropped and counted, and costs the others a hit. Who begins hears first what the
+stream still has.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from pdgate.cluster.directory import StoreAway
+from pdgate.gateway.sync.replicas.base import Stream
+from pdgate.gateway.sync.replicas.entry import name_of
+from pdgate.gateway.sync.replicas.prompts import BadPrompts, Batch, Sent, decode, encode, sent
+from pdgate.scheduling.instances import Instances
+from pdgate.scheduling.policy import Policy
+from pdgate.scheduling.policy_context import PolicyContext
+from pdgate.scheduling.prefix.index import PrefixIndex
+
+log = logging.getLogger(__name__)
+
+TELL_SECONDS: Final = 0.1
+AWAY_SECONDS: Final = 0.25
+
+MOST_BYTES: Final = 64 << 10
+"""Of hashes that are told at a time: some 30 prompts of 128 KB, or hundreds of shorter ones."""
+
+
+class FarPrompts:
+    """
+    Attributes:
+        told, heard: Prompts.
+        dropped: Prompts that could not be told.
+        refused: Batches of which nothing could be used.
+    """
+
+    def __init__(
+        self, index: PrefixIndex, instances: Instances, gateway: str, stream: Stream
+    ) -> None:
+        """`gateway`: the same for all workers of one, who tell each other by memory."""
+        self.told = self.heard = self.dropped = self.refused = 0
+        self._index = index
+        self._instances = instances
+        self._gateway = gateway
+        self._stream = stream
+        self._joined = asyncio.Event()
+        self._ours: list[Sent] = []
+        self._bytes = 0
+        self._away = False
+
+    def around(
+        self, load: Callable[[str, PolicyContext], Policy]
+    ) -> Callable[[str, PolicyContext], Policy]:
+        """The same policies; with the first that asks what is cached, it begins."""
+
+        def loaded(name: str, context: PolicyContext) -> Policy:
+            policy = load(name, context)
+            if policy.needs_prefixes and not self._joined.is_set():
+                self._joined.set()
+                self._index.told.append(self._tell)
+            return policy
+
+        return loaded
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        task = asyncio.current_task()
+        assert task is not None
+        try:
+            await self._joined.wait()
+            # Asked for, as redis-py can swallow a cancellation that hits it while it connects.
+            while not task.cancelling():
+                seconds = await self.once()
+                await asyncio.sleep(seconds)
+        finally:
+            await self._stream.close()
+
+    async def once(self) -> float:
+        """Seconds until the next time."""
+        ours, self._ours, self._bytes = self._ours, [], 0
+        try:
+            news = await self._stream.exchange(encode(self._gateway, ours) if ours else None)
+        except StoreAway as away:
+            self.dropped += len(ours)
+            if not self._away:
+                self._away = True
+                log.warning("replicas cannot tell each other which prompts went where: %s", away)
+            return AWAY_SECONDS
+        self._away = False
+        self.told += len(ours)
+        self._take_in(news)
+        return TELL_SECONDS
+
+    def _tell(self, instance_id: str, blocks: Sequence[int], kept: int | None) -> None:
+        candidate = self._instances.get(instance_id)
+        size = len(blocks) * 8
+        if candidate is None or self._bytes + size > MOST_BYTES:
+            self.dropped += 1
+            return
+        self._bytes += size
+        self._ours.append(sent(name_of(candidate.instance), blocks, kept))
+
+    def _take_in(self, news: Sequence[bytes]) -> None:
+        if not news:
+            return
+        ids = {name_of(one.instance): one.instance.id for one in self._instances}
+        for data in news:
+            try:
+                batch = decode(data)
+                if batch.gateway != self._gateway:
+                    self._learn(batch, ids)
+            except BadPrompts as error:
+                self.refused += 1
+                if self.refused == 1:
+                    log.warning("what a replica tells of its prompts is ignored: %s", error)
+
+    def _learn(self, batch: Batch, ids: dict[str, str]) -> None:
+        """Raises BadPrompts."""
+        for one in batch.sent:
+            instance_id, hashes = ids.get(one.engine), one.hashes()
+            # One that this replica does not know, or no longer.
+            if instance_id is not None:
+                self.heard += 1
+                self._index.hear(instance_id, hashes, one.kept)

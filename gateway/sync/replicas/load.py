@@ -1,0 +1,95 @@
+"""Our engines' accounts as an entry, and the others' entries in our accounts. No I/O, no clock.
+
+ours      this process's part of each account --> told()
+theirs    take_in(entries) --> added up, for each engine --> `far` of its account
+"""
+
+import logging
+from collections.abc import Mapping
+
+from pdgate.gateway.sync.replicas.entry import BadEntry, Entry, Load, decode, encode, name_of
+from pdgate.scheduling.instances import Instances
+from pdgate.scheduling.neighbours import Numbers, Shared
+
+log = logging.getLogger(__name__)
+
+NOTHING: Numbers = (0, 0, 0, 0)
+
+
+class FarLoad:
+    """
+    Attributes:
+        replicas: Other gateways that were there at the last look.
+        refused: Entries that could not be used, each of them once.
+    """
+
+    def __init__(self, instances: Instances, gateway: str) -> None:
+        """`gateway`: the same for all workers of one, and for no other."""
+        self.replicas: frozenset[str] = frozenset()
+        self.refused = 0
+        self._instances = instances
+        self._gateway = gateway
+        self._read: dict[str, tuple[bytes, Entry | None]] = {}
+        self._theirs: dict[str, Numbers] = {}
+
+    def told(self) -> bytes:
+        """What this process has in flight now."""
+        load: dict[str, Numbers] = {}
+        for candidate in self._instances:
+            own = Shared.of(candidate).own(candidate)
+            if any(own):
+                name = name_of(candidate.instance)
+                load[name] = _sum(load.get(name, NOTHING), own)
+        return encode(self._gateway, load)
+
+    def take_in(self, entries: Mapping[str, bytes]) -> None:
+        """Process -> its entry, of all whose lease has not ended."""
+        if any(self._changed(process, data) for process, data in entries.items()) or (
+            entries.keys() != self._read.keys()
+        ):
+            self._read = {process: self._known(process, data) for process, data in entries.items()}
+            self._add_up()
+        self._apply()
+
+    def forget(self) -> None:
+        """Nothing is known of the others any more."""
+        self.take_in({})
+
+    def _changed(self, process: str, data: bytes) -> bool:
+        known = self._read.get(process)
+        return known is None or known[0] != data
+
+    def _known(self, process: str, data: bytes) -> tuple[bytes, Entry | None]:
+        known = self._read.get(process)
+        if known is not None and known[0] == data:
+            return known
+        try:
+            return data, decode(data)
+        except BadEntry as error:
+            self.refused += 1
+            # Once for each process, unless it has been understood in between.
+            if known is None or known[1] is not None:
+                log.warning("what the replica %s tells of its load is ignored: %s", process, error)
+            return data, None
+
+    def _add_up(self) -> None:
+        theirs: Load = {}
+        replicas = set()
+        for _, entry in self._read.values():
+            if entry is not None and entry.gateway != self._gateway:
+                replicas.add(entry.gateway)
+                for name, numbers in entry.load.items():
+                    theirs[name] = _sum(theirs.get(name, NOTHING), numbers)
+        self.replicas = frozenset(replicas)
+        self._theirs = theirs
+
+    def _apply(self) -> None:
+        """Each time, as there may be other instances by now."""
+        for candidate in self._instances:
+            shared = Shared.of(candidate)
+            theirs = self._theirs.get(name_of(candidate.instance), NOTHING)
+            shared.take_in(candidate, shared.far, *theirs)
+
+
+def _sum(one: Numbers, other: Numbers) -> Numbers:
+    return one[0] + other[0], one[1] + other[1], one[2] + other[2], one[3] + other[3]

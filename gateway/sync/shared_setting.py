@@ -1,0 +1,158 @@
+"""Settings that operators change while the gateway runs: as configured, until one is put.
+
+    PUT --> store --> in force here at once, elsewhere at the next look
+                '---> looked at every LOOK_SECONDS by every process that shares it
+
+What is pinned already when a process starts counts for it too: it was said after the
+configuration was written. Without a store a process is on its own.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any, Generic, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from pdgate.cluster.directory import StoreAway
+from pdgate.gateway.metrics import families
+from pdgate.gateway.metrics.family import Samples
+from pdgate.gateway.sync.shared_store import SharedStore, StoreState
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 1.0
+
+S = TypeVar("S", bound=BaseModel)
+
+
+class SharedSetting(Generic[S]):
+    """
+    Attributes:
+        section: What is in force.
+        shared: Whether other processes hear of it.
+        reachable: Whether the store answered the last look, once it did; None until then.
+    """
+
+    def __init__(
+        self,
+        section: S,
+        apply: Callable[[S], None],
+        store: SharedStore | None = None,
+        look_seconds: float = LOOK_SECONDS,
+        *,
+        name: str = "thresholds",
+    ) -> None:
+        """`apply` has been done for `section` already; `name` is for the log."""
+        self.section = section
+        self._apply = apply
+        self._store = store
+        self._look_seconds = look_seconds
+        self._name = name
+        self._said = False
+        self._complaint = ""
+        self.reachable: bool | None = None
+
+    @property
+    def shared(self) -> bool:
+        return self._store is not None
+
+    def configure(self, section: S) -> None:
+        """The configuration says this now; what an operator has said while we ran goes before."""
+        if not self._said:
+            self._take(section)
+
+    async def change(self, to: Callable[[S], S]) -> None:
+        """As `put`, but from what is pinned now, which another process may have said just before.
+
+        Of two changes in the same few milliseconds the later one can undo the other.
+        """
+        before = self.section
+        if self._store is not None and (found := await self._store.read()) is not None:
+            # Nonsense is no reason not to say something better.
+            with suppress(ValidationError):
+                before = self._parsed(found)
+        await self.put(to(before))
+
+    async def put(self, section: S) -> None:
+        """Raises StoreAway, and then nothing has changed here."""
+        if self._store is not None:
+            await self._store.pin(section.model_dump_json().encode())
+        self._said = True
+        self._take(section)
+
+    async def follow(self) -> None:
+        """Until cancelled; without a store there is nothing to follow."""
+        if self._store is None:
+            return
+        task = asyncio.current_task()
+        assert task is not None
+        try:
+            # Asked for, as redis-py can swallow a cancellation that hits it while it connects.
+            while not task.cancelling():
+                await self._look(self._store)
+                await asyncio.sleep(self._look_seconds)
+        finally:
+            await self._store.close()
+
+    async def _look(self, store: SharedStore) -> None:
+        try:
+            found = await store.read()
+            self.reachable = True
+            if found is not None:
+                self._take(self._parsed(found))
+                self._said = True
+        except StoreAway as error:
+            # Not since the start is told apart from not any more.
+            self.reachable = None if self.reachable is None else False
+            self._complain(str(error))
+        except ValidationError as error:
+            self._complain(str(error))
+        else:
+            if self._complaint:
+                log.info("the %s that are shared can be read again", self._name)
+            self._complaint = ""
+
+    def _parsed(self, found: bytes) -> S:
+        """Raises ValidationError."""
+        return type(self.section).model_validate_json(found, strict=True)
+
+    def _take(self, section: S) -> None:
+        if section != self.section:
+            log.info("the %s from now on: %s", self._name, section)
+            self.section = section
+            self._apply(section)
+
+    def _complain(self, why: str) -> None:
+        """Once per reason: an outage is many looks."""
+        if why != self._complaint:
+            log.warning("the %s that are shared cannot be read: %s", self._name, why)
+        self._complaint = why
+
+
+class SharedStatus:
+    """The Redis that replicas share, on /ready and /metrics.
+
+    Until it has answered once, what was configured is in force; when it answers no more, what was
+    last said is, and nothing new can be said.
+    """
+
+    def __init__(self, setting: SharedSetting[Any]) -> None:
+        self._setting = setting
+
+    def as_json(self) -> dict[str, str]:
+        """Without a reason: /ready is for everybody, and reasons name addresses."""
+        return {"state": self.state}
+
+    @property
+    def state(self) -> StoreState:
+        match self._setting.reachable:
+            case None:
+                return StoreState.WAITING
+            case True:
+                return StoreState.CURRENT
+        return StoreState.DEGRADED
+
+    def collect(self) -> Iterator[Samples]:
+        yield families.REDIS_DEGRADED.sample(self.state is not StoreState.CURRENT)

@@ -1,0 +1,54 @@
+"""A policy that knows what the other workers have in flight."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from pdgate.protocols.call import Call
+from pdgate.protocols.instance import Instance
+from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling.decision_trace import Weighed
+from pdgate.scheduling.partners import Partners
+from pdgate.scheduling.policy import Policy
+
+
+class LooksAround(Policy):
+    """Chooses as another policy does, once `take_in` has brought the accounts up to date."""
+
+    def __init__(self, policy: Policy, take_in: Callable[[], None]) -> None:
+        self._policy = policy
+        self.name = policy.name
+        self.needs_prefixes = policy.needs_prefixes
+        self._take_in = take_in
+
+    @property
+    def passed_over(self) -> Counter[str] | None:
+        return self._policy.passed_over
+
+    @passed_over.setter
+    def passed_over(self, counter: Counter[str] | None) -> None:
+        self._policy.passed_over = counter
+
+    def choose(self, call: Call, candidates: Sequence[Candidate]) -> Candidate:
+        self._take_in()
+        return self._policy.choose(call, candidates)
+
+    def choose_beside(
+        self, call: Call, candidates: Sequence[Candidate], peer: Instance
+    ) -> Candidate:
+        self._take_in()
+        return self._policy.choose_beside(call, candidates, peer)
+
+    def choose_ahead(
+        self, call: Call, candidates: Sequence[Candidate], partners: Partners
+    ) -> Candidate:
+        self._take_in()
+        return self._policy.choose_ahead(call, candidates, partners)
+
+    def partners(self, call: Call, candidates: Sequence[Candidate]) -> Partners | None:
+        self._take_in()
+        return self._policy.partners(call, candidates)
+
+    def explain(
+        self, call: Call, candidates: Sequence[Candidate], peer: Instance | None = None
+    ) -> Sequence[Weighed]:
+        return self._policy.explain(call, candidates, peer)

@@ -1,0 +1,346 @@
+"""Components of a gateway, made of what its settings say; None for what they do not ask for.
+
+What not every gateway has is imported where it is made: what is imported stays in memory.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from fastapi import APIRouter
+
+from pdgate.gateway.admin.instances import Drained, nothing_more
+from pdgate.gateway.component import Component, Core
+from pdgate.gateway.config import Settings
+from pdgate.gateway.config.api_keys import api_keys
+from pdgate.gateway.config.complaints import ConfigError
+from pdgate.gateway.config.rules import breaker_limits, rule_of
+from pdgate.gateway.config.sections import Disaggregation
+from pdgate.gateway.config.setting import OnReload
+from pdgate.gateway.discovery.feed import Feed
+from pdgate.gateway.discovery.status import Status
+from pdgate.gateway.engine_metrics.reader import PrefillQueue
+from pdgate.gateway.lifecycle.reload import Change
+from pdgate.gateway.liveness.detector import Detector
+from pdgate.gateway.metrics.family import Samples
+from pdgate.gateway.readiness import JobNote
+from pdgate.gateway.sync.shared_setting import SharedSetting, SharedStatus
+from pdgate.gateway.sync.shared_store import FileStore, RedisStore, SharedStore
+from pdgate.gateway.sync.workers import SharedLoad, SharedPrefixes
+from pdgate.gateway.verification.watch import Watch
+from pdgate.gateway.wiring import metrics
+from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling.policy_context import Targets
+
+if TYPE_CHECKING:
+    from pdgate.gateway.kv_events.watch import Watch as KvEvents
+    from pdgate.gateway.sync.replicas.exchange import ReplicaStatus
+
+More = Callable[[Candidate], Mapping[str, Any]]
+"""An engine -> what operators see of it beside what the gateway itself knows."""
+
+SHARED_KEYS: Final = "pdgate"
+"""Prefix in Redis of what all gateways that use the same database share."""
+
+SMOOTH_PERIODS: Final = 3.0
+"""Of adaptive roles: over how many of its periods pressure is smoothed."""
+
+
+def call_path(core: Core) -> Component:
+    """What is counted along the way of every call."""
+    sources = (
+        partial(metrics.process, core.watchdog),
+        partial(metrics.memory, core.crowd),
+        partial(metrics.kv, core.ledger, core.lives, core.instances),
+        partial(metrics.policies, core.policies.passed_over),
+        partial(metrics.predictions, core.instances),
+        partial(metrics.prefixes, core.index),
+    )
+    return Component(collect=lambda: chain.from_iterable(source() for source in sources))
+
+
+def process(core: Core) -> Component:
+    """Draining, reloading, and what became of background jobs."""
+
+    def collect() -> Iterator[Samples]:
+        yield from metrics.lifecycle(core.drain, core.reload)
+        yield from metrics.background(core.jobs)
+
+    def routes(token: str) -> list[APIRouter]:
+        from pdgate.gateway.admin.process import routes
+
+        return [routes(core.drain, core.reload, core.jobs, token)]
+
+    def reconfigure(wanted: Settings) -> Change:
+        def change() -> None:
+            core.drain.grace_seconds = wanted.drain.grace_seconds
+            core.drain.notice_seconds = wanted.drain.notice_seconds
+
+        return change
+
+    return Component(
+        collect=collect,
+        ready={"jobs": JobNote(core.jobs)},
+        routes=routes,
+        reconfigure={OnReload.DRAIN: reconfigure},
+    )
+
+
+def health(core: Core) -> Component:
+    """Probes, and the detector of silent engines."""
+    settings, instances, prober = core.settings, core.instances, core.prober
+    gone = core.execution.gone
+    prober.on_gone = gone
+    detector = Detector(
+        core.upstream.legs, instances, settings.health.frozen_seconds, gone, core.access
+    )
+
+    def collect() -> Iterator[Samples]:
+        yield from metrics.health(instances)
+        yield from metrics.liveness(instances, core.upstream, prober)
+
+    def reconfigure(wanted: Settings) -> Change:
+        def change() -> None:
+            instances.limits = breaker_limits(wanted.health)
+            prober.interval_seconds = wanted.health.interval_seconds
+            prober.timeout_seconds = wanted.health.timeout_seconds
+            prober.retry_seconds = wanted.health.retry_seconds
+            detector.seconds = wanted.health.frozen_seconds
+
+        return change
+
+    return Component(
+        jobs={"health": prober.run, "silent-engines": detector.run},
+        collect=collect,
+        reconfigure={OnReload.HEALTH: reconfigure},
+    )
+
+
+def discovery(feed: Feed | None) -> Component | None:
+    """The directory of engines."""
+    if feed is None:
+        return None
+    status = Status(feed)
+    return Component(jobs=feed.jobs, collect=status.collect, ready={"directory": status})
+
+
+def keys(core: Core) -> Component:
+    """API keys; a file of them is read again at each reload."""
+    door = core.door
+
+    def reconfigure(wanted: Settings) -> Change:
+        keys = api_keys(wanted.api_keys, wanted.api_keys_file, wanted.aliases)
+        if (door is not None) != bool(keys):
+            raise ConfigError(
+                "'api_keys': to begin or to end asking for keys needs a restart, "
+                "so nothing was changed"
+            )
+
+        def change() -> None:
+            if door is not None:
+                door.admit(keys)
+
+        return change
+
+    return Component(
+        collect=None if door is None else partial(metrics.keys, door),
+        reconfigure={OnReload.KEYS: reconfigure},
+        each_reload=reconfigure,
+    )
+
+
+def admission(core: Core) -> Component | None:
+    """Calls that wait for room at engines."""
+    gate = core.gate
+    return None if gate is None else Component(collect=partial(metrics.admission, gate))
+
+
+def disaggregation_rule(core: Core) -> Component:
+    """The rule by which calls are split, as operators set it while the gateway runs."""
+    settings, scheduler = core.settings, core.scheduler
+
+    def apply(section: Disaggregation) -> None:
+        scheduler.rule = rule_of(section)
+
+    store = _store(settings, core.folder, "disaggregation")
+    rule = SharedSetting(settings.disaggregation, apply, store)
+    status = SharedStatus(rule) if settings.redis else None
+
+    def routes(token: str) -> list[APIRouter]:
+        from pdgate.gateway.admin.routes import routes
+
+        return [routes(rule, token)]
+
+    return Component(
+        jobs={"disaggregation-rule": rule.follow} if rule.shared else {},
+        collect=None if status is None else status.collect,
+        ready={} if status is None else {"redis": status},
+        routes=routes,
+        reconfigure={OnReload.RULE: lambda wanted: partial(rule.configure, wanted.disaggregation)},
+    )
+
+
+def drained_instances(core: Core, more: More) -> Component:
+    """Engines that operators have taken out; `more` is what else is shown of each."""
+    instances = core.instances
+    drained = SharedSetting(
+        Drained(),
+        lambda said: instances.drain(said.instances),
+        _store(core.settings, core.folder, "drained"),
+        name="drained instances",
+    )
+
+    def routes(token: str) -> list[APIRouter]:
+        from pdgate.gateway.admin.instances import routes
+
+        return [routes(instances, drained, token, more)]
+
+    return Component(
+        jobs={"drained-instances": drained.follow} if drained.shared else {}, routes=routes
+    )
+
+
+def engine_metrics(watch: Watch | None) -> Component | None:
+    """Engines' own /metrics: read, compared with what the gateway counted, and shown."""
+    if watch is None:
+        return None
+    return Component(
+        jobs={"engine-metrics": watch.reader.run},
+        collect=watch.report.collect,
+        ready={"prefill_queue": PrefillQueue(watch.reader)},
+    )
+
+
+def kv_events(watch: "KvEvents | None") -> Component | None:
+    """What engines publish of their KV caches."""
+    return None if watch is None else Component(jobs=watch.jobs, collect=watch.collect)
+
+
+def worker_sync(load: SharedLoad | None, prompts: SharedPrefixes | None) -> Component | None:
+    """What the workers of this gateway know of each other's calls."""
+    if load is None or prompts is None:
+        return None
+
+    def close() -> None:
+        load.close()
+        prompts.close()
+
+    return Component(jobs={"worker-load": load.run, "worker-prompts": prompts.run}, close=close)
+
+
+def replica_sync(status: "ReplicaStatus | None") -> Component | None:
+    """What replicas on other hosts know of each other's calls."""
+    if status is None or status.prompts is None:
+        return None
+    return Component(
+        jobs={"replica-load": status.exchange.run, "replica-prompts": status.prompts.run},
+        collect=status.collect,
+        ready={"replicas": status},
+    )
+
+
+def adaptive_roles(core: Core) -> Component | None:
+    """Engines that change sides with the load."""
+    settings, instances = core.settings, core.instances
+    given = settings.adaptive
+    if not given.enabled:
+        return None
+    from pdgate.gateway.adaptive.adapting import Adapting
+    from pdgate.gateway.adaptive.sides import Sides
+    from pdgate.scheduling.roles import Roles
+
+    def targets() -> Targets:
+        section = core.reload.settings.targets
+        return Targets(section.ttft_seconds, section.tpot_seconds)
+
+    store = _store(settings, core.folder, "roles")
+    if store is None and core.folder is not None:
+        # Workers have to agree also where no operator can tell them anything.
+        store = FileStore(core.folder / "roles.pinned")
+    sides = Sides(instances, targets, time.monotonic)
+    roles = Roles(given.stay_seconds, SMOOTH_PERIODS * given.period_seconds)
+    adapting = Adapting(sides, roles, given.period_seconds, store)
+
+    def routes(token: str) -> list[APIRouter]:
+        from pdgate.gateway.adaptive.routes import routes
+
+        return [routes(adapting, instances, token)]
+
+    return Component(
+        jobs={"adaptive-roles": adapting.run},
+        collect=partial(metrics.roles, adapting, instances),
+        routes=routes,
+    )
+
+
+def tracing(core: Core) -> Component | None:
+    """Traces and OpenTelemetry's metrics."""
+    given = core.settings.tracing
+    if not given.endpoint:
+        return None
+    # Only a gateway with a collector needs the packages, and pays for loading them.
+    from pdgate.gateway.tracing.collector import headers_in
+    from pdgate.gateway.tracing.export import Exporting
+    from pdgate.gateway.tracing.genai import metrics_of
+    from pdgate.gateway.tracing.sampling import Tracer
+
+    name, headers = given.service_name, headers_in(given.headers_file)
+    exporting = Exporting(given.endpoint, headers, name, metrics_of(core.stats, name))
+    core.stats.tracer = Tracer(given.sample_ratio, exporting.put)
+    return Component(jobs={"traces": exporting.run}, collect=partial(metrics.traces, exporting))
+
+
+def has_console(settings: Settings) -> bool:
+    return settings.console and bool(settings.admin_token_file)
+
+
+def console(core: Core, more: More) -> Component | None:
+    """The console's page and its live picture."""
+    recent, scheduler = core.recent, core.scheduler
+    if recent is None or not has_console(core.settings):
+        return None
+    from pdgate.gateway.console.attention import Attention
+    from pdgate.gateway.console.part import OwnPart
+    from pdgate.gateway.console.pulse import Pulse
+    from pdgate.gateway.console.snapshots import Snapshots
+
+    # The scheduler explains its choices while an operator watches, and to GET /debug/calls.
+    otherwise = scheduler.told
+
+    def begins() -> None:
+        scheduler.told = recent.chose
+
+    def ends() -> None:
+        scheduler.told = otherwise
+
+    attention, pulse = Attention(begins, ends), Pulse(core.stats.collect)
+    own = OwnPart(recent, core.ledger, pulse, lambda: core.stats.in_flight, attention, core.jobs)
+    snapshots = Snapshots(core.instances, own, more, core.drain, core.folder)
+
+    def routes(token: str) -> list[APIRouter]:
+        from pdgate.gateway.admin.live import routes
+        from pdgate.gateway.console import page
+
+        return [routes(snapshots, token), page.routes()]
+
+    jobs = {"console-pulse": pulse.run, "console-attention": attention.run}
+    if snapshots.run is not None:
+        jobs["console-siblings"] = snapshots.run
+    return Component(jobs=jobs, routes=routes)
+
+
+def more_of(watch: Watch | None) -> More:
+    """What engines' own metrics say of each."""
+    return nothing_more if watch is None else watch.report.of
+
+
+def _store(settings: Settings, folder: Path | None, name: str) -> SharedStore | None:
+    """`folder` is shared by the workers of this gateway, where there are several."""
+    if settings.redis:
+        return RedisStore(settings.redis, f"{SHARED_KEYS}:{name}")
+    if folder is not None and settings.admin_token_file:
+        return FileStore(folder / f"{name}.pinned")
+    return None

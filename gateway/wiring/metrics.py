@@ -1,0 +1,187 @@
+"""Metrics of each component: values of the declared families, when they are asked for."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
+from typing import TYPE_CHECKING, Protocol
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.registry import Collector
+
+from pdgate.cluster.jobs import Jobs
+from pdgate.cluster.stderr import lines_dropped
+from pdgate.forwarders.lives import Lives
+from pdgate.forwarders.ownership import KvLedger
+from pdgate.gateway.admission.gate import Gate
+from pdgate.gateway.front.crowd import Crowd
+from pdgate.gateway.lifecycle.drain import Drain
+from pdgate.gateway.lifecycle.reload import Reload
+from pdgate.gateway.metrics import families
+from pdgate.gateway.metrics.family import Key, Samples, Source
+from pdgate.gateway.metrics.zero_values import KEY_REFUSALS
+from pdgate.gateway.probe import Prober
+from pdgate.gateway.security.door import Door
+from pdgate.gateway.upstream.client import HttpUpstream
+from pdgate.gateway.watchdog import ELSEWHERE, Watchdog
+from pdgate.protocols.instance import Instance, Role
+from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling.instances import Instances
+from pdgate.scheduling.prefix.index import PrefixIndex
+from pdgate.scheduling.roles import SIDES
+
+if TYPE_CHECKING:
+    from pdgate.gateway.adaptive.adapting import Adapting
+
+
+class _Page(Collector):
+    def __init__(self, source: Source) -> None:
+        self._source = source
+
+    def collect(self) -> Iterable[Samples]:
+        return self._source()
+
+
+def registry_of(source: Source) -> CollectorRegistry:
+    registry = CollectorRegistry()
+    registry.register(_Page(source))
+    return registry
+
+
+def together(*sources: Source) -> Source:
+    """All of them as one, in their order."""
+    return lambda: chain.from_iterable(source() for source in sources)
+
+
+def health(instances: Instances) -> Iterator[Samples]:
+    states = (((*_engine(one.instance), one.state), 1.0) for one in instances)
+    yield families.INSTANCE_STATE.samples(states)
+    ejections = _by_engine((one.instance, one.ejections) for one in instances)
+    yield families.INSTANCE_EJECTIONS.samples(ejections, instances)
+
+
+def lifecycle(drain: Drain, reload: Reload) -> Iterator[Samples]:
+    yield families.DRAINING.sample(float(drain.began is not None))
+    yield families.RELOADS.samples(reload.results.items())
+
+
+def background(jobs: Jobs) -> Iterator[Samples]:
+    yield families.JOB_RUNNING.samples((job.name, float(job.running)) for job in jobs)
+    yield families.JOB_RESTARTS.samples((job.name, job.restarts) for job in jobs)
+
+
+def process(watchdog: Watchdog) -> Iterator[Samples]:
+    yield families.LOG_LINES_DROPPED.sample(lines_dropped())
+    # A copy: the watchdog's thread counts.
+    yield families.SLOW_CALLBACKS.samples({ELSEWHERE: 0, **dict(watchdog.slow)}.items())
+
+
+def memory(crowd: Crowd) -> Iterator[Samples]:
+    yield families.OUT_OF_MEMORY.samples([("refused", crowd.refused), ("cut", crowd.cut)])
+
+
+def liveness(instances: Instances, upstream: HttpUpstream, prober: Prober) -> Iterator[Samples]:
+    given_up = _by_engine((one.instance, one.given_up) for one in instances)
+    yield families.LEGS_GIVEN_UP.samples(given_up, instances)
+    yield families.GATEWAY_SHORT.samples([("calls", upstream.short), ("looks", prober.short)])
+
+
+def kv(ledger: KvLedger, lives: Lives, fleet: Iterable[Candidate]) -> Iterator[Samples]:
+    """Where the KV of split calls is, as far as this process knows. Ages are looked at when asked."""
+    yield families.KV_HELD.sample(ledger.held)
+    yield families.KV_STRANDED.samples(ledger.stranded().items())
+    yield families.KV_STRANDINGS.samples(ledger.strandings.items(), fleet)
+    yield families.PINNED_ENGINE_ID.samples((name, 1.0) for name in sorted(lives.pinned))
+
+
+def policies(passed_over: Mapping[tuple[Role, str], Counter[str]]) -> Iterator[Samples]:
+    """`passed_over`: role and name of a policy -> condition -> how often it would have left no engine."""
+    yield families.POLICY_PASSED_OVER.samples(
+        ((role.value, policy, condition), times)
+        for (role, policy), conditions in passed_over.items()
+        for condition, times in conditions.items()
+    )
+
+
+def predictions(candidates: Iterable[Candidate]) -> Iterator[Samples]:
+    """Means of the last fifty or so: of seconds until a prompt was read, and between tokens."""
+    compared = [
+        ((one.instance.id, of), accuracy)
+        for one in candidates
+        for of, accuracy in (
+            ("prefill", one.latency.prefill_accuracy),
+            ("step", one.latency.step_time.accuracy),
+        )
+        if accuracy.compared
+    ]
+    yield families.PREDICTION_ERROR.samples((key, found.error) for key, found in compared)
+    yield families.PREDICTION_BIAS.samples((key, found.bias) for key, found in compared)
+    yield families.PREDICTIONS.samples((key, found.compared) for key, found in compared)
+
+
+def prefixes(index: PrefixIndex) -> Iterator[Samples]:
+    cached = index.cached_tokens
+    expected = ("cached", cached), ("uncached", index.read_tokens - cached)
+    yield families.PROMPT_TOKENS.samples(expected)
+    yield families.PREFIX_INDEX_BYTES.sample(index.bytes)
+    yield families.PREFIX_INDEX_BLOCKS.sample(index.blocks)
+    yield families.PREFIX_INDEX_EVICTED_BLOCKS.sample(index.evictions)
+
+
+def keys(door: Door) -> Iterator[Samples]:
+    """There are as many values of the label as there are keys."""
+    holders = door.holders.items()
+    yield families.KEY_CALLS.samples((name, holder.calls) for name, holder in holders)
+    yield families.KEY_CALLS_IN_FLIGHT.samples((name, holder.running) for name, holder in holders)
+    zeros = dict.fromkeys(KEY_REFUSALS, 0)
+    yield families.KEY_CALLS_REFUSED.samples(
+        ((name, reason), count)
+        for name, holder in holders
+        for reason, count in {**zeros, **holder.refused}.items()
+    )
+
+
+def admission(gate: Gate) -> Iterator[Samples]:
+    """How long calls waited is a stage of pdgate_stage_seconds."""
+    yield families.CALLS_WAITING.samples(gate.waiting())
+    yield families.CALLS_TURNED_AWAY.samples(gate.refused.items())
+
+
+def roles(adapting: "Adapting", candidates: Iterable[Candidate]) -> Iterator[Samples]:
+    from pdgate.gateway.adaptive.sides import group_name
+
+    yield families.INSTANCE_SIDE.samples(
+        ((one.instance.id, adapting.sides.of(one)), 1.0)
+        for one in candidates
+        if one.instance.role is Role.BOTH
+    )
+    yield families.SIDE_PRESSURE.samples(
+        ((group_name(group), side.value), adapting.roles.pressure(group, side).now)
+        for group in adapting.roles.groups()
+        for side in SIDES
+    )
+    yield families.ROLE_CHANGES.samples(adapting.counted.items(), candidates)
+
+
+class Traced(Protocol):
+    """Traces: that the collector took, that it did not take, that found the line full."""
+
+    sent: int
+    lost: int
+    dropped: int
+
+
+def traces(traced: Traced) -> Iterator[Samples]:
+    results = ("sent", traced.sent), ("lost", traced.lost), ("dropped", traced.dropped)
+    yield families.TRACES.samples(results)
+
+
+def _engine(instance: Instance) -> tuple[str, str]:
+    return instance.id, instance.role.value
+
+
+def _by_engine(
+    counted: Iterable[tuple[Instance, Mapping[str, int]]],
+) -> Iterator[tuple[Key, int]]:
+    for instance, counts in counted:
+        for why, times in counts.items():
+            yield (*_engine(instance), why), times

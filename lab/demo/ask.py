@@ -1,0 +1,63 @@
+"""Question of the demo, through the official client, as any program would ask it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import monotonic
+
+from openai import AsyncOpenAI, DefaultAsyncHttpxClient
+
+QUESTION = "Why serve prefill and decode on different machines?"
+MAX_TOKENS = 48
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What the client saw.
+
+    Attributes:
+        first_piece_seconds: From the question to the first text, as the client saw it.
+    """
+
+    request_id: str
+    model: str
+    text: str
+    finish_reason: str
+    first_piece_seconds: float
+
+
+async def ask(base_url: str, show: Callable[[str], None]) -> Answered:
+    """Asks the first model that there is and shows the answer as it comes.
+
+    Raises openai.OpenAIError.
+    """
+    # The reference engines want no key, but the client insists on one. They are on this
+    # machine, so no proxy of the environment may come between.
+    async with AsyncOpenAI(
+        base_url=f"{base_url}/v1",
+        api_key="none",
+        max_retries=0,
+        http_client=DefaultAsyncHttpxClient(trust_env=False),
+    ) as client:
+        models = await client.models.list()
+        model = models.data[0].id
+        began = monotonic()
+        answer = await client.chat.completions.with_raw_response.create(
+            model=model,
+            messages=[{"role": "user", "content": QUESTION}],
+            max_tokens=MAX_TOKENS,
+            temperature=0,
+            stream=True,
+        )
+        pieces: list[str] = []
+        first_piece_seconds = 0.0
+        finish_reason = ""
+        async with answer.parse() as chunks:
+            async for chunk in chunks:
+                for choice in chunk.choices:
+                    finish_reason = choice.finish_reason or finish_reason
+                    if text := choice.delta.content:
+                        first_piece_seconds = first_piece_seconds or monotonic() - began
+                        pieces.append(text)
+                        show(text)
+        request_id = answer.headers.get("x-request-id", "")
+    return Answered(request_id, model, "".join(pieces), finish_reason, first_piece_seconds)

@@ -1,0 +1,49 @@
+"""Prefill queue for decode-first: one that is named, or a Redis of the demo's own.
+
+Engines are processes, so what they share is a third one. Ours listens on loopback, keeps
+nothing on disk and ends with the demo; engines wait for it, so no other part has to.
+"""
+
+import shutil
+import socket
+from collections.abc import Sequence
+from importlib.util import find_spec
+from tempfile import gettempdir
+
+from pdgate.cluster.queue import settings
+from pdgate.protocols.extras import install
+
+HOST = "127.0.0.1"
+PROTOCOL = "decode-first"
+PROGRAM = "redis-server"
+
+
+def why_not(url: str) -> str:
+    """What is missing for the queue at `url`, or for our own if that is empty; "" for nothing."""
+    if url:
+        try:
+            chosen = settings.read(url)
+        except ValueError as error:
+            return f"--queue: {error}"
+        if chosen.scheme not in settings.REDIS:
+            return f"--queue {url}: engines are processes, which can share a Redis only"
+    if find_spec("redis") is None:
+        return f"{PROTOCOL} needs one more package: {install('redis')}"
+    if not url and shutil.which(PROGRAM) is None:
+        return (
+            f"{PROTOCOL} needs a queue that engines share: install {PROGRAM}, "
+            "or name a Redis with --queue redis://host:port/0"
+        )
+    return ""
+
+
+def own() -> tuple[str, Sequence[str]]:
+    """The address of a Redis that does not run yet, and the command that starts it."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        port: int = probe.getsockname()[1]
+    command = (
+        PROGRAM, "--bind", HOST, "--port", str(port),
+        "--save", "", "--appendonly", "no", "--dir", gettempdir(),
+    )  # fmt: skip
+    return f"redis://{HOST}:{port}/0", command

@@ -1,0 +1,257 @@
+"""Journey of one call, as forwarders/execution.py and attempt.py have it for a hand-off.
+
+    prefill reserved -> split? -> (decode reserved) -> prefill reads -> KV moves -> decode answers
+                           `-> decode reserved, which reads and answers
+
+With `staged`, decode is chosen when prefill has answered. What breaks before the first token is
+tried again elsewhere, MOST_ATTEMPTS times in all; afterwards the answer is lost. So is what prefill
+had to keep for too long, as decode had no room for it: else engines that do either could wait for
+each other's memory for ever.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from pdgate.lab.simulator.agenda import Agenda
+from pdgate.lab.simulator.engine import Engine
+from pdgate.lab.simulator.job import Job, State
+from pdgate.lab.simulator.links import Links
+from pdgate.lab.simulator.outcome import Outcome
+from pdgate.lab.simulator.trace import Ask
+from pdgate.protocols.call import CHAT, Call
+from pdgate.protocols.errors import EngineFailed, EngineRefused, NoInstance
+from pdgate.protocols.instance import Instance, Role
+from pdgate.scheduling.disaggregation import Taken
+from pdgate.scheduling.reservation import Reservation
+from pdgate.scheduling.scheduler import Scheduler
+from pdgate.scheduling.watch import Watch
+
+MOST_ATTEMPTS: Final = 3
+
+LEASE_SECONDS: Final = 480.0
+"""For which prefill keeps KV, as vLLM does by default."""
+
+
+@dataclass(frozen=True, slots=True)
+class Roads:
+    """What all journeys have in common.
+
+    Attributes:
+        engines: Instance id -> what is there.
+        staged: Whether decode is chosen after prefill.
+    """
+
+    agenda: Agenda
+    scheduler: Scheduler
+    engines: Mapping[str, Engine]
+    links: Links
+    staged: bool = False
+
+
+class Journey:
+    """`Heard` by both of its jobs."""
+
+    def __init__(self, number: int, ask: Ask, roads: Roads, over: Callable[[], None]) -> None:
+        """`over`: called when nothing more will happen."""
+        name = str(number)
+        self.outcome = Outcome(ask)
+        self.call = Call(
+            id=name,
+            attempt_id=name,
+            path=CHAT,
+            body={},
+            streams=True,
+            prompt_tokens=ask.prompt_tokens,
+            blocks=ask.blocks,
+        )
+        self._ask = ask
+        self._roads = roads
+        self._over = over
+        self._avoid: set[str] = set()
+        self._asked_at = 0.0
+        self._prefill: Reservation | None = None
+        self._decode: Reservation | None = None
+        self._reader: Job | None = None
+        self._answerer: Job | None = None
+        self._watch: Watch | None = None
+
+    def begin(self) -> None:
+        """It is let in."""
+        self.outcome.began = self._roads.agenda.now
+        self._attempt()
+
+    # An attempt.
+
+    def _attempt(self) -> None:
+        scheduler = self._roads.scheduler
+        self.outcome.attempts += 1
+        self.outcome.local = False
+        try:
+            prefill = self._prefill = self._reserve(Role.PREFILL)
+            if scheduler.decide(self.call, prefill.instance).taken is Taken.LOCAL:
+                prefill.withdraw()
+                self._prefill, self.outcome.prefill = None, ""
+                self._decode = self._reserve(Role.DECODE, prefill.instance, reads=True)
+                self._answer_alone(self._decode)
+                return
+            if not self._roads.staged:
+                self._decode = self._reserve(Role.DECODE, prefill.instance)
+        except NoInstance:
+            self._fail("no engine")
+            return
+        self._reader = Job(self, self._ask.prompt_tokens, 1, self._ask.blocks, keeps=True)
+        self._send(prefill.instance, self._reader, Engine.read)
+
+    def _answer_alone(self, decode: Reservation) -> None:
+        self.outcome.local = True
+        self._answerer = Job(
+            self, self._ask.prompt_tokens, self._ask.answer_tokens, self._ask.blocks
+        )
+        self._send(decode.instance, self._answerer, Engine.read)
+
+    def _reserve(
+        self, role: Role, peer: Instance | None = None, reads: bool | None = None
+    ) -> Reservation:
+        reserve = self._roads.scheduler.reserve
+        reserved = reserve(role, self.call, avoid=self._avoid, peer=peer, reads=reads)
+        if role is Role.PREFILL:
+            self.outcome.prefill = reserved.instance.id
+        else:
+            self.outcome.decode = reserved.instance.id
+        return reserved
+
+    def _send(self, to: Instance, job: Job, how: Callable[[Engine, Job], None]) -> None:
+        engine = self._roads.engines[to.id]
+        self._asked_at = self._roads.agenda.now
+        if not engine.alive:
+            self._broken(EngineRefused("nothing listens there", at=to.id), to)
+        elif not engine.fits(job.prompt_tokens + job.answer_tokens):
+            self._fail("longer than an engine's memory")
+        else:
+            how(engine, job)
+
+    # What engines tell.
+
+    def load(self, job: Job, missing_tokens: int) -> None:
+        prefill, decode = self._both()
+        self._roads.links.move(prefill.id, decode.id, missing_tokens, partial(self._moved, job))
+
+    def first_token(self, job: Job) -> None:
+        now = self._roads.agenda.now
+        if job is self._reader:
+            self._has_read(job, now)
+            return
+        if self._decode is None:
+            raise RuntimeError("a call without a decode engine has a first token of one")
+        self.outcome.first = now
+        if self.outcome.local:
+            self.outcome.found_tokens = job.found or 0
+            watch = self._decode.has_read(now - self._asked_at)
+        else:
+            watch = self._decode.has_loaded(now - self._asked_at)
+        self._watch = watch
+        if watch is not None:
+            watch.pieces(1, now)
+
+    def ended(self, job: Job) -> None:
+        if job is self._reader:
+            self._hand_over()
+            return
+        roads = self._roads
+        self.outcome.ended, self.outcome.why = roads.agenda.now, ""
+        if self._watch is not None:
+            self._watch.pieces(job.answer_tokens - 1, roads.agenda.now)
+        if self._decode is not None:
+            roads.scheduler.report(self._decode.instance, None)
+        self._forget(Reservation.end)
+        self._over()
+
+    def broke(self, job: Job) -> None:
+        reserved = self._prefill if job is self._reader else self._decode
+        if job is self._reader and self._decode is not None and self._answerer is not None:
+            # What decode was to fetch is gone.
+            self._roads.engines[self._decode.instance.id].withdraw(self._answerer)
+        if reserved is not None:
+            to = reserved.instance
+            self._broken(EngineFailed("the connection broke", at=to.id), to)
+
+    # How it goes on.
+
+    def _has_read(self, job: Job, now: float) -> None:
+        self.outcome.prefilled, self.outcome.found_tokens = now, job.found or 0
+        if self._prefill is not None:
+            self._prefill.has_read(now - self._asked_at)
+            self._roads.scheduler.report(self._prefill.instance, None)
+
+    def _hand_over(self) -> None:
+        if self._prefill is None:
+            return
+        self._prefill.end()
+        if self._decode is None:
+            try:
+                self._decode = self._reserve(Role.DECODE, self._prefill.instance)
+            except NoInstance:
+                self._let_go()
+                self._fail("no engine")
+                return
+        job = self._answerer = Job(
+            self, self._ask.prompt_tokens, self._ask.answer_tokens, self._ask.blocks
+        )
+        self._send(self._decode.instance, job, Engine.take_over)
+        if job.state is State.ARRIVING:
+            agenda = self._roads.agenda
+            agenda.at(agenda.now + LEASE_SECONDS, partial(self._expire, job))
+
+    def _expire(self, job: Job) -> None:
+        if job is self._answerer and job.state is State.ARRIVING and self._decode is not None:
+            self._roads.engines[self._decode.instance.id].withdraw(job)
+            self._let_go()
+            self._again("expired")
+
+    def _moved(self, job: Job) -> None:
+        # If an engine has died meanwhile, this is an attempt that is over already.
+        if job is self._answerer and self._decode is not None:
+            self._let_go()
+            self._roads.engines[self._decode.instance.id].loaded(job)
+
+    def _let_go(self) -> None:
+        if self._reader is not None and self._prefill is not None:
+            self._roads.engines[self._prefill.instance.id].let_go(self._reader)
+            self._reader = None
+
+    def _both(self) -> tuple[Instance, Instance]:
+        if self._prefill is None or self._decode is None:
+            raise RuntimeError("KV moves between two engines")
+        return self._prefill.instance, self._decode.instance
+
+    def _broken(self, error: EngineRefused | EngineFailed, at: Instance) -> None:
+        self._let_go()
+        self._roads.scheduler.report(at, error)
+        if self.outcome.first is not None:
+            self._fail("broke off")
+        else:
+            self._avoid.add(at.id)
+            self._again("failed")
+
+    def _again(self, why: str) -> None:
+        """`why`: it is lost if it has been tried often enough."""
+        if self.outcome.attempts == MOST_ATTEMPTS:
+            self._fail(why)
+        else:
+            self._forget(Reservation.withdraw)
+            self._attempt()
+
+    def _fail(self, why: str) -> None:
+        self.outcome.why = why
+        self._forget(Reservation.withdraw)
+        self._over()
+
+    def _forget(self, end: Callable[[Reservation], None]) -> None:
+        """The attempt is over."""
+        for reserved in (self._prefill, self._decode):
+            if reserved is not None:
+                end(reserved)
+        self._prefill = self._decode = self._watch = None
+        self._reader = self._answerer = None

@@ -1,0 +1,273 @@
+"""End of a stream in each API, so that one that was cut is not taken for a whole one.
+
+    chat, completions   a finish_reason of every choice; "data: [DONE]" comes after that only
+    messages            message_delta with a stop_reason, and then message_stop
+    responses           response.completed, response.incomplete
+    all others          nothing that is known here: what HTTP says must do
+
+Engines that give a request up do not always say so. vLLM 0.32.0 has no chunk for a request that
+was aborted before its first token: completions are "data: [DONE]" alone, chats the chunk that names
+the role, the usage if it was asked for, and "data: [DONE]"; a message is said to have ended well,
+after 0 tokens; a response is completed with the status "cancelled".
+
+Source: vLLM 0.32.0, entrypoints/openai/chat_completion/serving.py
+(chat_completion_stream_generator), completion/serving.py (completion_stream_generator),
+responses/serving.py (responses_stream_generator, responses_full_generator),
+anthropic/serving.py (message_stream_converter, _to_anthropic_stop_reason).
+"""
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from pdgate.protocols import sse
+from pdgate.protocols.apis import Kind, Shape
+from pdgate.protocols.call import COMPLETIONS, Call
+from pdgate.protocols.chunks import GAVE_UP, Event, read_ending_chunk, read_event
+from pdgate.protocols.internal import hides, mentions_ours, without_ours
+
+UNKNOWN: Final[tuple[bytes, ...]] = ()
+"""No event looks like the ones before."""
+
+_REASON: Final = b'"finish_reason"'
+_NONE_YET: Final = (b":null", b": null")
+
+_SAYS_MORE: Final = re.compile(
+    rb"finish_reason|error|\[DONE\]|transfer_|bootstrap_|remote_|disagg"
+).search
+"""In each event that ends a choice or a stream, or has a field that is not for clients."""
+
+_ALWAYS: Final = frozenset({b"", b"data: [DONE]", b"data:[DONE]"})
+
+
+class Ending(ABC):
+    """Reads the events of one stream, of which most are passed by.
+
+    Attributes:
+        usual: How an event ends that need not be read: like others that were, which only added text.
+        usual_unless: The same, of an end that does not say it all: unless `unless` finds something in it.
+        whole: The answer has ended well: what has not come of it is not missed.
+        over: And that was said last.
+        gave_up: It has ended otherwise.
+        error: The event by which the engine said that it failed; empty for none.
+    """
+
+    def __init__(self, call: Call) -> None:
+        # Not left to the class: what is read before it is written takes ten times as long there.
+        self.usual = UNKNOWN
+        self.usual_unless = UNKNOWN
+        self.unless: Callable[[bytes], object] | None = None
+        self.whole = False
+        self.over = False
+        self.gave_up = False
+        self.error = b""
+        self._hides = hides(call.body)
+
+    def take(self, events: bytes) -> bytes:
+        """What of these whole events is for the client; what comes after the end is not."""
+        return self._each(events)
+
+    def _each(self, events: bytes) -> bytes:
+        found = sse.events(events)
+        if len(found) == 1:
+            return self._read(events)
+        passed = []
+        for event in found:
+            if self.gave_up or self.error:
+                break
+            if shown := self._read(event):
+                passed.append(shown)
+        return b"".join(passed)
+
+    @abstractmethod
+    def _read(self, event: bytes) -> bytes: ...
+
+    def _shown(self, event: bytes, data: bytes) -> bytes:
+        """Without what is between the gateway and its engines."""
+        if not self._hides or (cleared := without_ours(data)) is data:
+            return event
+        return event[: event.index(b"data:")] + b"data: " + cleared + b"\n\n"
+
+
+class Choices(Ending):
+    def __init__(self, call: Call) -> None:
+        Ending.__init__(self, call)
+        self._count = _choices(call)
+        self._begun: set[int] = set()
+        self._ended: set[int] = set()
+
+    def take(self, events: bytes) -> bytes:
+        if events == sse.DONE:
+            self.over, self.gave_up = self.whole, not self.whole
+            return events if self.whole else b""
+        if events.find(b"\n") != len(events) - 2:
+            # Not one event of one line, as nearly all are.
+            return self._each(events)
+        if self._count == 1 and (end := _going_on(events)):
+            # An event with this end is not the last one, and has no more fields.
+            self.usual = (end,)
+            if not self._hides or not mentions_ours(events):
+                return events
+        elif (
+            self._count == 1
+            and events.find(_REASON) < 0
+            and events.endswith(b"}\n\n")
+            and _SAYS_MORE(events) is None
+        ):
+            # Of an engine that names the reason in the last event only.
+            self.usual_unless, self.unless = (events[events.rfind(b'"') :],), _SAYS_MORE
+            return events
+        if not events.startswith(b"data: "):
+            return self._read(events)
+        return self._read_chunk(events, events[6:-2])
+
+    def _read(self, event: bytes) -> bytes:
+        return self._read_chunk(event, sse.payload(event))
+
+    def _read_chunk(self, event: bytes, data: bytes) -> bytes:
+        if data == b"[DONE]":
+            self.over, self.gave_up = self.whole, not self.whole
+            return event if self.whole else b""
+        if not data:
+            return event
+        try:
+            chunk = read_ending_chunk(data)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            # Of some other kind; it ends nothing.
+            return event
+        if chunk.error or chunk.object == "error":
+            self.error = event
+            return b""
+        for choice in chunk.choices:
+            self._begun.add(choice.index)
+            if choice.finish_reason in GAVE_UP:
+                self.gave_up = True
+                return b""
+            if choice.finish_reason is not None:
+                self._ended.add(choice.index)
+        if chunk.choices:
+            self.whole = self._ended >= self._begun and len(self._ended) >= self._count
+        return self._shown(event, data)
+
+
+class Message(Ending):
+    def __init__(self, call: Call) -> None:
+        super().__init__(call)
+        self._why = False
+        self._said = False
+
+    def _read(self, event: bytes) -> bytes:
+        name, data = _named(event)
+        match name:
+            case b"message_start":
+                return self._shown(event, data)
+            case b"content_block_start" | b"content_block_delta":
+                self._said = True
+            case b"message_delta":
+                said = _read_event(data)
+                usage, delta = said.usage, said.delta
+                nothing = isinstance(usage, dict) and usage.get("output_tokens") == 0
+                if isinstance(delta, dict) and delta.get("stop_reason") is not None:
+                    self._why = True
+                    if nothing and not self._said:
+                        self.gave_up = True
+                        return b""
+                return self._shown(event, data)
+            case b"message_stop":
+                self.whole = self.over = self._why
+                self.gave_up = not self._why
+                return event if self.whole else b""
+            case b"error":
+                self.error = event
+                return b""
+            case b"[DONE]" if not self.whole:
+                self.gave_up = True
+                return b""
+        return event
+
+
+class Response(Ending):
+    def _read(self, event: bytes) -> bytes:
+        name, data = _named(event)
+        match name:
+            case b"response.created" | b"response.in_progress" | b"response.queued":
+                return self._shown(event, data)
+            case b"response.completed" | b"response.incomplete":
+                response = _read_event(data).response
+                if response is None or response.gave_up:
+                    self.gave_up = True
+                    return b""
+                self.whole = self.over = True
+                return self._shown(event, data)
+            case b"error" | b"response.failed":
+                self.error = event
+                return b""
+            case b"[DONE]" if not self.whole:
+                self.gave_up = True
+                return b""
+        return event
+
+
+def ending_of(call: Call) -> Ending | None:
+    """Of the stream that answers it; None where only HTTP says how it ends."""
+    api = call.api
+    if api is None:
+        return Choices(call)
+    if api.kind is not Kind.GENERATES:
+        return None
+    return Response(call) if api.shape is Shape.RESPONSES else Message(call)
+
+
+def _going_on(event: bytes) -> bytes:
+    """The end of an event whose one choice has no finish_reason yet, from that on; empty for others.
+
+    In a text, backslashes stand before the quotes.
+    """
+    at = event.find(_REASON)
+    after = at + len(_REASON)
+    if at < 0 or not event.startswith(_NONE_YET, after) or event.find(_REASON, after) >= 0:
+        return b""
+    return event[at:]
+
+
+def complete(rest: bytes) -> bool:
+    """Whether what stands behind the last blank line of a stream is nothing that was cut."""
+    return rest.strip() in _ALWAYS
+
+
+def _choices(call: Call) -> int:
+    """As many as must end; at least one."""
+    asked = 1
+    if "n" in call.body:
+        n = call.value("n")
+        asked = n if isinstance(n, int) and n > 0 else 1
+    if call.path == COMPLETIONS:
+        prompt = call.body.get("prompt")
+        # Most prompts are one text, and a list of ids can be long.
+        if prompt is not None and bytes(prompt)[:1] == b"[":
+            prompts = call.value("prompt")
+            if prompts and not isinstance(prompts[0], int):
+                asked *= len(prompts)
+    return asked
+
+
+def _named(event: bytes) -> tuple[bytes, bytes]:
+    """The name of an event, or the type that its payload has; and its payload."""
+    data = sse.payload(event)
+    for line in event.splitlines():
+        if line.startswith(b"event:"):
+            return line[6:].strip(), data
+    if data == b"[DONE]":
+        return data, data
+    said = _read_event(data).type
+    return (said.encode() if isinstance(said, str) else b""), data
+
+
+def _read_event(data: bytes) -> Event:
+    try:
+        return read_event(data)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return Event()

@@ -1,0 +1,346 @@
+"""Bytes of engines: an answer that is cut, at whatever byte and in whatever way, is none that is whole.
+
+Every stream here is one that an engine sends; it is cut at each of its bytes, as HTTP cuts it and
+as HTTP does not notice, and comes in reads of several sizes.
+"""
+
+import asyncio
+import itertools
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+import pytest
+
+from pdgate.forwarders.base import Leg
+from pdgate.forwarders.good_start import good_start, good_whole
+from pdgate.protocols import sse
+from pdgate.protocols.apis import APIS, MESSAGES, RESPONSES
+from pdgate.protocols.call import CHAT, COMPLETIONS, Call, encode, parse_object
+from pdgate.protocols.errors import EngineFailed, EngineGaveUp, EngineRejected, GatewayError
+from tests.support.answers import error, opening, piece, usage, whole
+from tests.support.raw_server import chunk
+from tests.support.wire import LEG, Case
+
+HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"
+CHUNKED = HEAD + b"transfer-encoding: chunked\r\n\r\n"
+UNTIL_THE_END = b"HTTP/1.0 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
+JSON_HEAD = b"HTTP/1.0 200 OK\r\ncontent-type: application/json\r\n\r\n"
+PARAMS = {"remote_block_ids": [[1, 2]], "remote_host": "10.0.0.9", "remote_port": 5600}
+
+
+def call(path: str, **fields: Any) -> Call:
+    body = parse_object(encode({"stream": True, **fields}))
+    return Call("c", "c-1", path, body, streams=True, api=APIS.get(path))
+
+
+def choice(index: int, finish: str | None = None) -> bytes:
+    said = {"index": index, "text": "x", "finish_reason": finish}
+    return sse.event({"id": "x", "choices": [said]})
+
+
+def bare(text: str, finish: str | None = None) -> bytes:
+    """Of engines that name a reason in the last event only; all events end alike."""
+    first = {} if finish is None else {"finish_reason": finish}
+    return sse.event({"choices": [{**first, "index": 0, "delta": {"content": text}}]})
+
+
+def named(name: str, **fields: Any) -> bytes:
+    return b"event: %b\n" % name.encode() + sse.event({"type": name, **fields})
+
+
+def response(status: str, tokens: int = 2) -> dict[str, Any]:
+    return {"id": "r", "status": status, "output": [], "usage": {"output_tokens": tokens}}
+
+
+def ended(reason: str | None, tokens: int = 2) -> bytes:
+    return named("message_delta", delta={"stop_reason": reason}, usage={"output_tokens": tokens})
+
+
+STARTED = named("message_start", message={"content": [], "stop_reason": None})
+BLOCK = named("content_block_start", index=0, content_block={"type": "text", "text": ""})
+TEXT = named("content_block_delta", index=0, delta={"type": "text_delta", "text": "a"})
+STOP = named("message_stop")
+CREATED = named("response.created", response=response("in_progress", 0))
+DELTA = named("response.output_text.delta", delta="a")
+
+STREAMS: dict[str, tuple[Call, Sequence[bytes], int]] = {
+    # The call, its events, and after how many of them the answer is whole.
+    "chat": (call(CHAT), (opening(), piece("a"), piece("b"), piece("", "stop"), sse.DONE), 4),
+    "chat with usage": (
+        call(CHAT),
+        (opening(), piece("a"), piece("", "length"), usage(), sse.DONE),
+        3,
+    ),
+    "chat of no token": (call(CHAT), (opening(), piece("", "stop"), sse.DONE), 2),
+    "chat with one reason": (
+        call(CHAT),
+        (bare("a"), bare("b"), bare("c"), bare("d", "stop"), sse.DONE),
+        4,
+    ),
+    "chat in crlf": (
+        call(CHAT),
+        tuple(e.replace(b"\n", b"\r\n") for e in (opening(), piece("a"), piece("", "stop"))),
+        3,
+    ),
+    "completions": (
+        call(COMPLETIONS),
+        (choice(0), b": ping\n\n", choice(0), choice(0, "length"), sse.DONE),
+        4,
+    ),
+    "two choices": (
+        call(COMPLETIONS, n=2),
+        (choice(0), choice(1), choice(0, "stop"), choice(1), choice(1, "stop"), sse.DONE),
+        5,
+    ),
+    "two prompts": (
+        call(COMPLETIONS, prompt=["a", "b"]),
+        (choice(0), choice(0, "stop"), choice(1), choice(1, "stop"), sse.DONE),
+        4,
+    ),
+    "messages": (call(MESSAGES), (STARTED, BLOCK, TEXT, ended("end_turn"), STOP), 5),
+    "responses": (
+        call(RESPONSES),
+        (CREATED, DELTA, named("response.completed", response=response("completed"))),
+        3,
+    ),
+    "a response that was cut by its limit": (
+        call(RESPONSES),
+        (CREATED, DELTA, named("response.incomplete", response=response("incomplete"))),
+        3,
+    ),
+}
+
+
+def read_in(data: bytes, size: int) -> Iterator[bytes]:
+    for start in range(0, len(data), size):
+        yield data[start : start + size]
+
+
+def answered(case: Case, data: bytes, size: int) -> tuple[bytes, GatewayError | None]:
+    """What goes to the client, and what it ends with."""
+    case.exchange.start(case.result)
+    for read in read_in(data, size):
+        if not case.wire.closing and not case.wire.given_back:
+            case.connection.data_received(read)
+    if not case.wire.closing and not case.wire.given_back:
+        case.eof()
+    assert len(case.result.ends) == 1
+    return case.result.body, case.result.ends[0]
+
+
+@pytest.mark.parametrize("size", [1, 7, 1 << 16])
+@pytest.mark.parametrize("name", STREAMS)
+def test_a_stream_that_is_cut_at_any_byte_is_not_whole(name: str, size: int) -> None:
+    asked, events, needed = STREAMS[name]
+    stream = b"".join(events)
+    whole_from = len(b"".join(events[:needed]))
+    loop = asyncio.new_event_loop()
+    for cut in range(len(stream) + 1):
+        part = stream[:cut]
+        for sent in (CHUNKED + chunk(part) * bool(part) + b"0\r\n\r\n", UNTIL_THE_END + part):
+            got, wrong = answered(Case(loop, answers=asked), sent, size)
+
+            assert stream.startswith(got)
+            if wrong is None:
+                # It has all, and what it has ends with an event, but for a line end.
+                assert len(got) >= whole_from
+                assert got == part
+            else:
+                assert b"[DONE]" not in got
+                assert got == b"" or got.endswith((b"\n\n", b"\n\r\n"))
+        broken = CHUNKED + (chunk(part)[:-2] if part else b"")
+        got, wrong = answered(Case(loop, answers=asked), broken, size)
+        assert wrong is not None or got == stream
+    loop.close()
+
+
+ABORTED = {
+    "completions": (call(COMPLETIONS), [sse.DONE]),
+    "completions with usage": (call(COMPLETIONS), [usage(0), sse.DONE]),
+    "chat": (call(CHAT), [opening(), sse.DONE]),
+    "chat with usage": (call(CHAT), [opening(), usage(0), sse.DONE]),
+    "chat of two": (call(CHAT, n=2), [opening(), opening(), piece("a", "stop"), sse.DONE]),
+    "one of two choices": (call(COMPLETIONS, n=2), [choice(0), choice(0, "stop"), sse.DONE]),
+    "with a chunk": (call(CHAT), [opening(), piece("a"), piece("", "abort"), sse.DONE]),
+    "with another chunk": (call(CHAT), [opening(), piece("a"), piece("", "error"), sse.DONE]),
+    "without any reason": (call(CHAT), [bare("a"), bare("b"), bare("c"), sse.DONE]),
+    "with one reason": (call(CHAT), [bare("a"), bare("b"), bare("c", "abort"), sse.DONE]),
+    "messages": (call(MESSAGES), [STARTED, ended("end_turn", 0), STOP]),
+    "messages without a reason": (call(MESSAGES), [STARTED, BLOCK, TEXT, ended(None), STOP]),
+    "messages that end": (call(MESSAGES), [STARTED, STOP]),
+    "messages and done": (call(MESSAGES), [STARTED, sse.DONE]),
+    "responses": (
+        call(RESPONSES),
+        [CREATED, named("response.completed", response=response("cancelled"))],
+    ),
+    "responses of nothing": (
+        call(RESPONSES),
+        [CREATED, named("response.completed", response=response("incomplete", 0))],
+    ),
+}
+
+
+BEFORE_A_TOKEN = (
+    "completions",
+    "completions with usage",
+    "chat",
+    "chat with usage",
+    "messages",
+    "messages that end",
+    "messages and done",
+    "responses",
+    "responses of nothing",
+)
+
+
+@pytest.mark.parametrize("size", [1, 50, 1 << 16])
+@pytest.mark.parametrize("name", ABORTED)
+def test_an_end_that_is_none_is_seen(name: str, size: int) -> None:
+    asked, events = ABORTED[name]
+    loop = asyncio.new_event_loop()
+    sent = CHUNKED + b"".join(map(chunk, events)) + b"0\r\n\r\n"
+
+    got, wrong = answered(Case(loop, answers=asked), sent, size)
+
+    assert isinstance(wrong, EngineGaveUp)
+    for said in (b"[DONE]", b"abort", b"end_turn", b"message_stop", b"response.completed"):
+        assert said not in got
+    loop.close()
+
+
+@pytest.mark.parametrize("name", BEFORE_A_TOKEN)
+async def test_before_its_first_token_it_is_no_start(name: str) -> None:
+    asked, events = ABORTED[name]
+    case = Case(asyncio.get_running_loop(), answers=asked)
+    for read in (CHUNKED, *map(chunk, events), b"0\r\n\r\n"):
+        if not case.wire.closing:
+            case.connection.data_received(read)
+
+    with pytest.raises(EngineFailed):
+        await good_start(case.exchange, Leg(LEG.to, asked.path, {}), asked)
+
+
+@pytest.mark.parametrize("code", [400, 500])
+async def test_an_error_event_tells_whose_fault_it_is(code: int) -> None:
+    case = Case(asyncio.get_running_loop(), answers=call(CHAT))
+    case.connection.data_received(
+        CHUNKED + chunk(opening() + error(code)) + chunk(sse.DONE) + b"0\r\n\r\n"
+    )
+
+    with pytest.raises(EngineRejected if code == 400 else EngineFailed):
+        await good_start(case.exchange, LEG, call(CHAT))
+
+
+def test_an_error_that_ends_as_the_texts_before_it_is_none() -> None:
+    loop = asyncio.new_event_loop()
+    text = bare("a")
+    failed = text.replace(b'"choices"', b'"error":{"message":"x","code":500},"choices"')
+    case = Case(loop, answers=call(CHAT))
+    case.exchange.start(case.result)
+    for read in (CHUNKED, *[chunk(text)] * 3, chunk(failed), chunk(sse.DONE)):
+        if not case.wire.closing:
+            case.connection.data_received(read)
+
+    assert case.result.body == text * 3
+    assert isinstance(case.result.ends[0], EngineFailed)
+    loop.close()
+
+
+def test_half_a_json_until_the_end_of_the_connection_is_none() -> None:
+    """Whatever its route: HTTP cannot tell it from a whole one."""
+    loop = asyncio.new_event_loop()
+    body = json.dumps(whole("a", usage={"completion_tokens": 2})).encode()
+    for path in (CHAT, MESSAGES, "/v1/embeddings"):
+        asked = msgspec.structs.replace(call(path), streams=False)
+        for cut in range(len(body) + 1):
+            case = Case(loop, answers=asked)
+            case.connection.data_received(JSON_HEAD + body[:cut])
+            case.eof()
+            case.exchange.start(case.result)
+            assert (case.result.ends == [None]) == (cut == len(body)), cut
+    loop.close()
+
+
+def test_half_a_json_that_http_calls_whole_is_none() -> None:
+    body = json.dumps(whole("a", usage={"completion_tokens": 2})).encode()
+    for cut in range(len(body)):
+        with pytest.raises(EngineFailed):
+            good_whole(body[:cut], LEG)
+    good_whole(body, LEG)
+
+
+IN_STREAMS = {
+    "chat": (call(CHAT), [opening(), piece("a")], piece("", "stop"), [usage(), sse.DONE]),
+    "completions": (call(COMPLETIONS), [choice(0)], choice(0, "stop"), [sse.DONE]),
+    "chat with one reason": (
+        call(CHAT),
+        [bare("a"), bare("b")],
+        bare("c"),
+        [bare("d", "stop"), sse.DONE],
+    ),
+    "messages": (call(MESSAGES), [STARTED, BLOCK, TEXT], ended("end_turn"), [STOP]),
+    "responses": (
+        call(RESPONSES),
+        [CREATED, DELTA],
+        named("response.completed", response={**response("completed"), "x": 1.50}),
+        [],
+    ),
+}
+
+
+@pytest.mark.parametrize("field", ["kv_transfer_params", "ec_transfer_params", "remote_host"])
+@pytest.mark.parametrize("name", IN_STREAMS)
+def test_no_stream_says_where_kv_lies(name: str, field: str) -> None:
+    """vLLM 0.33 says it in the chunk with the finish reason."""
+    asked, before, last, after = IN_STREAMS[name]
+    said = encode({field: PARAMS})[1:-1]
+    telling = [last.replace(b'data: {"', b'data: {%b,"' % said, 1)]
+    if name == "responses":
+        telling.append(last.replace(b'"response":{', b'"response":{%b,' % said, 1))
+    else:
+        telling.append(last.replace(b'"choices":[{', b'"choices":[{%b,' % said, 1))
+    loop = asyncio.new_event_loop()
+    for told, size in itertools.product(telling, (1, 1 << 16)):
+        sent = CHUNKED + b"".join(map(chunk, [*before, told, *after])) + b"0\r\n\r\n"
+
+        got, wrong = answered(Case(loop, answers=asked), sent, size)
+
+        assert (got, wrong) == (b"".join([*before, last, *after]), None)
+    loop.close()
+
+
+@pytest.mark.parametrize("null", [True, False])
+def test_no_whole_answer_says_where_kv_lies(null: bool) -> None:
+    loop = asyncio.new_event_loop()
+    said = whole("a", usage={"completion_tokens": 2}, n=1.50)
+    told = encode({**said, "kv_transfer_params": None if null else PARAMS})
+    asked = msgspec.structs.replace(call(CHAT), streams=False)
+    for head in (
+        b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+        % len(told),
+        JSON_HEAD,
+    ):
+        for size in (100, 1 << 16):
+            case = Case(loop, answers=asked)
+            for read in read_in(head + told, size):
+                case.connection.data_received(read)
+            if not case.wire.given_back and not case.wire.closing:
+                case.eof()
+            case.exchange.start(case.result)
+
+            assert case.result.body == encode(said)
+            length = dict(case.exchange.headers).get(b"content-length")
+            assert length in (None, b"%d" % len(encode(said)))
+    loop.close()
+
+
+def test_a_client_that_may_set_them_gets_them() -> None:
+    loop = asyncio.new_event_loop()
+    asked = call(CHAT, kv_transfer_params=PARAMS)
+    told = piece("", "stop").replace(b'{"id"', b'{"kv_transfer_params":{},"id"')
+    sent = CHUNKED + b"".join(map(chunk, [piece("a"), told, sse.DONE])) + b"0\r\n\r\n"
+
+    assert answered(Case(loop, answers=asked), sent, 1 << 16)[0] == piece("a") + told + sse.DONE
+    loop.close()

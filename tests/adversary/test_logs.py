@@ -1,0 +1,207 @@
+"""A log that nobody takes stops neither calls, nor signals, nor the end of the process."""
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from pdgate.cluster.stderr import LAST_SECONDS, Stderr
+from pdgate.gateway.lifecycle.signals import ENDING_SECONDS
+from pdgate.gateway.logs import JsonLines
+from pdgate.protocols.call import CHAT
+from pdgate.protocols.instance import Role
+from tests.support.fleet import PATIENCE_SECONDS, Engine, question
+from tests.support.raw_server import raw_server
+
+MOST_BYTES = 10_000
+
+
+class Pipe:
+    """One that holds little, and that is read when the test says so."""
+
+    def __init__(self) -> None:
+        self.out, self.into = os.pipe()
+        self.handler = Stderr(self.into, MOST_BYTES)
+
+    def info(self, said: str, *arguments: object) -> None:
+        record = logging.LogRecord("pdgate.test", 20, __file__, 1, said, arguments, None)
+        self.handler.handle(record)
+
+    def read_all(self) -> bytes:
+        """All that is written before everything has been."""
+        found = bytearray()
+        reading = threading.Thread(target=self._read, args=(found,))
+        reading.start()
+        assert self.handler.writer.flush(PATIENCE_SECONDS)
+        os.close(self.into)
+        reading.join()
+        return bytes(found)
+
+    def _read(self, found: bytearray) -> None:
+        while piece := os.read(self.out, 1 << 16):
+            found += piece
+
+
+@pytest.fixture
+def pipe() -> Iterator[Pipe]:
+    made = Pipe()
+    yield made
+    os.close(made.out)
+
+
+def test_lines_keep_their_order_and_come_whole(pipe: Pipe) -> None:
+    for number in range(50):
+        pipe.info("line %d \ud800", number)
+
+    assert pipe.read_all().splitlines() == [b"line %d \\ud800" % n for n in range(50)]
+
+
+def test_what_is_logged_does_not_wait_and_what_was_dropped_is_told(pipe: Pipe) -> None:
+    pipe.handler.setFormatter(JsonLines())
+    lines = 0
+    while not pipe.handler.writer.dropped:
+        pipe.info("%s", "x" * 1000)
+        lines += 1
+    for _ in range(99):
+        pipe.info("%s", "x" * 1000)
+    assert not pipe.handler.writer.flush(0)
+    dropped = pipe.handler.writer.dropped
+
+    reading = threading.Thread(target=pipe._read, args=(found := bytearray(),))
+    reading.start()
+    assert pipe.handler.writer.flush(PATIENCE_SECONDS)
+    pipe.info("it flows again")
+    assert pipe.handler.writer.flush(PATIENCE_SECONDS)
+    os.close(pipe.into)
+    reading.join()
+
+    messages = [json.loads(line)["message"] for line in found.splitlines()]
+    assert messages[-1] == "it flows again"
+    told = [int(said.split()[0]) for said in messages if "were dropped" in said]
+    assert sum(told) == dropped
+    # None is lost that was not counted.
+    assert len(messages) - 1 - len(told) + dropped == lines + 99
+
+
+def test_a_line_longer_than_all_that_may_wait_is_dropped(pipe: Pipe) -> None:
+    pipe.info("%s", "x" * 2 * MOST_BYTES)
+    pipe.info("short")
+
+    assert pipe.read_all().splitlines() == [
+        b"1 lines of the log were dropped, as stderr did not take them",
+        b"short",
+    ]
+
+
+def test_where_nobody_reads_any_more_lines_are_dropped(pipe: Pipe) -> None:
+    os.close(pipe.out)
+    pipe.info("a")
+    assert pipe.handler.writer.flush(PATIENCE_SECONDS)
+
+    assert pipe.handler.writer.dropped == 1
+    pipe.out = os.open(os.devnull, os.O_RDONLY)
+
+
+def test_what_cannot_be_shown_fails_nobody(pipe: Pipe) -> None:
+    class Nasty:
+        def __str__(self) -> str:
+            raise ValueError("no text")
+
+    pipe.info("%s", Nasty())
+    pipe.info("%d", "no number")
+
+    first, second = pipe.read_all().splitlines()
+    assert first == b"a line of pdgate.test cannot be shown (ValueError): '%s'"
+    assert second == b"a line of pdgate.test cannot be shown (TypeError): '%d'"
+
+
+@asynccontextmanager
+async def stalled(
+    folder: Path, workers: int
+) -> AsyncIterator[tuple[subprocess.Popen[bytes], httpx2.AsyncClient]]:
+    """`pdgate serve` whose stderr is a full pipe that nobody reads."""
+    out, into = os.pipe()
+    os.set_blocking(into, False)
+    try:
+        while True:
+            os.write(into, b"x" * 4096)
+    except BlockingIOError:
+        os.set_blocking(into, True)
+    engine = Engine(Role.PLAIN)
+    async with raw_server(engine.serve) as server:
+        command = [sys.executable, "-m", "pdgate", "serve", "--plain", server.url, "--call-log"]
+        command += ["--port", "0", "--workers", str(workers), "--log-level", "debug"]
+        process = await asyncio.to_thread(
+            subprocess.Popen,
+            command,
+            stderr=into,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "TMPDIR": str(folder)},
+        )
+        os.close(into)
+        try:
+            assert process.stdout is not None
+            line = await asyncio.to_thread(process.stdout.readline)
+            async with httpx2.AsyncClient(
+                base_url=line.split()[-1].decode(), trust_env=False, timeout=PATIENCE_SECONDS
+            ) as client:
+                yield process, client
+        finally:
+            process.kill()
+            process.wait()
+            assert process.stdout is not None
+            process.stdout.close()
+            os.close(out)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 2])
+async def test_a_stalled_stderr_stops_neither_calls_nor_sigterm(
+    workers: int, tmp_path: Path
+) -> None:
+    async with stalled(tmp_path, workers) as (process, client):
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while (await client.get("/ready")).status_code != 200:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        # Lines of calls, of some 600 bytes each: more than may wait.
+        page = ""
+        async with asyncio.timeout(3 * PATIENCE_SECONDS):
+            while "pdgate_log_lines_dropped_total 0.0" in page or not page:
+                for _ in range(100):
+                    assert (await client.post(CHAT, json=question(user="x"))).status_code == 200
+                page = (await client.get("/metrics")).text
+                assert "pdgate_log_lines_dropped_total " in page
+
+        process.send_signal(signal.SIGTERM)
+        code = await asyncio.to_thread(process.wait, ENDING_SECONDS + 2 * LAST_SECONDS)
+        assert code == 0
+
+
+def test_the_last_lines_of_a_process_are_written(tmp_path: Path) -> None:
+    """Those of threads and of its own last exception, too."""
+    program = """if True:
+        import logging, threading
+        from pdgate.gateway.logs import log_to_stderr
+        log_to_stderr("info", "text")
+        def fails(): raise KeyError("in a thread")
+        thread = threading.Thread(target=fails, name="t1"); thread.start(); thread.join()
+        logging.getLogger("pdgate").info("x" * 100_000)
+        raise ValueError("the last word")
+    """
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
+
+    assert done.returncode == 1
+    said = done.stderr.decode()
+    assert "the thread t1 has ended\nTraceback" in said
+    assert "x" * 100_000 in said
+    assert said.rstrip().endswith("ValueError: the last word")

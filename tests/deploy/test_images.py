@@ -1,0 +1,50 @@
+"""The images: on a Python that is tested, with what pyproject.toml asks for, and all that a gateway may need."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.source
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+GATEWAY = (ROOT / "deploy/docker/Dockerfile").read_text(encoding="utf-8")
+VLLM = (ROOT / "deploy/docker/vllm.Dockerfile").read_text(encoding="utf-8")
+MINOR = re.compile(r"Python :: (3\.\d+)$")
+
+
+def classified() -> set[str]:
+    return {found[1] for one in PROJECT["classifiers"] if (found := MINOR.search(one))}
+
+
+def test_only_versions_that_are_run_are_named() -> None:
+    """`make compiled` has the Python of all the other targets, which is what tools/virtual_env.sh finds at least."""
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    lowest = PROJECT["requires-python"].removeprefix(">=")
+    newer = set(re.findall(r"tools/python_of\.sh (3\.\d+)", makefile))
+    ran = (ROOT / ".ci/run").read_text(encoding="utf-8")
+
+    assert classified() == {lowest, *newer}
+    assert {"make compiled", "make newer"} <= set(re.findall(r"^part \d+ (.+)$", ran, re.MULTILINE))
+
+
+def test_the_gateways_image_has_a_python_that_is_run() -> None:
+    (python,) = re.findall(r"^ARG PYTHON=(\S+)$", GATEWAY, re.MULTILINE)
+
+    assert python in classified()
+
+
+def test_the_gateways_image_has_every_extra_of_a_gateway() -> None:
+    (extras,) = re.findall(r'"pdgate\[([a-z,-]+)\] @', GATEWAY)
+    # KV transfer libraries are of engines, and the demo is of a checkout.
+    of_others = {"demo", "mooncake", "mooncake-cpu", "nixl"}
+
+    assert set(extras.split(",")) == set(PROJECT["optional-dependencies"]) - of_others
+
+
+def test_vllms_image_gets_the_msgspec_that_pdgate_asks_for() -> None:
+    (asked,) = (one for one in PROJECT["dependencies"] if one.startswith("msgspec"))
+
+    assert f"'{asked}'" in VLLM

@@ -1,0 +1,54 @@
+"""What docs/comparison.md says that pdgate lacks, it lacks."""
+
+from collections.abc import Callable
+
+import pytest
+
+from pdgate.gateway.config.api_keys import ApiKeyEntry
+from pdgate.gateway.intake import TAKEN
+from pdgate.protocols import plugins
+from pdgate.protocols.instance import Role
+from tests.docs.pages import DOCS, table
+
+PAGE = DOCS / "comparison.md"
+ROOT = DOCS.parent
+LACKING = [row[0] for row in table(PAGE) if len(row) == 3]
+
+pytestmark = pytest.mark.source
+
+
+def _no_protocol(*words: str) -> bool:
+    names = " ".join(plugins.names(plugins.FORWARDERS))
+    return not any(word in names for word in words)
+
+
+def _nowhere(word: str, *folders: str) -> bool:
+    return not any(
+        word in path.read_text(encoding="utf-8")
+        for folder in folders
+        for path in (ROOT / folder).rglob("*")
+        if path.suffix in (".py", ".yaml", ".tpl")
+    )
+
+
+# By the beginning of a row: what would be there if pdgate had it.
+EVIDENCE: dict[str, Callable[[], bool]] = {
+    "TensorRT-LLM": lambda: _no_protocol("trt", "tensorrt"),
+    "MoRI-IO": lambda: _no_protocol("mori"),
+    "a third role": lambda: {role.value for role in Role} <= {"prefill", "decode", "both", "plain"},
+    "KV by way of a store": lambda: _no_protocol("lmcache", "store"),
+    "gRPC to engines": lambda: _nowhere("import grpc", "gateway", "forwarders"),
+    "prefixes weighed by the tier": lambda: _nowhere(".medium", "gateway", "scheduling"),
+    "an endpoint picker": lambda: _nowhere("ext_proc", "gateway", "deploy"),
+    "an operator": lambda: _nowhere("kind: CustomResourceDefinition", "deploy"),
+    "limits of tokens": lambda: not [name for name in ApiKeyEntry.model_fields if "token" in name],
+    "JWT": lambda: _nowhere("jwt", "gateway"),
+    "WASM": lambda: _nowhere("wasmtime", "gateway"),
+    "SGLang's `/generate`": lambda: "/generate" not in TAKEN,
+}
+
+
+@pytest.mark.parametrize("beginning", EVIDENCE)
+def test_what_is_said_to_be_lacking_is_lacking(beginning: str) -> None:
+    assert [row for row in LACKING if row.startswith(beginning)]
+    assert EVIDENCE[beginning]()

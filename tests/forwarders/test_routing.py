@@ -1,0 +1,152 @@
+"""What becomes of a call: split, left to decode, or answered by prefill alone."""
+
+import json
+from typing import Any
+
+import pytest
+
+from pdgate.forwarders.base import Mode
+from pdgate.forwarders.routing import wants_one_token
+from pdgate.protocols.call import COMPLETIONS, Call, encode
+from pdgate.protocols.errors import EngineFailed
+from pdgate.protocols.instance import Instance, Role
+from pdgate.scheduling.disaggregation import Decision, Never, Taken
+from pdgate.scheduling.disaggregation.decision import (
+    ALWAYS,
+    DECODE_CANNOT_PREFILL,
+    ONE_TOKEN,
+)
+from tests.support.answers import prefilled, streamed, whole
+from tests.support.scripted import D0, P0, P1, Crossing, Scripted, call_of, chat
+
+
+def completion(**fields: Any) -> Call:
+    return call_of(encode({"model": "m", "prompt": "hi", **fields}), COMPLETIONS)
+
+
+@pytest.mark.parametrize(
+    ("call", "expected"),
+    [
+        (chat(max_tokens=1), True),
+        (chat(max_completion_tokens=1), True),
+        (chat(max_tokens=9, max_completion_tokens=1), True),
+        (chat(max_tokens=1, max_completion_tokens=9), False),
+        (chat(max_tokens=1, max_completion_tokens=None), True),
+        (completion(max_tokens=1), True),
+        (completion(max_tokens=9, max_completion_tokens=1), False),
+        (completion(), False),
+        (chat(), False),
+        (chat(max_tokens=2), False),
+        (chat(max_tokens=0), False),
+        (chat(max_tokens=True), False),
+        (chat(max_tokens="1"), False),
+        (chat(max_tokens=1.0), False),
+        (call_of(b'{"model":"m","prompt":"hi","max_tokens" :  1 }', COMPLETIONS), True),
+        # Not raw, as in a call that another engine is to go on with.
+        (Call("c", "a", COMPLETIONS, {"max_tokens": 1}), True),
+        (Call("c", "a", COMPLETIONS, {"max_tokens": 2}), False),
+        (Call("c", "a", COMPLETIONS, {"max_tokens": True}), False),
+    ],
+)
+def test_one_token_is_what_engines_would_make_of_the_limits(call: Call, expected: bool) -> None:
+    """The newer name wins in chats, and means nothing in completions (vLLM 0.32.0)."""
+    assert wants_one_token(call) is expected
+
+
+def pair(protocol: str, generation: str = "") -> tuple[Instance, Instance]:
+    return (
+        Instance("p0", P0.url, Role.PREFILL, protocol, generation, kv="10.0.0.1:9"),
+        Instance("d0", D0.url, Role.DECODE, protocol, generation, kv="10.0.1.1:9"),
+    )
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("protocol", "generation", "mode"),
+    [
+        ("vllm-nixl", "", Mode.BATCH),
+        ("vllm-nixl", "", Mode.STAGED),
+        ("vllm-kvt", "", Mode.STAGED),
+        ("vllm-mooncake", "a", Mode.BATCH),
+        ("vllm-mooncake", "c", Mode.BATCH),
+        ("vllm-mooncake", "d", Mode.STAGED),
+    ],
+)
+async def test_prefill_alone_answers_a_call_for_one_token(
+    protocol: str, generation: str, mode: Mode, stream: bool
+) -> None:
+    """And hears of no hand-over, so it keeps nothing for anybody."""
+    engines = Scripted(p0=streamed("a") if stream else whole("a"))
+    call = chat(stream=stream, max_tokens=1)
+
+    told = await Crossing(engines, *pair(protocol, generation), mode=mode).ask(call)
+
+    assert engines.visits == ["p0"]
+    assert engines.sent[0][0].body == call.body
+    assert told.body == (b"".join(streamed("a")) if stream else json_of(whole("a")))
+    assert told.record.path == "prefill_only"
+    assert told.record.decisions == {1: Decision(Taken.PREFILL_ONLY, ONE_TOKEN)}
+    assert not told.record.handed_over
+
+
+@pytest.mark.parametrize(
+    ("protocol", "mode"),
+    [("sglang", Mode.BATCH), ("vllm-kvt", Mode.BATCH)],
+)
+async def test_a_prefill_that_serves_only_decode_is_not_asked_alone(
+    protocol: str, mode: Mode
+) -> None:
+    engines = Scripted(p0=whole("a"), d0=whole("a"))
+
+    await Crossing(engines, *pair(protocol), mode=mode).ask(chat(stream=False, max_tokens=1))
+
+    assert "d0" in engines.visits
+
+
+async def test_even_what_must_not_be_split_stays_on_prefill_for_one_token() -> None:
+    """Lists and choices stay together there too."""
+    engines = Scripted(p0=whole("a"))
+
+    await Crossing(engines, P0, D0).ask(chat(stream=False, max_tokens=1, n=2))
+
+    assert engines.visits == ["p0"]
+
+
+async def test_never_means_that_prefill_is_not_asked_for_one_token_either() -> None:
+    engines = Scripted(d0=whole("a"))
+
+    await Crossing(engines, P0, D0, rule=Never()).ask(chat(stream=False, max_tokens=1))
+
+    assert engines.visits == ["d0"]
+
+
+async def test_another_prefill_answers_when_the_first_fails() -> None:
+    engines = Scripted(p0=whole("a"), p1=EngineFailed("500"))
+    call = chat(stream=False, max_tokens=1)
+
+    # Prefill engines take turns, and the second's comes first.
+    told = await Crossing(engines, P0, P1, D0).ask(call)
+
+    assert engines.visits == ["p1", "p0"]
+    assert told.body == json_of(whole("a"))
+
+
+async def test_each_attempt_has_its_decision() -> None:
+    engines = Scripted(p0=prefilled(), p1=EngineFailed("500"), d0=streamed("a"))
+
+    told = await Crossing(engines, P0, P1, D0).ask(chat())
+
+    attempts = told.record.as_json()["attempts"]
+    assert [one["decision"]["reason"] for one in attempts] == [ALWAYS, ALWAYS]
+
+
+async def test_a_decode_that_cannot_prefill_makes_the_decision() -> None:
+    engines = Scripted(p0=whole("a"), d0=whole("a"))
+
+    told = await Crossing(engines, *pair("sglang"), rule=Never()).ask(chat(stream=False))
+
+    assert told.record.decisions[1] == Decision(Taken.SPLIT, DECODE_CANNOT_PREFILL)
+
+
+def json_of(answer: dict[str, Any]) -> bytes:
+    return json.dumps(answer, separators=(",", ":")).encode()

@@ -1,0 +1,167 @@
+"""Callbacks that use too much CPU time are found and named, and no others are."""
+
+import asyncio
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pdgate.gateway import watchdog
+from pdgate.gateway.watchdog import ELSEWHERE, IDLE_SECONDS, LIMIT_SECONDS, OTHER, Watchdog
+from pdgate.gateway.wiring import metrics
+from tests.support.fleet import PATIENCE_SECONDS
+
+pytestmark = pytest.mark.finds_slow_callbacks
+
+FOR_CERTAIN = 4 * LIMIT_SECONDS
+
+
+def of_ours(source: str, name: str) -> Callable[..., Any]:
+    """A function that looks like one of the gateway's."""
+    found: dict[str, Any] = {"__name__": "pdgate.gateway.example", "time": time}
+    exec(source, found)  # noqa: S102
+    made: Callable[..., Any] = found[name]
+    return made
+
+
+IN_PYTHON = of_ours(
+    """
+def in_python(seconds):
+    until = time.thread_time() + seconds
+    while time.thread_time() < until:
+        pass
+""",
+    "in_python",
+)
+IN_C = of_ours(
+    """
+def in_c(seconds):
+    # One call that lets go of nothing; as often as it takes, and then once for all of it.
+    count = 100_000
+    while True:
+        before = time.thread_time()
+        sum(range(count))
+        if time.thread_time() - before >= seconds:
+            return
+        count *= 2
+""",
+    "in_c",
+)
+
+
+async def found(dog: Watchdog) -> None:
+    """Waits until it has found one."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not dog.slow:  # noqa: ASYNC110 (another thread counts)
+            await asyncio.sleep(IDLE_SECONDS)
+
+
+@pytest.mark.parametrize("work", [IN_PYTHON, IN_C])
+async def test_one_long_callback_is_named(
+    work: Callable[[float], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A host without a core for the watching thread lets it look when the callback is over."""
+    dog = Watchdog()
+    where = f"gateway.example.{work.__name__}"
+    with caplog.at_level(logging.WARNING), dog.watching():
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while where not in dog.slow:
+                await asyncio.sleep(0)
+                work(FOR_CERTAIN)
+
+    assert set(dog.slow) <= {where, ELSEWHERE}
+    (_, family) = metrics.process(dog)
+    counted = {sample.labels["where"]: sample.value for sample in family.samples}
+    assert counted == {ELSEWHERE: 0.0} | {name: float(times) for name, times in dog.slow.items()}
+    (line,) = (said for said in caplog.messages if where in said)
+    assert "ms of CPU time" in line
+
+
+async def test_one_step_of_a_task_is_one_callback() -> None:
+    dog = Watchdog()
+
+    async def step() -> None:
+        await asyncio.sleep(0)
+        IN_PYTHON(FOR_CERTAIN)
+
+    with dog.watching():
+        await asyncio.create_task(step())
+        await found(dog)
+
+    assert list(dog.slow.values()) == [1]
+
+
+async def test_many_short_ones_are_none(caplog: pytest.LogCaptureFixture) -> None:
+    """Nor the steps of one task, which are at the same place of the stack."""
+    dog, loop = Watchdog(), asyncio.get_running_loop()
+    with dog.watching():
+        for _ in range(100):
+            loop.call_soon(IN_PYTHON, LIMIT_SECONDS / 10)
+            IN_PYTHON(LIMIT_SECONDS / 10)
+            await asyncio.sleep(0)
+
+    assert not dog.slow, caplog.messages
+
+
+async def test_short_ones_that_let_go_again_and_again_are_none(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A thread that waits for the interpreter wakes up later than a system call takes."""
+    dog, loop = Watchdog(), asyncio.get_running_loop()
+    with dog.watching():
+        for _ in range(100):
+            for _ in range(10):
+                loop.call_soon(IN_PYTHON, 0.6 * sys.getswitchinterval())
+                loop.call_soon(os.urandom, 16)
+            await asyncio.sleep(0)
+
+    assert not dog.slow, caplog.messages
+
+
+async def test_waiting_takes_no_cpu_time() -> None:
+    dog = Watchdog()
+    with dog.watching():
+        await asyncio.sleep(0)
+        time.sleep(FOR_CERTAIN)  # noqa: ASYNC251
+
+    assert not dog.slow
+
+
+async def test_another_threads_time_is_not_the_loops() -> None:
+    """What is read aside is read there."""
+    dog = Watchdog()
+    with dog.watching():
+        await asyncio.to_thread(IN_PYTHON, FOR_CERTAIN)
+        await asyncio.to_thread(IN_C, FOR_CERTAIN)
+
+    assert not dog.slow
+
+
+async def test_what_is_not_ours_is_elsewhere() -> None:
+    dog = Watchdog()
+    with dog.watching():
+        await asyncio.sleep(0)
+        until = time.thread_time() + FOR_CERTAIN
+        while time.thread_time() < until:
+            pass
+        await found(dog)
+
+    assert set(dog.slow) == {ELSEWHERE}
+
+
+async def test_places_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watchdog, "MOST_PLACES", 1)
+    dog = Watchdog()
+    dog.slow["first"] = 1
+    with dog.watching():
+        await asyncio.sleep(0)
+        IN_PYTHON(FOR_CERTAIN)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while OTHER not in dog.slow:  # noqa: ASYNC110 (another thread counts)
+                await asyncio.sleep(IDLE_SECONDS)
+
+    assert set(dog.slow) == {"first", OTHER}

@@ -1,0 +1,175 @@
+"""Why this engine: what is told of a choice, and that telling changes nothing."""
+
+from dataclasses import replace
+from random import Random as Lots
+
+import pytest
+
+from pdgate.protocols.call import Call
+from pdgate.protocols.errors import NoInstance
+from pdgate.protocols.instance import Instance, Role
+from pdgate.scheduling import policy
+from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling.decision_trace import MOST_SHOWN, ONLY_ONE, DecisionTrace, Weighed
+from pdgate.scheduling.health.cause import Cause
+from pdgate.scheduling.instances import Instances
+from pdgate.scheduling.policy import Policy
+from pdgate.scheduling.policy_context import PolicyContext
+from pdgate.scheduling.scheduler import Scheduler
+from tests.support.scripted import D0, D1, P0, P1, chat, fleet
+
+CALL = chat()
+P2 = replace(P0, id="p2", url="http://10.0.0.3:8100")
+BUILT_IN = (
+    "least_latency", "least_loaded", "prefix_then_load", "projected_kv", "random_two",
+    "round_robin", "slo", "sticky_session",
+)  # fmt: skip
+
+
+def telling(
+    instances: Instances, chooses: Policy | None = None
+) -> tuple[Scheduler, list[DecisionTrace]]:
+    some = chooses or policy.load("least_loaded", PolicyContext(Role.PREFILL))
+    scheduler, told = Scheduler(instances, some, some, some), list[DecisionTrace]()
+    scheduler.told = lambda _, choice: told.append(choice)
+    return scheduler, told
+
+
+def why_not(choice: DecisionTrace) -> dict[str, str]:
+    return {one.instance: one.why for one in choice.left_out}
+
+
+def test_who_was_considered_and_by_what() -> None:
+    scheduler, told = telling(fleet(P0, P1, D0))
+
+    with scheduler.reserve(Role.PREFILL, CALL) as first, scheduler.reserve(Role.PREFILL, CALL):
+        pass
+
+    busy = first.instance.id
+    assert [choice.policy for choice in told] == ["least_loaded"] * 2
+    assert {one.score for one in told[0].considered} == {0}
+    scores = {one.instance: one.score for one in told[1].considered}
+    assert scores == {busy: -(CALL.prompt_tokens + 256), told[1].chosen: 0}
+    assert not told[1].left_out
+
+
+def test_the_only_one_needs_no_policy() -> None:
+    scheduler, told = telling(fleet(P0, D0))
+
+    scheduler.reserve(Role.DECODE, CALL).end()
+
+    assert told == [DecisionTrace(Role.DECODE, "", "d0", [Weighed("d0", why=ONLY_ONE)], [])]
+
+
+@pytest.mark.parametrize(
+    ("keep_out", "words"),
+    [
+        (lambda them: them.mark_down("p0"), "down"),
+        (lambda them: them.mark_silent("p0"), "health checks"),
+        (lambda them: them.drain(["p0"]), "drained"),
+        (lambda them: [them.failed("p0", Cause.ENGINE) for _ in range(3)], "keep failing"),
+        (lambda them: them.mark_up("p0", ["another"]), "it serves another"),
+        (lambda them: them.put(replace(P0, protocol="sglang")), "speaks sglang"),
+        (lambda them: them.assign("p0", frozenset({Role.DECODE})), "other side"),
+    ],
+)  # fmt: skip
+def test_who_was_left_out_and_why(keep_out: object, words: str) -> None:
+    instances = fleet(replace(P0, role=Role.BOTH), P1, D0)
+    scheduler, told = telling(instances)
+    assert callable(keep_out)
+    keep_out(instances)
+
+    scheduler.reserve(Role.PREFILL, CALL).end()
+
+    assert told[0].chosen == "p1"
+    assert words in why_not(told[0])["p0"]
+
+
+def test_who_failed_the_call_is_left_out_and_so_is_who_speaks_otherwise() -> None:
+    sglang = [replace(one, id=f"{one.id}-sglang", protocol="sglang") for one in (P0, D0)]
+    scheduler, told = telling(fleet(P0, P1, D0, D1, *sglang))
+
+    scheduler.reserve(Role.PREFILL, CALL, avoid={"p0"}).end()
+    scheduler.reserve(Role.DECODE, CALL, peer=P0).end()
+
+    assert "failed this call" in why_not(told[0])["p0"]
+    assert "it speaks sglang" in why_not(told[1])["d0-sglang"]
+
+
+def test_that_there_is_nobody_is_told_too() -> None:
+    instances = fleet(P0, D0)
+    instances.mark_down("d0")
+    scheduler, told = telling(instances)
+
+    with pytest.raises(NoInstance):
+        scheduler.reserve(Role.DECODE, CALL)
+
+    assert told[0].as_json() == {
+        "role": "decode",
+        "policy": "",
+        "chosen": None,
+        "considered": [],
+        "left_out": [{"instance": "d0", "why": "it is down"}],
+        "more": 0,
+    }
+
+
+def test_of_very_many_the_chosen_one_and_some_are_shown() -> None:
+    many = [replace(P0, id=f"p{n}", url=f"http://p{n}") for n in range(200)]
+    scheduler, told = telling(fleet(*many, D0))
+
+    chosen = scheduler.reserve(Role.PREFILL, CALL).instance.id
+
+    assert len(told[0].considered) == MOST_SHOWN
+    assert told[0].more == 200 - MOST_SHOWN
+    assert chosen in {one.instance for one in told[0].considered}
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+@pytest.mark.parametrize("role", [Role.PREFILL, Role.DECODE, Role.PLAIN])
+def test_explaining_does_not_change_what_is_chosen(name: str, role: Role) -> None:
+    """With the same lots, who explains each choice chooses as one who never does."""
+    asked, silent = (policy.load(name, PolicyContext(role, random=Lots(7))) for _ in "ab")
+    # Equals, so that turns and lots decide.
+    candidates = [busy(one, 1) for one in (P0, P1, P2)]
+
+    for number in range(20):
+        call = chat(user=f"u{number}")
+        chosen = asked.choose_beside(call, candidates, D0)
+        weighed = asked.explain(call, candidates, D0)
+
+        assert silent.choose_beside(call, candidates, D0) is chosen
+        assert [one.instance for one in weighed] == ["p0", "p1", "p2"]
+        assert all(one.why for one in weighed)
+
+
+@pytest.mark.parametrize("name", ["least_latency", "least_loaded", "projected_kv", "slo"])
+def test_the_best_score_is_that_of_the_chosen_one(name: str) -> None:
+    chooses = policy.load(name, PolicyContext(Role.PREFILL, random=Lots(7)))
+    candidates = [busy(P0, 9), busy(P1, 2), busy(P2, 5)]
+
+    scores = {one.instance: one.score or 0 for one in chooses.explain(CALL, candidates)}
+
+    assert chooses.choose(CALL, candidates).instance.id == "p1"
+    assert max(scores, key=lambda one: scores[one]) == "p1"
+
+
+def test_a_policy_that_explains_nothing_is_told_of_all_the_same() -> None:
+    class Last(Policy):
+        def choose(self, call: Call, candidates: object) -> Candidate:
+            assert isinstance(candidates, list)
+            found = candidates[-1]
+            assert isinstance(found, Candidate)
+            return found
+
+    scheduler, told = telling(fleet(P0, P1, D0), Last())
+
+    scheduler.reserve(Role.PREFILL, CALL).end()
+
+    assert told[0].policy == "Last"
+    assert [(one.instance, one.score) for one in told[0].considered] == [("p0", None), ("p1", None)]
+
+
+def busy(instance: Instance, calls: int) -> Candidate:
+    tokens = 1000 * calls
+    return Candidate(instance, up=True, calls=calls, tokens=tokens, unread_tokens=tokens)

@@ -1,0 +1,67 @@
+"""bystander.py HOST PORT PID...: a client that wants little while others attack.
+
+It asks for /health on a kept connection, again and again, until its stdin is closed. Then it tells
+as JSON how long it waited: by the clock, and in CPU time that the gateway's main threads used
+meanwhile. Of a process with one event loop the latter is what the bystander stood behind, and
+does not depend on how busy the machine is; it is an upper bound of the longest callback.
+"""
+
+import json
+import select
+import socket
+import sys
+import time
+from dataclasses import asdict, dataclass
+
+from tests.support.resident import cpu_seconds
+
+ASKS = b"GET /health HTTP/1.1\r\nhost: g\r\n\r\n"
+PAUSE_SECONDS = 0.005
+PATIENCE_SECONDS = 60
+
+
+@dataclass
+class Waits:
+    """
+    Attributes:
+        answers: How many there were.
+        refused: Times that it was hung up on, and came again.
+        longest_seconds: By the clock, from a question to its answer.
+        longest_cpu_seconds: Of the gateway's main threads together, meanwhile.
+    """
+
+    answers: int = 0
+    refused: int = 0
+    longest_seconds: float = 0.0
+    longest_cpu_seconds: float = 0.0
+
+
+def main(host: str, port: int, pids: list[int]) -> None:
+    waits = Waits()
+    connection = socket.create_connection((host, port), PATIENCE_SECONDS)
+    told = False
+    while not select.select([sys.stdin], [], [], PAUSE_SECONDS)[0]:
+        asked, used = time.monotonic(), sum(map(cpu_seconds, pids))
+        try:
+            connection.sendall(ASKS)
+            answered = connection.recv(1 << 16).startswith(b"HTTP/1.1 200")
+        except ConnectionError:
+            answered = False
+        if not answered:
+            waits.refused += 1
+            connection.close()
+            connection = socket.create_connection((host, port), PATIENCE_SECONDS)
+            continue
+        waits.answers += 1
+        waits.longest_seconds = max(waits.longest_seconds, time.monotonic() - asked)
+        waits.longest_cpu_seconds = max(
+            waits.longest_cpu_seconds, sum(map(cpu_seconds, pids)) - used
+        )
+        if not told:
+            told = True
+            print("asking", flush=True)
+    print(json.dumps(asdict(waits)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), [int(word) for word in sys.argv[3:]])

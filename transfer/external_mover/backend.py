@@ -1,0 +1,215 @@
+"""KV transfer by a library that others wrote: what it does not enforce is enforced here.
+
+    peer                                     owner
+      | ENTER epoch       -- own socket ---> |  refused if the region is closed
+      | read or write     -- the library --> |  the region stays while we are inside
+      | LEAVE, immediate  -- own socket ---> |  was it open to the end? then count
+
+    registration, bounds   ranges are checked against both regions before the library sees them
+    epoch                  asked of the owner before the bytes move, and again after them
+    deadline, cancel       we stop waiting; the library goes on, and so long the transfer has
+                           not settled and neither region can be used again
+    counted writes         said after the library's end of the write, once, on our socket
+
+What it costs is two round trips for each transfer. What a peer is told in ENTER (the
+owner's address and card) is enough for it to read and write all of the region by the library
+alone. So only peers that have proven themselves (kit/handshake.py) are told; what they then do,
+and the library's own ports, cannot be checked here.
+"""
+
+import os
+import socket
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pdgate.transfer import descriptors
+from pdgate.transfer.base import Descriptor, PeerLost, Region, StaleDescriptor, TransferError
+from pdgate.transfer.external_mover import wire
+from pdgate.transfer.external_mover.library import Library, Move, Piece
+from pdgate.transfer.external_mover.owner import Owner
+from pdgate.transfer.external_mover.regions import VisitedMemory, VisitedRegion
+from pdgate.transfer.external_mover.wire import BadRequest
+from pdgate.transfer.kit import memfd
+from pdgate.transfer.kit.channel import Channel
+from pdgate.transfer.kit.fleet import Identity
+from pdgate.transfer.kit.jobs import Plan
+from pdgate.transfer.kit.links import Address, Links
+from pdgate.transfer.kit.listener import shut
+from pdgate.transfer.kit.moving import Moving, Order
+from pdgate.transfer.kit.running import Interrupted, Running
+from pdgate.transfer.kit.sockets import hung_up
+from pdgate.transfer.memory import Memory, view
+
+
+class Visiting(Moving):
+    @abstractmethod
+    def open_library(self, host: str, advertise: str) -> Library:
+        """Raises LookupError (not installed), OSError."""
+
+    def __init__(
+        self,
+        host: str = "127.0.0.1",
+        advertise: str = "",
+        *,
+        port: int = 0,
+        identity: Identity | None = None,
+    ) -> None:
+        """Visits are received on host:port (0: any); peers dial `advertise`, or `host`."""
+        super().__init__()
+        identity = identity or Identity()
+        self._host, self._advertise = host, advertise
+        self._library = self.open_library(host, advertise or host)
+        try:
+            self._owner = Owner(self.name, host, port, identity, self._library)
+        except BaseException:
+            self._library.close()
+            raise
+        self._address = {
+            "host": advertise or host,
+            "port": self._owner.port,
+            "peer": identity.name.hex(),
+        }
+        self._links = Links(identity, self.name)
+        self._moving = 0
+
+    def allocate(self, length: int) -> Region:
+        fd, memory = memfd.shared(length)
+        try:
+            return self._region(memory, fd)
+        except BaseException:
+            os.close(fd)
+            raise
+
+    def register(self, memory: Memory) -> Region:
+        return self._region(view(memory), None)
+
+    def adopter_options(self) -> Mapping[str, Any]:
+        """Those of the library have to be added: it decides how peers are reached."""
+        return {"host": self._host, "advertise": self._advertise}
+
+    def adopt(self, fd: int, length: int) -> Region:
+        descriptor = Descriptor(self.name, descriptors.new_epoch(), length, {})
+        with self.open_still():
+            return VisitedMemory(memfd.mapped(fd, length), descriptor, self._library)
+
+    def close(self) -> None:
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        self._jobs.close()
+        vacated = self._owner.close()
+        self._links.close()
+        # A library that still moves bytes for a peer must outlive us.
+        if vacated and not self._moving:
+            self._library.close()
+
+    def _region(self, memory: memoryview, fd: int | None) -> Region:
+        descriptor = Descriptor(self.name, descriptors.new_epoch(), memory.nbytes, self._address)
+        with self.open_still():
+            region = VisitedRegion(memory, descriptor, self._library, self._owner.forget, fd)
+            self._owner.add(region)
+        return region
+
+    def plan(self, order: Order) -> Plan:
+        owner = descriptors.owner(order.remote.address)
+
+        def visit(transfer: Running) -> None:
+            def talk(channel: Channel) -> wire.Status:
+                inside = _enter(transfer, channel, order.epoch)
+                if inside.status is not wire.Status.OK:
+                    return inside.status
+                if inside.length != order.remote.length:
+                    raise TransferError(f"{transfer.what}: the region has another length")
+                failed = self._move(order, inside, channel.sock)
+                leaving = (
+                    wire.Request(wire.Word.FAIL)
+                    if failed
+                    else wire.Request(wire.Word.LEAVE, immediate=order.immediate)
+                )
+                status = _leave(transfer, channel, leaving)
+                if failed and status is wire.Status.OK:
+                    raise failed
+                return status
+
+            self._connected(transfer, owner, talk)
+
+        return Plan(visit)
+
+    def _move(self, order: Order, inside: wire.Answer, sock: socket.socket) -> TransferError | None:
+        """The library's part, which nothing interrupts. Its error, if it failed."""
+        region = order.local
+        assert isinstance(region, VisitedMemory)
+        here, there = region.base, inside.base
+        move = Move(
+            order.op,
+            inside.card,
+            [Piece(here + local, there + remote, size) for local, remote, size in order.pieces],
+            None if order.immediate is None else inside.ticket,
+            lambda: self._closed or hung_up(sock),
+        )
+        with region.visit() as usable:
+            if not usable:
+                raise StaleDescriptor("our own region is closed")
+            with self._lock:
+                self._moving += 1
+            try:
+                self._library.move(move)
+            except TransferError as error:
+                return error
+            finally:
+                with self._lock:
+                    self._moving -= 1
+        return None
+
+    def _connected(
+        self,
+        transfer: Running,
+        address: Address,
+        talk: Callable[[Channel], wire.Status],
+    ) -> None:
+        try:
+            channel = self._links.take(
+                address, lambda sock: transfer.on_interrupt(lambda: shut(sock))
+            )
+        except OSError as error:
+            if transfer.over:
+                raise Interrupted from None
+            raise PeerLost(f"{transfer.what}: {error}") from None
+        try:
+            status = talk(channel)
+        except OSError as error:
+            channel.close()
+            if transfer.over:
+                raise Interrupted from None
+            raise PeerLost(f"{transfer.what}: {error}") from None
+        except BadRequest:
+            channel.close()
+            raise TransferError(f"{transfer.what}: the peer speaks something else") from None
+        except BaseException:
+            channel.close()
+            raise
+        self._links.give_back(address, channel)
+        match status:
+            case wire.Status.STALE:
+                raise StaleDescriptor(f"{transfer.what}: the owner does not know this epoch")
+            case wire.Status.MISSING:
+                raise TransferError(f"{transfer.what}: the bytes did not show up at the peer")
+
+
+def _enter(transfer: Running, channel: Channel, epoch: bytes) -> wire.Answer:
+    transfer.on_interrupt(lambda: shut(channel.sock))
+    wire.send_request(channel, wire.Request(wire.Word.ENTER, epoch))
+    answer = wire.receive_answer(channel)
+    # While the library works nothing may hang up: it would tell the owner that we have left.
+    transfer.on_interrupt(None)
+    return answer
+
+
+def _leave(transfer: Running, channel: Channel, leaving: wire.Request) -> wire.Status:
+    transfer.on_interrupt(lambda: shut(channel.sock))
+    wire.send_request(channel, leaving)
+    status = wire.receive_answer(channel).status
+    transfer.on_interrupt(None)
+    return status

@@ -1,0 +1,70 @@
+"""The contract of the library that moves an external-mover backend's bytes.
+
+A library knows addresses and other processes; regions, epochs, bounds, deadlines and
+counts are ours (backend.py). Addresses are absolute, lengths are bytes.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from pdgate.transfer.base import Op
+
+
+class Piece(NamedTuple):
+    """`length` bytes at the address `local` of ours and `remote` of the peer's."""
+
+    local: int
+    remote: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """
+    Attributes:
+        card: The peer's, see `Library.card`.
+        notice: What `Library.landed` of the peer is asked for; None if it will not be.
+        stranded: The peer does not answer any more, or we are closing: a library that
+            can break off does so.
+    """
+
+    op: Op
+    card: bytes
+    pieces: Sequence[Piece]
+    notice: bytes | None
+    stranded: Callable[[], bool]
+
+
+class Library(ABC):
+    """Every method may be called from any thread."""
+
+    @abstractmethod
+    def card(self) -> bytes:
+        """How peers reach us now. It may change with what is registered."""
+
+    @abstractmethod
+    def register(self, address: int, length: int) -> None:
+        """Raises TransferError."""
+
+    @abstractmethod
+    def unregister(self, address: int, length: int) -> None:
+        """No bytes move there any more. Raises TransferError."""
+
+    @abstractmethod
+    def move(self, move: Move) -> None:
+        """Blocks until no byte of it moves any more. Raises TransferError if not all did."""
+
+    @abstractmethod
+    def landed(self, notice: bytes) -> bool:
+        """The write that carried this notice is complete in our memory; it may wait a moment."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Nothing is under way and nothing is registered any more."""
+
+
+def missing(transfer: str, what: str, cure: str) -> LookupError:
+    """The one line for a package or a shared library that is not there."""
+    return LookupError(f"transfer backend {transfer} needs {what}: {cure}")

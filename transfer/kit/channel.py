@@ -1,0 +1,267 @@
+"""Connections between engines whose both ends have proven themselves (handshake.py).
+
+`dial` makes one; a `Door` stands before a listener's `serve` and lets in who has proven itself.
+Strangers cost little: they are few at a time, say little, and are gone soon.
+"""
+
+import contextlib
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Final, Self
+
+from pdgate.transfer.kit import handshake
+from pdgate.transfer.kit.fleet import Identity, loopback
+from pdgate.transfer.kit.handshake import Answering, Dialling, Session, Unproven
+from pdgate.transfer.kit.listener import shut
+from pdgate.transfer.kit.refusals import DIALLED, Reason
+from pdgate.transfer.kit.strangers import Strangers, receive
+
+HANDSHAKE_SECONDS: Final = 5.0
+"""For all of it, however it is spread."""
+FAREWELL_SECONDS: Final = 1.0
+MAX_UNREAD_BYTES: Final = 1 << 20
+LOG_SECONDS: Final = 10.0
+"""Between two lines about strangers."""
+
+log = logging.getLogger(__name__)
+
+Serve = Callable[["Channel"], None]
+Watch = Callable[[socket.socket], None]
+
+
+class Channel:
+    """A connection with a proven peer: frames have a MAC, bulk bytes beside them have none.
+
+    Attributes:
+        sock: To speak and to read on.
+        wire: What goes to the other host: the same, or what TLS is spoken on.
+        peer: Name of the peer's process, in hex.
+    """
+
+    def __init__(
+        self, sock: socket.socket, session: Session, wire: socket.socket | None = None
+    ) -> None:
+        self.sock = sock
+        self.wire = wire or sock
+        self.peer = session.peer
+        self.purpose = session.purpose
+        self._outgoing = session.outgoing
+        self._incoming = session.incoming
+
+    def sealed(self, data: bytes) -> bytes:
+        """With its MAC behind it. To be sent in this order, so by one thread at a time."""
+        return data + self._outgoing.mac(data)
+
+    def check(self, data: bytes, mac: bytes) -> None:
+        """Raises Unproven."""
+        self._incoming.check(data, mac)
+
+    def close(self) -> None:
+        self.sock.close()
+        if self.wire is not self.sock:
+            shut(self.wire)
+            self.wire.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def dial(
+    address: tuple[str, int],
+    identity: Identity,
+    purpose: str,
+    seconds: float,
+    *,
+    peer: str = "",
+    watch: Watch | None = None,
+) -> Channel:
+    """Connected and proven within so many seconds; blocking without a limit afterwards.
+
+    `peer`: who has to answer, if that is known. `watch` gets the socket before the handshake, and
+    may shut it down from elsewhere. Raises OSError, of which Unproven.
+    """
+    try:
+        return _dialled(address, identity, purpose, seconds, peer, watch)
+    except Unproven as error:
+        identity.refusals.add(DIALLED, error.why)
+        raise
+
+
+def _dialled(
+    address: tuple[str, int],
+    identity: Identity,
+    purpose: str,
+    seconds: float,
+    peer: str,
+    watch: Watch | None,
+) -> Channel:
+    until = time.monotonic() + seconds
+    host, port = address
+    if identity.is_open and not loopback(host):
+        raise Unproven(f"{host} is not loopback, and we have no KV secret", Reason.SECRET)
+    sock = socket.create_connection(address, timeout=seconds)
+    try:
+        if watch is not None:
+            watch(sock)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        inner = sock if identity.tls is None else identity.tls.around(sock, until, server=False)
+        try:
+            session = _introduced(inner, Dialling(identity, purpose), until)
+            if peer not in ("", session.peer):
+                raise Unproven(f"another engine than was meant answers at {host}:{port}")
+            inner.settimeout(None)
+        except BaseException:
+            inner.close()
+            raise
+    except BaseException:
+        shut(sock)
+        sock.close()
+        raise
+    return Channel(inner, session, sock)
+
+
+class Door:
+    """Before a listener: serves those who have proven themselves, each by what it came for."""
+
+    def __init__(
+        self,
+        name: str,
+        identity: Identity,
+        rooms: Mapping[str, Serve],
+        older: Callable[[bytes], bytes] | None = None,
+    ) -> None:
+        """`rooms`: purpose -> who serves it. `older`: what to say to a peer that begins with other
+        bytes than a HELLO, in words that it may know.
+        """
+        self._name = name
+        self._identity = identity
+        self._rooms = rooms
+        self._older = older
+        self._strangers = Strangers()
+        self._lock = threading.Lock()
+        self._quiet_until = 0.0
+        self._unsaid = 0
+
+    def __call__(self, sock: socket.socket) -> None:
+        """One connection. Raises OSError."""
+        try:
+            with self._strangers.one_more(sock):
+                channel = self._let_in(sock)
+        except OSError as error:
+            self._refused(error)
+            return
+        # A peer whose host is gone says nothing; without this its thread would stay.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        try:
+            self._rooms[channel.purpose](channel)
+        finally:
+            if channel.sock is not sock:
+                channel.close()
+
+    def _let_in(self, sock: socket.socket) -> Channel:
+        """Raises OSError."""
+        until = time.monotonic() + HANDSHAKE_SECONDS
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        tls = self._identity.tls
+        inner = sock if tls is None else tls.around(sock, until, server=True)
+        try:
+            session = self._met(inner, until)
+            inner.settimeout(None)
+        except BaseException:
+            if inner is not sock:
+                inner.close()
+            raise
+        return Channel(inner, session, sock)
+
+    def _met(self, sock: socket.socket, until: float) -> Session:
+        """Raises OSError."""
+        head = _received(sock, handshake.HEAD_BYTES, until)
+        if head[:4] != handshake.MAGIC:
+            _farewell(sock, self._older(head) if self._older is not None else b"")
+            raise Unproven(f"it begins with {head!r} and no KV handshake", Reason.VERSION)
+        hello = head
+        if head[4] == handshake.VERSION:
+            hello += _received(sock, handshake.HELLO_BYTES - len(head), until)
+        meeting = Answering(self._identity, self._rooms, hello)
+        if meeting.refusal:
+            _farewell(sock, meeting.answer)
+            raise Unproven(meeting.refusal, meeting.why)
+        sock.sendall(meeting.answer)
+        return meeting.proven(_received(sock, handshake.PROOF_BYTES, until))
+
+    def _refused(self, error: OSError) -> None:
+        why = error.why if isinstance(error, Unproven) else Reason.BROKEN
+        self._identity.refusals.add(self._name, why)
+        with self._lock:
+            self._unsaid += 1
+            if time.monotonic() < self._quiet_until:
+                return
+            count, self._unsaid = self._unsaid, 0
+            self._quiet_until = time.monotonic() + LOG_SECONDS
+        log.warning(
+            "the KV port %s: %d connection(s) not let in; the last: %s", self._name, count, error
+        )
+
+
+def _introduced(sock: socket.socket, dialling: Dialling, until: float) -> Session:
+    """Raises OSError."""
+    sock.sendall(dialling.hello)
+    try:
+        head = _received(sock, handshake.VERDICT_BYTES, until)
+    except ConnectionError:
+        raise ConnectionResetError(
+            "the peer hung up at the KV handshake: it has ended, or knows none (ours is version "
+            f"{handshake.VERSION})"
+        ) from None
+    dialling.judge(head)
+    answer = head + _received(sock, handshake.ANSWER_BYTES - len(head), until)
+    proof, session = dialling.answered(answer)
+    sock.sendall(proof)
+    return session
+
+
+def _received(sock: socket.socket, length: int, until: float) -> bytes:
+    """Raises OSError."""
+    data = b""
+    while len(data) < length:
+        try:
+            piece = receive(sock, length - len(data), until)
+        except TimeoutError:
+            raise TimeoutError("the KV handshake took too long") from None
+        if not piece:
+            raise ConnectionResetError("it hung up at the KV handshake")
+        data += piece
+    return data
+
+
+def _farewell(sock: socket.socket, said: bytes) -> None:
+    """Says it and waits for the end: what is left unread would take it back."""
+    # Whether it hears us or hangs up, why it is refused is the same.
+    with contextlib.suppress(OSError):
+        _say_and_wait(sock, said)
+
+
+def _say_and_wait(sock: socket.socket, said: bytes) -> None:
+    until = time.monotonic() + FAREWELL_SECONDS
+    sock.settimeout(FAREWELL_SECONDS)
+    sock.sendall(said)
+    sock.shutdown(socket.SHUT_WR)
+    unread = 0
+    while unread < MAX_UNREAD_BYTES and (left := until - time.monotonic()) > 0:
+        sock.settimeout(left)
+        piece = sock.recv(1 << 16)
+        if not piece:
+            return
+        unread += len(piece)

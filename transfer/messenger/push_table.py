@@ -1,0 +1,291 @@
+"""P's table of pushes: what D asked for, joined with what the engine computes.
+
+    engine      expect -> computed, layer by layer -> kept         on the core's thread
+    D           ask, sooner or later ------------> leave           on its connection's thread
+    mover       a tile has ended                                   on a thread of its own
+
+Nothing here waits but `leave`. A push that ends lets the engine have its pages back: the
+core is told to release them, or to abort what still computes them.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from enum import Enum
+
+from pdgate.transfer.base import TransferError
+from pdgate.transfer.messenger import messages
+from pdgate.transfer.messenger.asked import Asked
+from pdgate.transfer.messenger.context import Context
+from pdgate.transfer.messenger.core import Core
+from pdgate.transfer.messenger.counters import Counters
+from pdgate.transfer.messenger.errors import HandOverError, Why
+from pdgate.transfer.messenger.line import Line
+from pdgate.transfer.messenger.mover import Mover
+from pdgate.transfer.messenger.offers import Offers
+from pdgate.transfer.messenger.outbox import Outbox
+from pdgate.transfer.messenger.push import Push, Request
+from pdgate.transfer.messenger.shape import Shape
+from pdgate.transfer.messenger.shards import moved_bytes
+
+CLOSE_SECONDS = 10.0
+
+log = logging.getLogger(__name__)
+
+
+class Kept(Enum):
+    WAITS = "nobody has asked for it yet"
+    PUSHING = "the core hears of its end"
+    DONE = "all of it has been handed over"
+
+
+class PushTable:
+    def __init__(
+        self,
+        core: Core,
+        shape: Shape,
+        offers: Offers,
+        movers: Sequence[Mover],
+        *,
+        outbox: Outbox | None = None,
+        counters: Counters | None = None,
+    ) -> None:
+        """`movers`: one per region. `outbox`, for contexts, is closed with the table."""
+        self._core = core
+        self._shape = shape
+        self._offers = offers
+        self._movers = movers
+        self._outbox = outbox
+        self._counters = counters or Counters()
+        self._lock = threading.Lock()
+        self._requests: dict[str, Request] = {}
+        self._pushes: dict[str, Push] = {}
+        self._closed = False
+
+    @property
+    def context_bytes(self) -> int | None:
+        """What a context may have; None if none is sent."""
+        return None if self._outbox is None else self._outbox.max_bytes
+
+    def expect(self, key: str, request_id: str) -> None:
+        """This request is going to be computed. `Offers` knows it already."""
+        with self._lock:
+            self._requests[request_id] = Request(request_id, key, [0] * self._shape.layers)
+            push = self._pushes.get(key)
+        if push is not None:
+            try:
+                self._meet(push)
+            except HandOverError as error:
+                push.line.say(messages.Failed(error.why, error.message))
+
+    def ask(self, line: Line, asked: Asked) -> Push:
+        """Written as soon as the key is known and its pages are there; Writing says that they are.
+
+        Raises HandOverError.
+        """
+        push = Push(asked, line, self._lock, self._look)
+        with self._lock:
+            if self._closed:
+                raise HandOverError(Why.CLOSING, "the prefill engine is shutting down")
+            if asked.key in self._pushes:
+                raise HandOverError(Why.TAKEN, f"{asked.key!r} is being pushed already")
+            self._pushes[asked.key] = push
+        # Only now: a request that is expected in between finds the push.
+        self._meet(push)
+        return push
+
+    def computed(self, request_id: str, layer: int, block_ids: Sequence[int], tokens: int) -> None:
+        """The leading `tokens` of this layer are in the request's pages."""
+        with self._lock:
+            request = self._requests.get(request_id)
+            if request is None:
+                return
+            request.block_ids = block_ids
+            request.tokens[layer] = tokens
+            push = self._push_of(request)
+            due = [] if push is None else push.sending.computed(layer, tokens)
+        if push is not None:
+            push.write(due, block_ids)
+
+    def kept(
+        self,
+        request_id: str,
+        block_ids: Sequence[int],
+        tokens: int,
+        first_token: int | None = None,
+        context: bytes = b"",
+    ) -> Kept:
+        """All is computed. With PUSHING, we tell the core when the pages may go."""
+        with self._lock:
+            request = self._requests.get(request_id)
+            if request is None:
+                return Kept.WAITS
+            if request.done:
+                del self._requests[request_id]
+                return Kept.DONE
+            request.kept = True
+            request.context = Context(first_token, context)
+            request.block_ids = block_ids
+            request.tokens = [tokens] * self._shape.layers
+            push = self._push_of(request)
+        if push is None:
+            return Kept.WAITS
+        self._advance(push, request)
+        return Kept.PUSHING
+
+    def drop(self, request_id: str, why: str) -> bool:
+        """Its pages shall go. True if they are still read from: the core hears when not."""
+        with self._lock:
+            request = self._requests.get(request_id)
+            if request is None:
+                return False
+            push = self._pushes.get(request.key)
+            if push is None or push.request is not request:
+                del self._requests[request_id]
+                return False
+            push.sending.stop(HandOverError(Why.EXPIRED, why))
+            request.dropped = True
+            request.lingering = lingering = not push.sending.over
+            if lingering:
+                self._counters.add(lingering=len(request.block_ids))
+        self._look(push)
+        return lingering
+
+    def forget(self, request_id: str) -> None:
+        """It was read, or will not be."""
+        with self._lock:
+            self._requests.pop(request_id, None)
+
+    def leave(self, push: Push, error: HandOverError) -> None:
+        """D does not want it any more, or is gone. Returns when nothing can land any more."""
+        with self._lock:
+            push.sending.stop(error)
+        self._look(push)
+        push.over.wait()
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            pushes = list(self._pushes.values())
+            for push in pushes:
+                push.sending.stop(HandOverError(Why.CLOSING, "the prefill engine is shutting down"))
+        # What it still writes ends with it, so that the pushes below are over.
+        for mover in self._movers:
+            mover.close()
+        if self._outbox is not None:
+            self._outbox.close()
+        for push in pushes:
+            self._look(push)
+            if not push.over.wait(CLOSE_SECONDS):
+                log.error("the push of %s does not end", push.asked.key)
+
+    def _meet(self, push: Push) -> None:
+        """Joins both sides, if both are there. Raises HandOverError: then it was refused."""
+        try:
+            request_id = self._offers.claim(push.asked.key, push, push.line.peer)
+            if request_id is None and not push.asked.wait:
+                raise HandOverError(Why.UNKNOWN, f"nothing under {push.asked.key!r}")
+        except HandOverError:
+            with self._lock:
+                self._pushes.pop(push.asked.key, None)
+            push.over.set()
+            raise
+        with self._lock:
+            request = self._requests.get(request_id or "")
+            if request is None or push.request is not None or push.sending.error is not None:
+                return
+            push.request = request
+            push.met_at = time.monotonic()
+        try:
+            way = push.way(self._movers, self._shape)
+        except (OSError, TransferError) as error:
+            with self._lock:
+                push.sending.stop(HandOverError(Why.BROKEN, f"no mover: {error}"))
+            self._look(push)
+            return
+        with self._lock:
+            ended = self._pushes.get(push.asked.key) is not push
+            if not ended:
+                push.begin(way)
+        if ended:
+            way.close()
+            return
+        push.line.say(messages.Writing(self._shape))
+        self._advance(push, request)
+
+    def _advance(self, push: Push, request: Request) -> None:
+        """Sends whatever is ready."""
+        with self._lock:
+            due = push.due(request)
+            needed = push.asked.tiles.tokens
+            if request.kept and min(request.tokens) < needed:
+                push.sending.stop(
+                    HandOverError(
+                        Why.TOO_SHORT, f"{min(request.tokens)} tokens offered, {needed} needed"
+                    )
+                )
+            context_due = request.kept and push.sending.finished()
+        push.write(due, request.block_ids)
+        if context_due:
+            assert self._outbox is not None
+            push.write_context(self._outbox, request.context)
+        self._look(push)
+
+    def _look(self, push: Push) -> None:
+        """Ends the push once, if nothing of it moves any more."""
+        with self._lock:
+            if not push.sending.over or self._pushes.get(push.asked.key) is not push:
+                return
+            del self._pushes[push.asked.key]
+            request, error = push.request, push.sending.error
+            if request is not None:
+                request.done = error is None and not (request.kept or request.dropped)
+                if not request.done:
+                    self._requests.pop(request.id, None)
+        push.close()
+        if request is not None:
+            self._count(push, request, error)
+        else:
+            self._unmet(push)
+        if error is not None:
+            push.line.say(messages.Failed(error.why, error.message))
+        # Last of what concerns D: its connection may be closed from now on.
+        push.over.set()
+        if request is not None:
+            self._let_go(request, error)
+
+    def _unmet(self, push: Push) -> None:
+        """D left before there was a request, or while the engine was telling us of it."""
+        found = self._offers.abandon(push.asked.key, push.line.peer, push)
+        if found is not None:
+            request_id, _ = found
+            self._core.abort(request_id)
+
+    def _count(self, push: Push, request: Request, error: HandOverError | None) -> None:
+        asked = push.asked
+        tokens = range(asked.tiles.chunks[0].start, asked.tiles.tokens)
+        self._counters.add(seconds_sending=time.monotonic() - push.met_at)
+        if error is None:
+            self._counters.add(sent=1, bytes_sent=moved_bytes(self._shape, asked.shape, tokens))
+        else:
+            self._counters.add(sends_failed=1)
+        if request.lingering:
+            self._counters.add(lingering=-len(request.block_ids))
+
+    def _let_go(self, request: Request, error: HandOverError | None) -> None:
+        if error is None:
+            self._offers.forget(request.id)
+        else:
+            self._offers.drop(request.id, error.message)
+        if request.lingering or (request.kept and not request.dropped):
+            self._core.release(request.id)
+        elif error is not None and not request.dropped:
+            # What it computes is not going to be needed.
+            self._core.abort(request.id)
+
+    def _push_of(self, request: Request) -> Push | None:
+        """The push that hands it over, if it has begun."""
+        push = self._pushes.get(request.key)
+        joined = push is not None and push.request is request and push.began
+        return push if joined else None
