@@ -4,8 +4,9 @@
        |               |
        |  P failed, P gone (nothing can land any more) ------------> over, failed
        |               |
-       '--cancelled, too late, silent--> stopping --stopped, gone--> over, failed
-                                            '--no answer--> adrift --stopped, gone--> over
+       |--cancelled, too late--> stopping --stopped, gone--> over, failed
+       |                            '--no answer--> adrift --stopped, gone--> over
+       '--silent--------------------------------> adrift
 
 Adrift, the load has failed and its waiter knows, but its pages stay taken: a
 silent peer may still write, and a late write must find no other request's pages.
@@ -37,7 +38,7 @@ class Patience:
     Attributes:
         ping: Between two signs of life that we ask for.
         silence: Without any word from the peer until we hold it for dead.
-        stop: Until a cancel must have been confirmed.
+        stop: Until a cancel must have been confirmed by a peer that has spoken lately.
     """
 
     ping: float = 2.0
@@ -119,7 +120,10 @@ class Receiving:
         if now >= self._deadline:
             return self.give_up(now, self._late())
         if now >= self._heard + self._patience.silence:
-            return self.give_up(now, HandOverError(Why.SILENT, "the peer says nothing any more"))
+            say = self.give_up(now, HandOverError(Why.SILENT, "the peer says nothing any more"))
+            # It will not confirm the cancel either; a call waits for this.
+            self.phase = Phase.ADRIFT
+            return say
         if now >= self._ping_at:
             self._ping_at = now + self._patience.ping
             return Say.PING

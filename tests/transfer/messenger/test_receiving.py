@@ -67,6 +67,10 @@ def test_a_peer_that_answers_no_ping_is_held_for_dead() -> None:
     assert said == [Say.PING] * 4 + [Say.CANCEL]
     assert receiving.error is not None
     assert receiving.error.why is Why.SILENT
+    # A call waits for this, and the peer will not confirm that it stops.
+    assert receiving.phase is Phase.ADRIFT
+    receiving.gone(DEAD)
+    assert receiving.over
 
 
 def test_a_cancel_that_is_not_confirmed_sets_the_pages_adrift() -> None:
