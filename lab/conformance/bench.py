@@ -14,7 +14,7 @@ from time import monotonic
 import httpx2
 
 from pdgate.forwarders.base import Forwarder, Mode, Plain
-from pdgate.lab.conformance.api import Api, Refused
+from pdgate.lab.conformance.api import CALL_SECONDS, Api, Refused
 from pdgate.lab.conformance.asked import QUEUED, BadWish, Wanted, flag_of, url_of
 from pdgate.lab.conformance.metrics import Engine
 from pdgate.lab.conformance.site import Made, Site, until
@@ -27,6 +27,7 @@ ENGINE_READY = r"pdgate engine ready (http://\S+) role=\S+ protocol=\S+(?: kv=(\
 GATEWAY_READY = r"pdgate listens on (http://\S+)"
 REDIS_READY = r".*Ready to accept"
 STARTS = 3
+CONNECT_SECONDS = 5.0
 IN_USE = "Address already in use"
 GRACE_SECONDS = 2.0
 """At the end: what they serve is the run's alone, so nothing is lost by it."""
@@ -44,7 +45,11 @@ class Bench:
         self._queue = wanted.queue
         self._alone = wanted.alone
         # Everything is asked directly: no proxy of the environment may come between.
-        self._http = httpx2.AsyncClient(trust_env=False, limits=httpx2.Limits(max_connections=None))
+        self._http = httpx2.AsyncClient(
+            trust_env=False,
+            timeout=httpx2.Timeout(CALL_SECONDS, connect=CONNECT_SECONDS),
+            limits=httpx2.Limits(max_connections=None),
+        )
 
     @asynccontextmanager
     async def site(self) -> AsyncIterator[Site]:

@@ -43,16 +43,18 @@ async def test_no_call_waits_for_a_frozen_engine(
     answers: list[Waited] = []
     some = asyncio.Event()
 
+    async def ask(number: int) -> Waited:
+        prompt, url = PROMPTS[number % len(PROMPTS)], fleet.direct.url
+        return await wait_for(fleet.http, url, model=protocol, prompt=prompt, max_tokens=MAX_TOKENS)
+
     async def call(number: int) -> None:
-        prompt = PROMPTS[number % len(PROMPTS)]
-        url = fleet.direct.url
-        answers.append(
-            await wait_for(fleet.http, url, model=protocol, prompt=prompt, max_tokens=MAX_TOKENS)
-        )
+        answers.append(await ask(number))
         if len(answers) >= STREAMS // 8:
             some.set()
 
     async with asyncio.timeout(DEADLINE_SECONDS):
+        async with asyncio.TaskGroup() as well_ones:
+            undisturbed = [well_ones.create_task(ask(number)) for number in range(STREAMS + LATE)]
         async with asyncio.TaskGroup() as first:
             for number in range(STREAMS):
                 first.create_task(call(number))
@@ -71,5 +73,7 @@ async def test_no_call_waits_for_a_frozen_engine(
     assert [one for one in begun if not right[one.prompt].startswith(one.text)] == []
     well = [one for one in answers if one not in begun]
     assert [one for one in well if not one.is_whole or one.text != right[one.prompt]] == []
-    assert max(one.silence for one in answers) < WAIT_SECONDS
+    # What the same calls take on this machine where nothing is wrong is no wait.
+    usual = max(task.result().silence for task in undisturbed)
+    assert max(one.silence for one in answers) < WAIT_SECONDS + usual
     assert role == "decode" or begun == []

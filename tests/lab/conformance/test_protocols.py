@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from pdgate.lab.conformance import CHECKS, Report, Verdict, Wanted, run
+from pdgate.lab.conformance.bench import LEASE_SECONDS
 from pdgate.protocols import plugins
 from tests.end_to_end.reference.fleet import Engine, Fleet, Pair
 from tests.support.redis import redis_server
@@ -40,9 +41,9 @@ def alone(fleet: Fleet) -> Engine:
 
 @pytest.fixture(scope="module")
 def pair(fleet: Fleet) -> Pair:
-    """With a lease that is soon over, as broken forwarders leave KV behind."""
+    """With the kit's own lease, which is soon over, as broken forwarders leave KV behind."""
     prefill, decode = (
-        fleet.engine(role, "vllm-nixl", "shm", "--lease-seconds", "2")
+        fleet.engine(role, "vllm-nixl", "shm", "--lease-seconds", f"{LEASE_SECONDS:g}")
         for role in ("prefill", "decode")
     )
     return Pair("vllm-nixl", prefill, decode)
