@@ -8,6 +8,7 @@ import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.util import find_spec
+from random import Random, SystemRandom
 from tempfile import gettempdir
 from time import monotonic
 
@@ -44,6 +45,7 @@ class Bench:
         self._mode = mode
         self._queue = wanted.queue
         self._alone = wanted.alone
+        self._salts = Random(wanted.salt) if wanted.salt else SystemRandom()
         # Everything is asked directly: no proxy of the environment may come between.
         self._http = httpx2.AsyncClient(
             trust_env=False,
@@ -130,6 +132,7 @@ class Bench:
             Api(self._alone.rstrip("/"), self._http),
             model,
             self if self._wanted.starts_engines else None,
+            f"{self._salts.getrandbits(32):08x}",
         )
 
     async def _start_shared(self, stack: AsyncExitStack) -> None:
