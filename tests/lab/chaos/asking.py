@@ -86,6 +86,7 @@ async def ahead(http: httpx2.AsyncClient, url: str, path: str, body: Mapping[str
     of_chat = {"logprobs": True, "top_logprobs": 2}
     fields = of_chat if path == CHAT else {"logprobs": 2}
     asked = {**body, "temperature": 0, "ignore_eos": True, **fields}
+    asked.update(stream=False, stream_options=None)
     answer = await http.post(f"{url}{path}", json=asked)
     told = answer.json()["choices"][0]["logprobs"]
     both: list[list[float]]
