@@ -35,6 +35,7 @@ class Wanted:
         queue: With reference engines that speak decode-first, redis://host:port/0; empty for a
             Redis of the kit's own.
         checks: Their ids; none for all.
+        salt: Of the prompts: two runs with the same one ask the same; empty for one that is drawn.
     """
 
     protocol: str
@@ -48,6 +49,7 @@ class Wanted:
     model: str = ""
     queue: str = ""
     checks: Sequence[str] = ()
+    salt: str = ""
 
     @property
     def spoken(self) -> str:

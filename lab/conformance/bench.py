@@ -8,13 +8,14 @@ import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.util import find_spec
+from random import Random, SystemRandom
 from tempfile import gettempdir
 from time import monotonic
 
 import httpx2
 
 from pdgate.forwarders.base import Forwarder, Mode, Plain
-from pdgate.lab.conformance.api import Api, Refused
+from pdgate.lab.conformance.api import CALL_SECONDS, Api, Refused
 from pdgate.lab.conformance.asked import QUEUED, BadWish, Wanted, flag_of, url_of
 from pdgate.lab.conformance.metrics import Engine
 from pdgate.lab.conformance.site import Made, Site, until
@@ -27,6 +28,7 @@ ENGINE_READY = r"pdgate engine ready (http://\S+) role=\S+ protocol=\S+(?: kv=(\
 GATEWAY_READY = r"pdgate listens on (http://\S+)"
 REDIS_READY = r".*Ready to accept"
 STARTS = 3
+CONNECT_SECONDS = 5.0
 IN_USE = "Address already in use"
 GRACE_SECONDS = 2.0
 """At the end: what they serve is the run's alone, so nothing is lost by it."""
@@ -43,8 +45,13 @@ class Bench:
         self._mode = mode
         self._queue = wanted.queue
         self._alone = wanted.alone
+        self._salts = Random(wanted.salt) if wanted.salt else SystemRandom()
         # Everything is asked directly: no proxy of the environment may come between.
-        self._http = httpx2.AsyncClient(trust_env=False, limits=httpx2.Limits(max_connections=None))
+        self._http = httpx2.AsyncClient(
+            trust_env=False,
+            timeout=httpx2.Timeout(CALL_SECONDS, connect=CONNECT_SECONDS),
+            limits=httpx2.Limits(max_connections=None),
+        )
 
     @asynccontextmanager
     async def site(self) -> AsyncIterator[Site]:
@@ -125,6 +132,7 @@ class Bench:
             Api(self._alone.rstrip("/"), self._http),
             model,
             self if self._wanted.starts_engines else None,
+            f"{self._salts.getrandbits(32):08x}",
         )
 
     async def _start_shared(self, stack: AsyncExitStack) -> None:

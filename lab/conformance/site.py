@@ -39,6 +39,7 @@ class Site:
     Attributes:
         alone: An engine that is asked directly, and whose answers are right.
         lab: None where the engines are the operator's own, to be kept.
+        salt: Of its prompts, which no other site has.
     """
 
     forwarder: Forwarder
@@ -49,7 +50,7 @@ class Site:
     alone: Api
     model: str
     lab: Lab | None
-    _salt: str = field(default_factory=lambda: token_hex(4))
+    salt: str = field(default_factory=lambda: token_hex(4))
     _numbers: "count[int]" = field(default_factory=count)
 
     @property
@@ -59,7 +60,7 @@ class Site:
     def fresh(self, words: int = 12) -> str:
         """A text that is new: no engine has anything of it in its prefix cache."""
         number = next(self._numbers)
-        return " ".join(f"{self._salt}{number}{'abcdefgh'[word % 8]}" for word in range(words))
+        return " ".join(f"{self.salt}{number}{'abcdefgh'[word % 8]}" for word in range(words))
 
     def body(self, prompt: object, **fields: Any) -> dict[str, Any]:
         """Of a completion: greedy, and of a few tokens, unless `fields` say otherwise."""

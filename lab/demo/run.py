@@ -19,7 +19,7 @@ from pdgate.lab.demo import queue
 from pdgate.lab.demo.ask import QUESTION, ask
 from pdgate.lab.demo.plan import Plan
 from pdgate.lab.demo.story import KV_BYTES, STEPS, counter, curl, told, was_handed_over
-from pdgate.lab.processes import ProcessFailed, Program, stopped_together
+from pdgate.lab.processes import START_SECONDS, ProcessFailed, Program, stopped_together
 
 READY = "pdgate engine ready "
 LISTENS = "pdgate listens on "
@@ -95,7 +95,7 @@ def run(plan: Plan) -> int:
         asyncio.run(_until_told_to_stop(plan, Screen(stderr=plan.as_json)))
     except* (DemoFailed, ProcessFailed, OpenAIError, httpx2.HTTPError) as group:
         for error in _leaves(group):
-            print(f"pdgate demo: {error}", file=sys.stderr)
+            print(f"pdgate demo: {str(error) or type(error).__name__}", file=sys.stderr)
     else:
         return 0
     return 1
@@ -137,7 +137,10 @@ async def _show(plan: Plan, screen: Screen) -> None:
         with screen.step(f"engines: {plan.prefills} prefill, {plan.decodes} decode"):
             engines = await _start_engines(plan, behind)
         # Everything is on this machine, so no proxy of the environment's may come between.
-        async with httpx2.AsyncClient(trust_env=False) as http, asyncio.TaskGroup() as watch:
+        async with (
+            httpx2.AsyncClient(trust_env=False, timeout=START_SECONDS) as http,
+            asyncio.TaskGroup() as watch,
+        ):
             with screen.step("gateway"):
                 command = plan.gateway_command([engine.as_flag() for engine in engines])
                 gateway = _program(command, LISTENS, name="gateway")

@@ -3,6 +3,7 @@
 What a fuzzer has found becomes a seed of its target.
 """
 
+import gc
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
@@ -12,6 +13,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
 
 from tests.fuzzing import bodies, client_bytes, events, upstream_answers
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_garbage_of_others() -> None:
+    """What earlier tests have left in this process would be logged while a target watches the log."""
+    gc.collect()
+
 
 TARGETS = (upstream_answers, client_bytes, bodies, events)
 EXAMPLES = 150

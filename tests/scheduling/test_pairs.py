@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from random import Random
 
 import pytest
 
@@ -38,9 +39,9 @@ class Site:
         )
         for one in list(self.instances):
             self.instances.mark_up(one.instance.id, ("m",))
-        index = PrefixIndex()
+        index, lots = PrefixIndex(), Random(1)
         prefill, decode, plain = (
-            load(DEFAULT, PolicyContext(role, index))
+            load(DEFAULT, PolicyContext(role, index, random=lots))
             for role in (Role.PREFILL, Role.DECODE, Role.PLAIN)
         )
         self.scheduler = Scheduler(self.instances, prefill, decode, plain, prefixes=index)

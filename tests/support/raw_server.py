@@ -145,14 +145,15 @@ async def raw_server(
 
 
 async def _read_request(reader: asyncio.StreamReader, connection: int) -> Request | None:
+    """None where the gateway left before it was whole."""
     try:
         head = await reader.readuntil(b"\r\n\r\n")
+        line, *rest = head[:-4].split(b"\r\n")
+        headers = []
+        for each in rest:
+            name, _, value = each.partition(b": ")
+            headers.append((name.lower(), value))
+        length = int(dict(headers).get(b"content-length", b"0"))
+        return Request(line, headers, await reader.readexactly(length), connection)
     except asyncio.IncompleteReadError:
         return None
-    line, *rest = head[:-4].split(b"\r\n")
-    headers = []
-    for each in rest:
-        name, _, value = each.partition(b": ")
-        headers.append((name.lower(), value))
-    length = int(dict(headers).get(b"content-length", b"0"))
-    return Request(line, headers, await reader.readexactly(length), connection)

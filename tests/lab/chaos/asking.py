@@ -7,8 +7,15 @@ from typing import Any
 
 import httpx2
 
+from pdgate.protocols.call import CHAT
+
 PROMPTS = ("Hello", "the quick brown fox", "jumps over the lazy dog. " * 12, "a b c d e f g " * 20)
 MAX_TOKENS = 16
+
+
+def numbered(number: int) -> str:
+    """Another prompt for each number."""
+    return f"{number}) {PROMPTS[number % len(PROMPTS)]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +79,23 @@ def _chunks(stream: str) -> Iterator[dict[str, Any]]:
         events.append(last)
     assert sum("error" in json.loads(event) for event in events) == (last != "[DONE]")
     yield from map(json.loads, events)
+
+
+async def ahead(http: httpx2.AsyncClient, url: str, path: str, body: Mapping[str, Any]) -> float:
+    """The least by which a token of the greedy answer is likelier than the next one, as logarithms."""
+    of_chat = {"logprobs": True, "top_logprobs": 2}
+    fields = of_chat if path == CHAT else {"logprobs": 2}
+    asked = {**body, "temperature": 0, "ignore_eos": True, **fields}
+    asked.update(stream=False, stream_options=None)
+    answer = await http.post(f"{url}{path}", json=asked)
+    told = answer.json()["choices"][0]["logprobs"]
+    both: list[list[float]]
+    if path == CHAT:
+        both = [[one["logprob"] for one in token["top_logprobs"]] for token in told["content"]]
+    else:
+        both = [list(token.values()) for token in told["top_logprobs"]]
+    assert len(both) == body["max_tokens"]
+    return min(max(two) - min(two) for two in both)
 
 
 async def undisturbed(http: httpx2.AsyncClient, url: str, model: str) -> dict[str, str]:

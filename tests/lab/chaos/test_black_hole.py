@@ -14,7 +14,7 @@ import httpx2
 import pytest
 
 from pdgate.lab.chaos import Program, running, until
-from tests.lab.chaos.asking import PROMPTS
+from tests.lab.chaos.asking import numbered
 from tests.support.black_hole import Host, host
 from tests.support.freezing import freeze, thaw
 from tests.support.ports import LOOPBACK, free_port
@@ -105,7 +105,7 @@ async def test_no_call_waits_for_an_engine_to_which_there_is_no_way(
                 some.set()
 
         async def ask(at: str, number: int) -> Waited:
-            prompt = f"{number} {PROMPTS[number % len(PROMPTS)]}"
+            prompt = numbered(number)
             return await wait_for(
                 http, at, prompt=prompt, max_tokens=TOKENS, begun=begins, model=MODEL
             )

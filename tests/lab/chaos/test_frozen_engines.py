@@ -43,12 +43,12 @@ async def test_no_call_waits_for_a_frozen_engine(
     answers: list[Waited] = []
     some = asyncio.Event()
 
+    async def ask(number: int) -> Waited:
+        prompt, url = PROMPTS[number % len(PROMPTS)], fleet.direct.url
+        return await wait_for(fleet.http, url, model=protocol, prompt=prompt, max_tokens=MAX_TOKENS)
+
     async def call(number: int) -> None:
-        prompt = PROMPTS[number % len(PROMPTS)]
-        url = fleet.direct.url
-        answers.append(
-            await wait_for(fleet.http, url, model=protocol, prompt=prompt, max_tokens=MAX_TOKENS)
-        )
+        answers.append(await ask(number))
         if len(answers) >= STREAMS // 8:
             some.set()
 
@@ -67,9 +67,14 @@ async def test_no_call_waits_for_a_frozen_engine(
                     await some.wait()
             finally:
                 thaw(victim.program.pid)
+        await until(fleet.direct.ready, "all engines to be up again")
+        async with asyncio.TaskGroup() as well:
+            undisturbed = [well.create_task(ask(number)) for number in range(STREAMS + LATE)]
     begun = [one for one in answers if one.broke_off]
     assert [one for one in begun if not right[one.prompt].startswith(one.text)] == []
-    well = [one for one in answers if one not in begun]
-    assert [one for one in well if not one.is_whole or one.text != right[one.prompt]] == []
-    assert max(one.silence for one in answers) < WAIT_SECONDS
+    rest = [one for one in answers if one not in begun]
+    assert [one for one in rest if not one.is_whole or one.text != right[one.prompt]] == []
+    # What the same calls take on this machine where nothing is wrong is no wait.
+    usual = max(task.result().silence for task in undisturbed)
+    assert max(one.silence for one in answers) < WAIT_SECONDS + usual
     assert role == "decode" or begun == []

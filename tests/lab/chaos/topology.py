@@ -32,6 +32,10 @@ SILENCE_SECONDS = 6.0
 """After which the disturbed gateway gives an engine up. Engines take a hundredth of it here, and
 beside much else ten or twenty times as much."""
 
+AT_ONCE = 4
+"""Engines that start. All fifteen at once would each take as long as all of them, and a start may not
+take for ever."""
+
 PDGATE = (sys.executable, "-m", "pdgate")
 
 
@@ -143,9 +147,10 @@ async def topology() -> AsyncIterator[Topology]:
         http = await stack.enter_async_context(
             httpx2.AsyncClient(timeout=120, trust_env=False, limits=limits)
         )
+        room = asyncio.Semaphore(AT_ONCE)
         async with asyncio.TaskGroup() as group:
-            starting = [group.create_task(_engine(stack, *each)) for each in wanted]
-            alone = group.create_task(_engine(stack, "plain", "plain", ALONE))
+            starting = [group.create_task(_engine(stack, room, *each)) for each in wanted]
+            alone = group.create_task(_engine(stack, room, "plain", "plain", ALONE))
         engines = [task.result() for task in starting]
         async with asyncio.TaskGroup() as group:
             over_proxies = [engine.flag(engine.proxy.url) for engine in engines]
@@ -174,7 +179,9 @@ def _impatient() -> Sequence[str]:
     return [part for flag in timeouts for part in (flag, str(SILENCE_SECONDS))]
 
 
-async def _engine(stack: AsyncExitStack, role: str, protocol: str, id: str) -> Engine:
+async def _engine(
+    stack: AsyncExitStack, room: asyncio.Semaphore, role: str, protocol: str, id: str
+) -> Engine:
     port, kv_port = free_port(), free_port()
     served = id if id == ALONE else protocol
     command = [
@@ -185,7 +192,8 @@ async def _engine(stack: AsyncExitStack, role: str, protocol: str, id: str) -> E
     ]  # fmt: skip
     if role != "plain":
         command += ["--kv-port", str(kv_port)]
-    program = await stack.enter_async_context(running(command, ready="pdgate engine ready"))
+    async with room:
+        program = await stack.enter_async_context(running(command, ready="pdgate engine ready"))
     url = f"http://127.0.0.1:{port}"
     proxy = await stack.enter_async_context(FaultProxy(url))
     kv = "" if role == "plain" else f"127.0.0.1:{kv_port}"

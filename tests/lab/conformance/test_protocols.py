@@ -1,6 +1,8 @@
 """The kit: our protocols pass it, and forwarders that are broken fail what they break.
 
-The broken ones are a package of somebody else's, in front of real engines that speak vllm-nixl.
+The broken ones are a package of somebody else's, in front of real engines that speak vllm-nixl. Each
+has prompts of its own, the same ones in each run: of those that are drawn, one in some hundred runs has a
+place where two tokens are as likely, and either may be said.
 """
 
 import sys
@@ -11,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from pdgate.lab.conformance import CHECKS, Report, Verdict, Wanted, run
+from pdgate.lab.conformance.bench import LEASE_SECONDS
 from pdgate.protocols import plugins
 from tests.end_to_end.reference.fleet import Engine, Fleet, Pair
 from tests.support.redis import redis_server
@@ -40,9 +43,9 @@ def alone(fleet: Fleet) -> Engine:
 
 @pytest.fixture(scope="module")
 def pair(fleet: Fleet) -> Pair:
-    """With a lease that is soon over, as broken forwarders leave KV behind."""
+    """With the kit's own lease, which is soon over, as broken forwarders leave KV behind."""
     prefill, decode = (
-        fleet.engine(role, "vllm-nixl", "shm", "--lease-seconds", "2")
+        fleet.engine(role, "vllm-nixl", "shm", "--lease-seconds", f"{LEASE_SECONDS:g}")
         for role in ("prefill", "decode")
     )
     return Pair("vllm-nixl", prefill, decode)
@@ -64,6 +67,7 @@ def test_our_protocols_pass(protocol: str, alone: Engine, tmp_path: Path) -> Non
             alone=alone.url,
             queue=queue,
             checks=HARMLESS,
+            salt=protocol,
         )
         report = run(wanted)
 
@@ -73,7 +77,8 @@ def test_our_protocols_pass(protocol: str, alone: Engine, tmp_path: Path) -> Non
 
 
 def test_engines_may_die_and_come_late(alone: Engine) -> None:
-    wanted = Wanted("vllm-nixl", mode="staged", alone=alone.url, checks=(*HARMS, "order-of-legs"))
+    checks = (*HARMS, "order-of-legs")
+    wanted = Wanted("vllm-nixl", mode="staged", alone=alone.url, checks=checks, salt="dying")
 
     assert set(verdicts(run(wanted)).values()) == {Verdict.PASS}
 
@@ -189,6 +194,7 @@ def test_a_broken_forwarder_fails_what_it_breaks(
         decodes=(pair.decode.url,),
         alone=alone.url,
         checks=asked,
+        salt=protocol,
     )
 
     report = run(wanted)
@@ -203,6 +209,7 @@ def test_engines_that_are_given_are_not_harmed(pair: Pair) -> None:
         prefills=(pair.prefill.url,),
         decodes=(pair.decode.url,),
         checks=("same-tokens", *HARMS),
+        salt="given",
     )
 
     found = verdicts(run(wanted))
@@ -221,6 +228,7 @@ def test_a_gateway_that_is_given_is_used(fleet: Fleet, pair: Pair) -> None:
             prefills=(pair.prefill.url,),
             decodes=(pair.decode.url,),
             checks=("order-of-legs", "request-ids"),
+            salt="given with a gateway",
         )
 
         assert set(verdicts(run(wanted)).values()) == {Verdict.PASS}

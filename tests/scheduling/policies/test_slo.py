@@ -1,4 +1,5 @@
 from collections import Counter
+from random import Random
 
 import pytest
 
@@ -24,7 +25,7 @@ def reading(count: int = 3) -> list[Candidate]:
 
 
 def made(role: Role, known: Known | None = None) -> Pipeline | InTime:
-    policy = slo(PolicyContext(role, known, TARGETS))
+    policy = slo(PolicyContext(role, known, TARGETS, Random(1)))
     assert isinstance(policy, Pipeline | InTime)
     return policy
 
