@@ -124,7 +124,7 @@ def _help(module: str) -> set[str]:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
     assert said.returncode == 0, said.stderr

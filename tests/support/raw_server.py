@@ -155,4 +155,9 @@ async def _read_request(reader: asyncio.StreamReader, connection: int) -> Reques
         name, _, value = each.partition(b": ")
         headers.append((name.lower(), value))
     length = int(dict(headers).get(b"content-length", b"0"))
-    return Request(line, headers, await reader.readexactly(length), connection)
+    try:
+        body = await reader.readexactly(length)
+    except asyncio.IncompleteReadError:
+        # The gateway left in the middle of it.
+        return None
+    return Request(line, headers, body, connection)
