@@ -20,6 +20,7 @@ from typer.main import get_command
 from pdgate.__main__ import COMMANDS, _in_our_words, app, loaded
 from tests.docs.pages import blocks
 from tests.docs.shell import ROOT, Command, parts, program
+from tests.support.waiting import PATIENCE_SECONDS
 
 Words = Sequence[str]
 
