@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from time import monotonic, sleep
 from typing import Any
 from urllib.request import urlopen
 
@@ -22,6 +23,8 @@ from pdgate.lab.chaos import running
 WARM_SECONDS = 300.0
 """After which memory may grow no more than GROWTH_BYTES."""
 GROWTH_BYTES = 5 << 20
+LEAVING_SECONDS = 10.0
+"""For the gateway to be done with the last calls after their clients are."""
 ENGINES = (sys.executable, "-m", "benchmarks.soak.engines")
 SERVE = (sys.executable, "-m", "pdgate", "serve", "--port", "0", "--pdd-protocol", "vllm-nixl")
 GAUGES = ("pdgate_calls_in_flight", "pdgate_instance_calls", "pdgate_kv_held")
@@ -67,7 +70,7 @@ async def _asked(
                 _show(answers, held[-1])
 
             answers = await ask_for(port, rate, seconds, look)
-            return answers, held, _gauges(port)
+            return answers, held, await asyncio.to_thread(_gauges, port)
 
 
 def _show(answers: Answers, now: Holding) -> None:
@@ -77,11 +80,16 @@ def _show(answers: Answers, now: Holding) -> None:
 
 
 def _gauges(port: int) -> dict[str, float]:
-    """What is still counted as going on."""
-    with urlopen(f"http://127.0.0.1:{port}/metrics") as page:
-        lines = page.read().decode().splitlines()
-    found = (line.rsplit(" ", 1) for line in lines if line.startswith(GAUGES))
-    return {name: float(value) for name, value in found if float(value)}
+    """What is still counted as going on, once the gateway has had time to see that its clients left."""
+    deadline = monotonic() + LEAVING_SECONDS
+    while True:
+        with urlopen(f"http://127.0.0.1:{port}/metrics") as page:
+            lines = page.read().decode().splitlines()
+        found = (line.rsplit(" ", 1) for line in lines if line.startswith(GAUGES))
+        left = {name: float(value) for name, value in found if float(value)}
+        if not left or monotonic() > deadline:
+            return left
+        sleep(0.1)
 
 
 def _figures(

@@ -8,6 +8,8 @@ from types import FrameType, FunctionType
 
 import pytest
 
+from tests.support.waiting import PATIENCE_SECONDS
+
 # It is not installed, and so is imported where a test needs it: the wheel's tests have none.
 pytestmark = pytest.mark.source
 
@@ -78,6 +80,8 @@ def test_the_pages_table_has_a_row_for_every_part() -> None:
 def test_calls_over_real_sockets_have_their_time_told() -> None:
     command = [sys.executable, "-m", "benchmarks.path.sockets", "4"]
 
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, timeout=3 * PATIENCE_SECONDS
+    )
 
     assert set(json.loads(done.stdout)) == {"whole_200", "stream_8", "stream_72"}

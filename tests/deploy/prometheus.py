@@ -17,8 +17,7 @@ import pytest
 
 from tests.support.ports import free_port
 from tests.support.processes import Child, child
-
-START_SECONDS = 30
+from tests.support.waiting import PATIENCE_SECONDS
 
 
 def required(program: str) -> str:
@@ -62,7 +61,7 @@ class Prometheus:
         found = self.get("query_range", query=expr, start=start, end=end, step=step)["result"]
         return [Series(each["metric"], list(map(_point, each["values"]))) for each in found]
 
-    def until(self, expr: str, seconds: float = 30) -> None:
+    def until(self, expr: str, seconds: float = PATIENCE_SECONDS) -> None:
         """Until a query has a result."""
         self.process.wait_until(lambda: self.now(expr), f"a result of {expr}", seconds)
 
@@ -96,8 +95,10 @@ def prometheus(
         f"--web.listen-address={address}",
     ]
     with child(command, name="prometheus") as process:
-        process.wait_for_http(f"http://{address}/-/ready", START_SECONDS)
-        with httpx2.Client(base_url=f"http://{address}", trust_env=False, timeout=30) as http:
+        process.wait_for_http(f"http://{address}/-/ready", PATIENCE_SECONDS)
+        with httpx2.Client(
+            base_url=f"http://{address}", trust_env=False, timeout=PATIENCE_SECONDS
+        ) as http:
             yield Prometheus(http, process)
 
 

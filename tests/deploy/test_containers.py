@@ -21,6 +21,7 @@ import pytest
 from pdgate import __version__
 from tests.deploy.rendering import DEPLOY
 from tests.support.processes import Child, child
+from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
 pytestmark = pytest.mark.source
 
@@ -121,9 +122,18 @@ def test_what_compose_starts_answers(
 
     assert asked.status_code == 200, asked.text
     assert asked.json()["usage"]["completion_tokens"] == 16
-    metrics = httpx2.get(f"{url}/metrics").text
-    assert re.search(r'^pdgate_kv_handover_total{.*result="done"} 1\.0$', metrics, re.MULTILINE)
-    assert httpx2.get(f"{url}/ready").json()["redis"] == {"state": "current"}
+
+    def counted() -> object:
+        metrics = httpx2.get(f"{url}/metrics", timeout=PATIENCE_SECONDS).text
+        return re.search(r'^pdgate_kv_handover_total{.*result="done"} 1\.0$', metrics, re.MULTILINE)
+
+    wait_until(counted, "the hand-over in the gateway's metrics")
+
+    def shared() -> bool:
+        ready = httpx2.get(f"{url}/ready", timeout=PATIENCE_SECONDS).json()
+        return bool(ready["redis"] == {"state": "current"})
+
+    wait_until(shared, "a gateway that has read all of Redis")
 
 
 def test_prometheus_looks_where_things_are(services: dict[str, Any]) -> None:

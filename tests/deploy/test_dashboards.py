@@ -189,10 +189,15 @@ def test_every_rule_is_evaluated(run: Scene) -> None:
 
 @pytest.mark.slow
 def test_alerts_are_pending_for_what_happened(run: Scene) -> None:
-    """An engine died, and one has no connector."""
+    """An engine died, and one has no connector.
+
+    A page that comes half a second late is one that did not come: on a busy machine, for a moment
+    all of them seem to be down.
+    """
     during = run.prometheus.over("ALERTS", run.started, run.ended, SCRAPE_SECONDS)
-    at_the_end = {each.labels["alertname"] for each in run.prometheus.now("ALERTS")}
 
     assert "PdgateInstanceMisconfigured" in {each.labels["alertname"] for each in during}
-    assert "PdgateInstanceDown" in at_the_end
-    assert not at_the_end & {"PdgateDown", "PdgateNoInstance", "PdgateLabelsRenamed"}
+    wrong = "PdgateDown|PdgateNoInstance|PdgateLabelsRenamed"
+    run.prometheus.until(
+        f'ALERTS{{alertname="PdgateInstanceDown"}} unless on () ALERTS{{alertname=~"{wrong}"}}'
+    )

@@ -25,8 +25,10 @@ from typing import Final
 from tests.docs.shell import Command, parts, program
 from tests.support.ports import free_port
 from tests.support.processes import child
+from tests.support.waiting import PATIENCE_SECONDS
 
-SECONDS: Final = 40
+SECONDS: Final = 3 * PATIENCE_SECONDS
+"""Several run at a time, and each starts Python anew."""
 TOKEN: Final = "a-token-of-31-letters-for-admins"
 
 SERVERS: Final[Mapping[str, str]] = {

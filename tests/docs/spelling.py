@@ -20,6 +20,7 @@ from typer.main import get_command
 from pdgate.__main__ import COMMANDS, _in_our_words, app, loaded
 from tests.docs.pages import blocks
 from tests.docs.shell import ROOT, Command, parts, program
+from tests.support.waiting import PATIENCE_SECONDS
 
 Words = Sequence[str]
 
@@ -124,7 +125,7 @@ def _help(module: str) -> set[str]:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
     assert said.returncode == 0, said.stderr

@@ -10,6 +10,7 @@ import pytest
 
 from pdgate.protocols.call import COMPLETIONS
 from tests.support.processes import Child, child
+from tests.support.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.slow
 
@@ -21,13 +22,15 @@ KEEP = {**ASKED, "max_tokens": 1, "kv_transfer_params": {"do_remote_decode": Tru
 
 @contextlib.contextmanager
 def engine(
-    role: str, *options: str, protocol: str = "vllm-nixl"
+    role: str, protocol: str = "vllm-nixl", lease_seconds: float = 5 * PATIENCE_SECONDS
 ) -> Iterator[tuple[Child, httpx2.Client]]:
+    """By default it keeps blocks for longer than a test waits for its end."""
+    options = ("--lease-seconds", str(lease_seconds))
     speak = ("--pdd-protocol", protocol, "--transfer", "tcp")
     command = [sys.executable, "-m", "pdgate.engine.cli", "--port", "0", "--role", role]
     with child([*command, *speak, *options]) as process:
         port = process.wait_for_line(READY).group(1)
-        with httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as http:
+        with httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE_SECONDS) as http:
             yield process, http
 
 
@@ -42,8 +45,7 @@ def test_kv_that_decode_was_told_of_is_still_there_when_it_comes() -> None:
         assert answer.status_code == 200
         loaded = 'vllm:prompt_tokens_by_source_total{model_name="pdgate-tiny",source="%s"} %s'
         assert loaded % ("external_kv_transfer", 160.0) in decode.get("/metrics").text
-        # Long before the lease of 30 s would have ended.
-        assert leaver.wait_for_end(10) == 0
+        assert leaver.wait_for_end() == 0
 
 
 def test_kv_that_decode_asks_to_be_written_still_is() -> None:
@@ -64,16 +66,16 @@ def test_kv_that_decode_asks_to_be_written_still_is() -> None:
 
         # "abort" is how this protocol says that the KV did not come.
         assert answer["choices"][0]["finish_reason"] in ("stop", "length")
-        assert leaver.wait_for_end(10) == 0
+        assert leaver.wait_for_end() == 0
 
 
 def test_kv_that_nobody_comes_for_is_waited_for_no_longer_than_its_lease() -> None:
-    with engine("prefill", "--lease-seconds", "1") as (leaver, prefill):
+    with engine("prefill", lease_seconds=1) as (leaver, prefill):
         assert prefill.post(COMPLETIONS, json=KEEP).status_code == 200
 
         leaver.signal(signal.SIGTERM)
 
-        assert leaver.wait_for_end(10) == 0
+        assert leaver.wait_for_end() == 0
         assert "still in use" not in leaver.tail()
 
 
@@ -85,4 +87,4 @@ def test_whoever_asks_twice_is_in_a_hurry() -> None:
         leaver.wait_for_line("pages that others are to have")
         leaver.signal(signal.SIGINT)
 
-        assert leaver.wait_for_end(10) == 0
+        assert leaver.wait_for_end() == 0

@@ -17,6 +17,7 @@ from pdgate.transfer.messenger.process_mover import ProcessMover
 from pdgate.transfer.messenger.receiving import Patience
 from tests.support.core_pairs import Side, side, until
 from tests.support.engine_cores import ask, engine, layout, tokens_of
+from tests.support.freezing import freeze, thaw
 
 TEXT = "The quick brown fox jumps over the lazy dog, and then over another one, and so on."
 IMPATIENT = Patience(ping=0.05, stop=0.2)
@@ -46,12 +47,12 @@ class Scene:
             patience=IMPATIENT,
         )
 
-    def mover(self, number: int) -> None:
-        """Sends prefill's mover a signal."""
+    def mover(self) -> int:
+        """The process id of prefill's mover."""
         assert isinstance(self.prefill.connector, TwoSided)
         (mover,) = self.prefill.connector.movers
         assert isinstance(mover, ProcessMover)
-        os.kill(mover.pid, number)
+        return mover.pid
 
     def request(self, request_id: str = "d", text: str = TEXT) -> Request:
         address: dict[str, Any] = {"remote_host": "127.0.0.1", "remote_port": self.prefill.port}
@@ -65,7 +66,7 @@ class Scene:
 
     def stuck(self) -> None:
         """All of "d" is computed, and none of it has come."""
-        self.mover(signal.SIGSTOP)
+        freeze(self.mover())
         self.decode.engine.core.submit(self.request())
         until(self.prefill.asked, "kept")
 
@@ -127,7 +128,7 @@ def test_an_abort_while_the_mover_hangs_frees_pages_when_it_cannot_write_any_mor
     until(scene.decode.core.told, "gave up")
     assert scene.decode.used() > 0
     assert scene.prefill.used() > 0
-    scene.mover(signal.SIGCONT)
+    thaw(scene.mover())
     assert scene.none_is_taken()
 
 
@@ -135,7 +136,7 @@ def test_a_mover_that_dies_fails_what_it_wrote_and_nothing_else(
     scene: Scene, expected: list[int]
 ) -> None:
     scene.stuck()
-    scene.mover(signal.SIGKILL)
+    os.kill(scene.mover(), signal.SIGKILL)
 
     assert scene.decode.engine.answers("d")["d"][-1].finish is Finish.ABORT
     assert scene.none_is_taken()
@@ -150,7 +151,7 @@ def test_a_lease_that_ends_while_pages_are_read_keeps_them(hasty: Scene) -> None
 
     assert hasty.prefill.core.gauges.blocks_kept == 0
     assert hasty.prefill.used() > 0
-    hasty.mover(signal.SIGCONT)
+    thaw(hasty.mover())
     # In time or not: all that it was to write was under way when the lease ended.
     hasty.decode.engine.answers("d")
     assert hasty.none_is_taken()

@@ -13,6 +13,7 @@ import pytest
 
 from pdgate.protocols.call import COMPLETIONS
 from tests.support.processes import Child, child
+from tests.support.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.slow
 
@@ -25,7 +26,7 @@ def engine(*options: str) -> Iterator[tuple[Child, httpx2.Client]]:
     command = [sys.executable, "-m", "pdgate.engine.cli", "--port", "0", *options]
     with child(command) as process:
         port = process.wait_for_line(READY).group(1)
-        with httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as http:
+        with httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE_SECONDS) as http:
             yield process, http
 
 

@@ -20,6 +20,7 @@ import pytest
 from pdgate.cluster.etcd import wire
 from tests.support.ports import free_port
 from tests.support.processes import Child, child
+from tests.support.waiting import PATIENCE_SECONDS
 
 PROGRAM = "etcd"
 MISSING = "etcd is not installed: apt-get install etcd-server"
@@ -111,7 +112,9 @@ class EtcdServer:
         self.ask("/v3/kv/compaction", {"revision": str(revision), "physical": True})
 
     def ask(self, path: str, body: wire.Body) -> wire.Body:
-        answer = httpx2.post(f"{self._url}{path}", json=body, trust_env=False, timeout=10)
+        answer = httpx2.post(
+            f"{self._url}{path}", json=body, trust_env=False, timeout=PATIENCE_SECONDS
+        )
         assert answer.status_code == 200, answer.text
         said: wire.Body = answer.json()
         return said

@@ -11,6 +11,7 @@ from urllib.request import urlopen
 import pytest
 
 from tests.support.processes import child
+from tests.support.waiting import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from benchmarks.gateway.fleet import Engine
@@ -33,7 +34,9 @@ class Load:
         self.engine.set({"wrong": 0, **settings})
         port = self.engine.url.rpartition(":")[2]
         command = [str(self.program), "--port", port, *words.split()]
-        ran = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
+        ran = subprocess.run(
+            command, capture_output=True, text=True, check=True, timeout=PATIENCE_SECONDS
+        )
         return ran.stdout
 
 

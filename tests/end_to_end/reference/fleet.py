@@ -12,13 +12,26 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cache
+from typing import Any
 
 import httpx2
 from openai import OpenAI
 
 from tests.support.processes import Child, child
+from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
 START_SECONDS = 60
+LEASE_SECONDS = 30
+"""For which an engine keeps blocks that are not fetched, unless told otherwise."""
+
+HTTP = httpx2.Client(
+    timeout=PATIENCE_SECONDS,
+    trust_env=False,
+    limits=httpx2.Limits(max_keepalive_connections=0),
+)
+"""Asks engines and gateways, each time on a connection of its own. Five seconds, a client's default,
+are too few: one of many processes on a busy machine may need longer."""
+
 READY = r"engine ready (http://\S+) role=(\S+) protocol=(\S+)(?: kv=(\S+))?"
 
 
@@ -31,10 +44,19 @@ class Engine:
     def metric(self, name: str, **labels: str) -> float:
         """The sum over all series that have these labels."""
         wanted = [f'{label}="{value}"' for label, value in labels.items()]
-        lines = httpx2.get(f"{self.url}/metrics").text.splitlines()
+        lines = HTTP.get(f"{self.url}/metrics").text.splitlines()
         series = [line for line in lines if re.match(rf"{re.escape(name)}[ {{]", line)]
         return sum(
             float(line.rsplit(" ", 1)[1]) for line in series if all(w in line for w in wanted)
+        )
+
+    def keeps_nothing(self) -> None:
+        """It comes to that before a lease would let the blocks go. A caller has its answer first: the other
+        engine's word that it has the blocks is not waited for."""
+        wait_until(
+            lambda: self.metric("pdgate_engine_blocks_kept") == 0,
+            "no kept block",
+            LEASE_SECONDS - 10,
         )
 
 
@@ -66,12 +88,18 @@ class Gateway:
         return client(self.url)
 
     def ready(self) -> dict[str, object]:
-        said: dict[str, object] = httpx2.get(f"{self.url}/ready").json()
+        said: dict[str, object] = HTTP.get(f"{self.url}/ready").json()
         return said
 
     def record(self, call_id: str) -> dict[str, object]:
-        found: dict[str, object] = httpx2.get(f"{self.url}/debug/calls/{call_id}").json()
-        return found
+        """What is known of a call once it is over, which may be after its client has all of the answer:
+        in batch mode prefill answers too."""
+
+        def found() -> dict[str, Any]:
+            record: dict[str, Any] = HTTP.get(f"{self.url}/debug/calls/{call_id}").json()
+            return {} if record["outcome"] == "running" else record
+
+        return wait_until(found, f"the end of call {call_id}")
 
 
 @cache

@@ -3,10 +3,8 @@
 from collections import Counter
 from pathlib import Path
 
-import httpx2
-
 from tests.end_to_end.reference.callers import Callers
-from tests.end_to_end.reference.fleet import Fleet, Gateway
+from tests.end_to_end.reference.fleet import HTTP, Fleet, Gateway
 
 TOKEN = "a-token-of-the-tests"
 ENGINES, CALLERS = 3, 8
@@ -21,7 +19,7 @@ def sides(gateway: Gateway) -> Counter[str]:
 
 def roles(gateway: Gateway) -> dict[str, list[dict[str, str]]]:
     headers = {"authorization": f"Bearer {TOKEN}"}
-    found: dict[str, list[dict[str, str]]] = httpx2.get(
+    found: dict[str, list[dict[str, str]]] = HTTP.get(
         f"{gateway.url}/admin/roles", headers=headers
     ).json()
     return found

@@ -3,12 +3,11 @@
 import json
 from pathlib import Path
 
-import httpx2
 import pytest
 
 from pdgate.scheduling.disaggregation.decision import MEASURING, SOONER
 from pdgate.scheduling.latency.rate import ENOUGH
-from tests.end_to_end.reference.fleet import Fleet, Gateway, Route, client
+from tests.end_to_end.reference.fleet import HTTP, Fleet, Gateway, Route, client
 
 SHORT, LONG = "short", "a prompt that is longer than forty tokens of a byte each, by far"
 
@@ -68,7 +67,7 @@ def test_prefill_answers_a_call_for_one_token_and_keeps_nothing(
     before = pair.decode.metric("vllm:prompt_tokens_total")
 
     with fleet.gateway(pair, route) as gateway:
-        answer = httpx2.post(f"{gateway.url}/v1/completions", json={**asked, "stream": stream})
+        answer = HTTP.post(f"{gateway.url}/v1/completions", json={**asked, "stream": stream})
         assert path(gateway, answer.headers["x-request-id"]) == ("prefill_only", "")
 
     alone = client(fleet.single().url).completions.create(
@@ -77,7 +76,7 @@ def test_prefill_answers_a_call_for_one_token_and_keeps_nothing(
     assert answer.status_code == 200
     assert f'"text":{json.dumps(alone.choices[0].text)}' in answer.text.replace(": ", ":")
     assert pair.decode.metric("vllm:prompt_tokens_total") == before
-    assert pair.prefill.metric("pdgate_engine_blocks_kept") == 0
+    pair.prefill.keeps_nothing()
 
 
 def test_auto_measures_both_ways_and_then_knows(fleet: Fleet) -> None:
@@ -110,13 +109,13 @@ def test_all_workers_do_what_one_of_them_was_told(fleet: Fleet, tmp_path: Path) 
 
     with fleet.gateway(fleet.pair("vllm-nixl", "shm"), Route("vllm-nixl", "staged"), *more) as gate:
         url = f"{gate.url}/admin/disaggregation"
-        assert httpx2.get(url, headers=headers).json()["rule"] == "always"
+        assert HTTP.get(url, headers=headers).json()["rule"] == "always"
 
-        httpx2.put(url, headers=headers, json={"rule": "never"}).raise_for_status()
+        HTTP.put(url, headers=headers, json={"rule": "never"}).raise_for_status()
 
         def in_a_row() -> bool | None:
             """Each on a connection of its own, so any worker may answer."""
-            found = {httpx2.get(url, headers=headers).json()["rule"] for _ in range(20)}
+            found = {HTTP.get(url, headers=headers).json()["rule"] for _ in range(20)}
             return found == {"never"} or None
 
         gate.process.wait_until(in_a_row, "both workers to follow")

@@ -13,7 +13,7 @@ from pdgate.forwarders.base import HandOff, Leg, Mode, Rendezvous
 from pdgate.protocols.call import COMPLETIONS, Call, encode, parse_object
 from pdgate.protocols.dialects import mooncake
 from pdgate.protocols.instance import Instance, Role
-from tests.end_to_end.reference.fleet import Fleet, Pair
+from tests.end_to_end.reference.fleet import HTTP, Fleet, Pair
 
 OURS = "my own prompt, which is exactly as long as the foreign one"
 FOREIGN = "what someone else asked, which is as long as my own prompt"
@@ -35,9 +35,7 @@ def post(leg: Leg, call: Call) -> httpx2.Response:
     headers = {"x-request-id": leg.request_id or call.attempt_id, **leg.headers}
     url = f"{leg.to.url}{leg.path}"
     content = encode(leg.body)
-    return httpx2.post(
-        url, content=content, headers={**headers, "content-type": "application/json"}, timeout=30
-    )
+    return HTTP.post(url, content=content, headers={**headers, "content-type": "application/json"})
 
 
 def crossed(pair: Pair, mode: Mode, generation: str, prompt: str, at_decode: str, id: str) -> str:
@@ -63,7 +61,7 @@ def crossed(pair: Pair, mode: Mode, generation: str, prompt: str, at_decode: str
 def instances(pair: Pair) -> tuple[Instance, Instance]:
     engine_ids: tuple[tuple[int, str], ...] = ()
     if pair.protocol == "vllm-mooncake":
-        engine_ids = mooncake.engine_ids(httpx2.get(f"http://{pair.prefill.kv}/query").json())
+        engine_ids = mooncake.engine_ids(HTTP.get(f"http://{pair.prefill.kv}/query").json())
     return (
         Instance(
             "p", pair.prefill.url, Role.PREFILL, pair.protocol, kv=pair.prefill.kv,

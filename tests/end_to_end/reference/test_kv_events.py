@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-import httpx2
 import pytest
 
-from tests.end_to_end.reference.fleet import Engine, Fleet, Gateway
+from tests.end_to_end.reference.fleet import HTTP, Engine, Fleet, Gateway
 
 pytestmark = pytest.mark.slow
 
@@ -51,7 +50,7 @@ def site(
 
 
 def complete(url: str, prompt: object) -> None:
-    answer = httpx2.post(f"{url}/v1/completions", json={"prompt": prompt, "max_tokens": 1})
+    answer = HTTP.post(f"{url}/v1/completions", json={"prompt": prompt, "max_tokens": 1})
     assert answer.status_code == 200, answer.text
 
 

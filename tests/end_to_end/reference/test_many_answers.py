@@ -3,11 +3,10 @@
 from collections.abc import Iterator
 from typing import Any
 
-import httpx2
 import pytest
 from openai import BadRequestError
 
-from tests.end_to_end.reference.fleet import Engine, Fleet, Gateway, Pair, Route, client
+from tests.end_to_end.reference.fleet import HTTP, Engine, Fleet, Gateway, Pair, Route, client
 
 ROUTES = [
     Route("vllm-nixl", "staged"),
@@ -40,11 +39,7 @@ def single(fleet: Fleet) -> Engine:
 def _no_page_stays_behind(crossing: tuple[Pair, Gateway]) -> Iterator[None]:
     yield
     for engine in (crossing[0].prefill, crossing[0].decode):
-        engine.process.wait_until(
-            lambda engine=engine: engine.metric("pdgate_engine_blocks_kept") == 0,  # type: ignore[misc]
-            "no kept block",
-            seconds=5,
-        )
+        engine.keeps_nothing()
 
 
 def asked(url: str, **fields: Any) -> dict[int, tuple[str, str]]:
@@ -138,7 +133,7 @@ def test_log_probabilities_of_the_prompt(
 
 def test_a_call_with_tools(gateway: Gateway, single: Engine) -> None:
     def answered(url: str) -> list[Any]:
-        with httpx2.stream(
+        with HTTP.stream(
             "POST",
             f"{url}/v1/chat/completions",
             json={

@@ -2,11 +2,10 @@
 
 from typing import Any
 
-import httpx2
 import pytest
 
 from pdgate.protocols.apis import MESSAGES, RESPONSES
-from tests.end_to_end.reference.fleet import Fleet, Route
+from tests.end_to_end.reference.fleet import HTTP, Fleet, Route
 
 TEXT = "a prompt that is longer than forty tokens of a byte each, by far"
 MODEL = {"model": "pdgate-tiny", "temperature": 0}
@@ -23,7 +22,7 @@ WHERE = {
 
 def said(url: str, path: str) -> tuple[str, str]:
     """The text, and the call's id."""
-    answer = httpx2.post(f"{url}{path}", json=ASKED[path], timeout=60)
+    answer = HTTP.post(f"{url}{path}", json=ASKED[path])
     assert answer.status_code == 200, answer.text
     found = answer.json()
     parts = found["output"][0]["content"] if path == RESPONSES else found["content"]
@@ -43,8 +42,8 @@ def test_the_answer_is_that_of_one_engine(fleet: Fleet, way: tuple[str, str, str
             assert text == said(alone, path)[0]
             assert len(text) > 0
             stream = {**ASKED[path], "stream": True}
-            events = httpx2.post(f"{gateway.url}{path}", json=stream, timeout=60).text
+            events = HTTP.post(f"{gateway.url}{path}", json=stream).text
             last = "response.incomplete" if path == RESPONSES else "message_stop"
             names = [line[7:] for line in events.splitlines() if line.startswith("event: ")]
             assert names[-1] in (last, "response.completed")
-    assert pair.prefill.metric("pdgate_engine_blocks_kept") == 0
+    pair.prefill.keeps_nothing()

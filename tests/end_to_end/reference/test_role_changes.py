@@ -2,11 +2,10 @@
 
 from pathlib import Path
 
-import httpx2
 import pytest
 
 from tests.end_to_end.reference.callers import Callers
-from tests.end_to_end.reference.fleet import Engine, Fleet
+from tests.end_to_end.reference.fleet import HTTP, Engine, Fleet
 from tests.support.etcd import EtcdServer
 
 CALLERS, BETWEEN = 20, 6
@@ -18,11 +17,10 @@ TURNS = ("both", "decode", "both", "prefill", "decode", "prefill")
 
 
 def turn(engine: Engine, role: str) -> None:
-    answer = httpx2.post(
+    answer = HTTP.post(
         f"{engine.url}/admin/role",
         headers={"authorization": f"Bearer {TOKEN}"},
         json={"role": role},
-        timeout=30,
     )
     assert (answer.status_code, answer.json()) == (200, {"role": role})
 

@@ -2,9 +2,7 @@
 
 import re
 
-import httpx2
-
-from tests.end_to_end.reference.fleet import Fleet, Gateway, Pair, Route
+from tests.end_to_end.reference.fleet import HTTP, Fleet, Gateway, Pair, Route
 
 STAGED = Route("vllm-nixl", "staged")
 OFTEN = ("--engine-metrics-interval", "0.1")
@@ -12,7 +10,7 @@ PROMPT = "a prompt that no other test has, and that is longer than a block of si
 
 
 def page(gateway: Gateway) -> str:
-    return httpx2.get(f"{gateway.url}/metrics").text
+    return HTTP.get(f"{gateway.url}/metrics").text
 
 
 def tokens(gateway: Gateway, result: str) -> float:

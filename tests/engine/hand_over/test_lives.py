@@ -102,9 +102,7 @@ class Two:
 
 
 @pytest.fixture
-def two(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Two]:
-    # Another life of prefill does not know the request, and need not be asked for long.
-    monkeypatch.setattr(Kvt, "meet_seconds", 0.2)
+def two(request: pytest.FixtureRequest) -> Iterator[Two]:
     with ExitStack() as stack:
         yield Two(stack, request.param, prefills=1 if request.param in AT_ONCE else 8)
 
@@ -126,7 +124,9 @@ def failed(answer: list[Output]) -> bool:
 
 @pytest.mark.parametrize("again", [False, True], ids=["gone", "another life"])
 @pytest.mark.parametrize("two", SERIAL, ids=str, indirect=True)
-def test_prefill_that_has_answered_and_ends(two: Two, expected: list[int], again: bool) -> None:
+def test_prefill_that_has_answered_and_ends(
+    two: Two, expected: list[int], again: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     to_prefill, to_decode = two.crossing.requests(TEXT, FEW)
     assert to_prefill is not None
     asked = to_decode(two.p.now.engine.answer(to_prefill)[-1])
@@ -134,7 +134,10 @@ def test_prefill_that_has_answered_and_ends(two: Two, expected: list[int], again
     if again:
         two.p.again()
 
-    assert failed(two.d.now.engine.answer(asked))
+    with monkeypatch.context() as impatient:
+        # Another life does not know the request, and need not be asked for long.
+        impatient.setattr(Kvt, "meet_seconds", 0.2)
+        assert failed(two.d.now.engine.answer(asked))
 
     assert two.d.now.used() == 0
     if again:

@@ -22,8 +22,15 @@ def ends(request: pytest.FixtureRequest) -> Iterator[Ends]:
 
 
 @pytest.fixture
-def quick() -> Iterator[Ends]:
-    """Where the backend does not matter; nobody waits for long."""
+def shared() -> Iterator[Ends]:
+    """Where the backend does not matter."""
+    with ExitStack() as stack:
+        yield Ends("shm", stack)
+
+
+@pytest.fixture
+def hasty() -> Iterator[Ends]:
+    """Each end gives up soon what the other does not do its part of."""
     with ExitStack() as stack:
         yield Ends("shm", stack, seconds=0.2)
 
@@ -39,36 +46,36 @@ def test_the_first_piece_of_the_one_goes_into_the_first_of_the_other(ends: Ends)
 
 
 @pytest.mark.parametrize("first", ["sender", "receiver"])
-def test_either_may_post_first(quick: Ends, first: str) -> None:
+def test_either_may_post_first(shared: Ends, first: str) -> None:
     if first == "sender":
-        sent = quick.send((0, 64))
-        quick.pump()
+        sent = shared.send((0, 64))
+        shared.pump()
         assert not sent.done
-        received = quick.receive((0, 64))
+        received = shared.receive((0, 64))
     else:
-        received = quick.receive((0, 64))
-        quick.pump()
+        received = shared.receive((0, 64))
+        shared.pump()
         assert not received.done
-        sent = quick.send((0, 64))
+        sent = shared.send((0, 64))
 
-    assert quick.done([sent, received]) == [None, None]
-    assert quick.same((0, 64), (0, 64))
+    assert shared.done([sent, received]) == [None, None]
+    assert shared.same((0, 64), (0, 64))
 
 
-def test_nothing_is_written_before_the_other_end_has_posted(quick: Ends) -> None:
+def test_nothing_is_written_before_the_other_end_has_posted(shared: Ends) -> None:
     """Its memory is its own until then."""
-    quick.send((0, 64))
-    quick.pump()
+    shared.send((0, 64))
+    shared.pump()
 
-    assert not any(quick.target.memory)
+    assert not any(shared.target.memory)
 
 
-def test_posts_are_served_in_the_order_in_which_they_came(quick: Ends) -> None:
-    tokens = [quick.send((at, 8)) for at in range(0, 400, 8)]
-    tokens += [quick.receive((at, 8)) for at in range(0, 400, 8)]
+def test_posts_are_served_in_the_order_in_which_they_came(shared: Ends) -> None:
+    tokens = [shared.send((at, 8)) for at in range(0, 400, 8)]
+    tokens += [shared.receive((at, 8)) for at in range(0, 400, 8)]
 
-    assert set(quick.done(tokens)) == {None}
-    assert quick.same((0, 400), (0, 400))
+    assert set(shared.done(tokens)) == {None}
+    assert shared.same((0, 400), (0, 400))
 
 
 @settings(max_examples=15)
@@ -88,63 +95,63 @@ def test_any_number_of_pieces_goes_round_the_ring(counts: list[int]) -> None:
         assert ends.same((0, length), (0, length))
 
 
-def test_no_more_than_the_limit_are_pending(quick: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_more_than_the_limit_are_pending(shared: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
     told = []
-    write = quick.d_backend.write
+    write = shared.d_backend.write
 
     def watched(local: Region, remote: object, ranges: list[Range], *more: object) -> object:
         told.append(sum(one.length for one in ranges) // 16)
         return write(local, remote, ranges, *more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(quick.d_backend, "write", watched)
-    quick.receive(*((n, 1) for n in range(3 * PENDING)))
-    quick.until(lambda: sum(told) >= PENDING)
-    quick.pump()
+    monkeypatch.setattr(shared.d_backend, "write", watched)
+    shared.receive(*((n, 1) for n in range(3 * PENDING)))
+    shared.until(lambda: sum(told) >= PENDING)
+    shared.pump()
 
     assert told == [BATCH] * (PENDING // BATCH)
 
 
-def test_a_gate_holds_a_post_and_all_behind_it(quick: Ends) -> None:
+def test_a_gate_holds_a_post_and_all_behind_it(shared: Ends) -> None:
     """As a layer that is not computed yet."""
     gate = Gate(is_open=False)
-    held, behind = quick.send((0, 8), gate=gate), quick.send((8, 8))
-    received = [quick.receive((0, 8)), quick.receive((8, 8))]
-    quick.pump()
-    assert not any(quick.target.memory)
+    held, behind = shared.send((0, 8), gate=gate), shared.send((8, 8))
+    received = [shared.receive((0, 8)), shared.receive((8, 8))]
+    shared.pump()
+    assert not any(shared.target.memory)
 
     gate.is_open = True
 
-    assert set(quick.done([held, behind, *received])) == {None}
-    assert quick.same((0, 16), (0, 16))
+    assert set(shared.done([held, behind, *received])) == {None}
+    assert shared.same((0, 16), (0, 16))
 
 
-def test_lists_that_differ_end_the_communicator_instead_of_mixing_bytes(quick: Ends) -> None:
-    sent = [quick.send((0, 8), (8, 16)), quick.send((0, 4))]
-    quick.receive((0, 16), (16, 8))
+def test_lists_that_differ_end_the_communicator_instead_of_mixing_bytes(shared: Ends) -> None:
+    sent = [shared.send((0, 8), (8, 16)), shared.send((0, 4))]
+    shared.receive((0, 16), (16, 8))
 
-    errors = quick.done(sent)
+    errors = shared.done(sent)
 
     assert all("same lengths" in str(error) for error in errors)
-    assert not any(quick.target.memory)
+    assert not any(shared.target.memory)
 
 
-def test_a_receiver_that_never_posts_costs_the_sender_no_place(quick: Ends) -> None:
+def test_a_receiver_that_never_posts_costs_the_sender_no_place(hasty: Ends) -> None:
     """The reference holds such a slot for ever."""
-    (error,) = quick.done([quick.send((0, 8))])
+    (error,) = hasty.done([hasty.send((0, 8))])
 
     assert error is not None
 
 
-def test_a_sender_that_never_posts_is_given_up(quick: Ends) -> None:
-    (error,) = quick.done([quick.receive((0, 8))])
+def test_a_sender_that_never_posts_is_given_up(hasty: Ends) -> None:
+    (error,) = hasty.done([hasty.receive((0, 8))])
 
     assert error is not None
 
 
-def test_after_its_end_a_communicator_takes_nothing_more(quick: Ends) -> None:
-    quick.done([quick.send((0, 8))])
+def test_after_its_end_a_communicator_takes_nothing_more(hasty: Ends) -> None:
+    hasty.done([hasty.send((0, 8))])
 
-    late = quick.send((0, 8))
+    late = hasty.send((0, 8))
 
     assert late.done
     assert late.error is not None
@@ -161,9 +168,9 @@ def test_memory_of_another_life_is_refused(ends: Ends) -> None:
     assert error is not None
 
 
-def test_a_piece_outside_our_memory_fails_before_anything_is_sent(quick: Ends) -> None:
-    tokens = [quick.send((MEMORY_BYTES, 8)), quick.receive((0, 8))]
+def test_a_piece_outside_our_memory_fails_before_anything_is_sent(shared: Ends) -> None:
+    tokens = [shared.send((MEMORY_BYTES, 8)), shared.receive((0, 8))]
 
-    (error,) = quick.done(tokens[:1])
+    (error,) = shared.done(tokens[:1])
 
     assert "outside our" in str(error)

@@ -240,8 +240,9 @@ def test_answers_for_an_earlier_life_are_passed_over() -> None:
     """Who had our identity before us may have asked, and the answer finds us."""
     with ExitStack() as stack:
         p_port = free_port(neighbours=1)
-        raw = stack.enter_context(RawPrefill(p_port + 1))
+        # Prefill hangs up first: decode would wait for it before it ends.
         d = stack.enter_context(closing(FakeCore("tcp", "neuron", "decode")))
+        raw = stack.enter_context(RawPrefill(p_port + 1))
         d.load(arrival("d1", f"{UID}_127.0.0.1:{p_port}"), D_BLOCKS)
         raw.expect("handshake", {"success": False})
         raw.say({"status": "ok", "timestamp": 1.0})

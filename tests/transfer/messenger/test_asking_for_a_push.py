@@ -207,9 +207,10 @@ def test_a_peer_that_never_reads_its_answers_loses_its_push(backend: str, decode
 
 
 def test_pages_that_do_not_come_end_in_too_late(backend: str) -> None:
+    """Prefill has to be asked before, which is part of decode's time."""
     with (
         closing(FakeCore(backend, "vllm-kvt", "prefill")) as prefill,
-        closing(FakeCore(backend, "vllm-kvt", "decode", lease_seconds=0.2)) as decode,
+        closing(FakeCore(backend, "vllm-kvt", "decode", lease_seconds=0.5)) as decode,
     ):
         keep = prefill.connector.plan(arrival("p1", "k", params={"do_remote_decode": True}))
         assert isinstance(keep, Keep)

@@ -99,30 +99,33 @@ def test_a_frozen_one_is_found_by_its_silence(
     ):
         prefill.expect("k", TOKENS)
         if mode == "pull":
-            # Nothing but a held read keeps it from being through too soon to be frozen.
+            # Nothing but a held read keeps it from being through too soon to be frozen, and its
+            # silence begins after it.
             lend = prefill.offers.wait
+            dropped: list[tuple[bool, int]] = []
 
             def lend_and_freeze(*words: Any) -> Offer:
                 offer = lend(*words)
                 decode.freeze()
+                # Its lease is over, so that the pages go when the reader does.
+                in_use = prefill.offers.drop("k", "the lease is over").in_use
+                dropped.append((in_use, prefill.counters.lingering))
                 return offer
 
             prefill.offers.wait = lend_and_freeze  # type: ignore[method-assign, assignment]
             prefill.kept("k", TOKENS)
             decode.say("load", "k", prefill.port, TOKENS, mode)
-            prefill.until("lent")
-            # Its lease is over, so that the pages go when the reader does.
-            assert prefill.offers.drop("k", "the lease is over").in_use
-            assert prefill.counters.lingering == 3
-            ended = prefill.freed
+            assert prefill.freed.get(timeout=SECONDS) == "k"
+            assert dropped == [(True, 3)]
         else:
+            blocks = prefill.blocks["k"]
             decode.say("load", "k", prefill.port, TOKENS, mode)
             prefill.until("begun")
             decode.freeze()
-            prefill.computed("k", TOKENS, [0])
-            ended = prefill.aborted
+            # Its silence may be too long already, and the blocks not the request's any more.
+            prefill.pushes.computed("k", 0, blocks, TOKENS)
+            assert prefill.aborted.get(timeout=SECONDS) == "k"
 
-        assert ended.get(timeout=SECONDS) == "k"
         assert (prefill.used, prefill.counters.lingering) == (0, 0)
         assert prefill.counters.sends_failed == 1
 

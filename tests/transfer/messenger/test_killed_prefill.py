@@ -153,18 +153,24 @@ def test_a_late_write_lands_in_quarantined_pages_only(prefill: NodeProcess, deco
     assert prefill.do("used") == "0"
 
 
-@pytest.mark.parametrize(("mode", "said"), [("push", "taken key"), ("pull", "unknown key")])
+@pytest.mark.parametrize(
+    ("mode", "said", "wait_seconds"),
+    [("push", "taken key", SECONDS), ("pull", "unknown key", 0.1)],
+)
 def test_a_key_that_is_being_handed_over_is_nobody_elses(
-    backend: str, decode: Node, mode: str, said: str
+    backend: str, decode: Node, mode: str, said: str, wait_seconds: float
 ) -> None:
-    """Nor does the second, who is refused, take it from the first by giving up."""
+    """Nor does the second, who is refused, take it from the first by giving up.
+
+    A push is refused; a pull waits in vain.
+    """
     with closing(Prefill(backend, PLAIN)) as prefill, closing(Node(backend, PLAIN)) as second:
         content = prefill.expect("k", TOKENS)
         decode.load("k", prefill.port, TOKENS)
         prefill.until("begun")
         prefill.computed("k", TOKENS, [0])
 
-        second.load("k", prefill.port, TOKENS, push=mode == "push", wait_seconds=0.1)
+        second.load("k", prefill.port, TOKENS, push=mode == "push", wait_seconds=wait_seconds)
         assert failed(second).startswith(said)
 
         prefill.computed("k", TOKENS, [1])

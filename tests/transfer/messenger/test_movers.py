@@ -15,7 +15,7 @@ from pdgate.transfer import registry
 from pdgate.transfer.base import Backend, PeerLost, Range, Region, TransferError
 from pdgate.transfer.messenger.mover import Destination, Mover, ThreadMover
 from pdgate.transfer.messenger.process_mover import ProcessMover
-from tests.support import waiting
+from tests.support import freezing, waiting
 from tests.support.kv_owner import pattern
 
 SECONDS = waiting.PATIENCE_SECONDS
@@ -48,10 +48,10 @@ class Scene:
         return self.mover
 
     def freeze(self) -> None:
-        os.kill(self.process.pid, signal.SIGSTOP)
+        freezing.freeze(self.process.pid)
 
     def thaw(self) -> None:
-        os.kill(self.process.pid, signal.SIGCONT)
+        freezing.thaw(self.process.pid)
 
     def kill(self) -> None:
         os.kill(self.process.pid, signal.SIGKILL)

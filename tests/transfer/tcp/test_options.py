@@ -305,10 +305,8 @@ def test_an_owner_lets_go_of_a_reader_that_stopped_reading(
             channel.sock.sendall(channel.sealed(asked))
             assert wire.receive_answer(channel, checked=False) is wire.Status.OK
 
-            (serving,) = theirs._owner._listener._open.values()
-            serving.join(SECONDS)
-
-            assert not serving.is_alive()
+            open_ = theirs._owner._listener._open
+            waiting.wait_until(lambda: not open_, "the end of its thread")
             assert not remote._entrance._users  # type: ignore[attr-defined]
 
 
