@@ -8,9 +8,11 @@ A thread samples the CPU clock of the loop's thread, and while that is busy also
 into the loop's queue: until the mark has had its turn, a frame that stays at the bottom of the stack is one
 and the same callback. A callback that never lets go of the interpreter (a decoder in C, compiled
 code) is seen by how long the watchdog itself waited for it, less the time that it waited for a core. It must then have
-waited in whole switch intervals: callbacks that let go in between for a system call have the interpreter back before a
-thread that waits for it has woken up, and kept it out for 0.1 s together. So none is found that did not use so much;
-one of twice the time nearly always is, one that is little above it may not be.
+waited in whole switch intervals, neither in shorter ones: callbacks that let go in between for a system call have the
+interpreter back before a thread that waits for it has woken up, and kept it out for 0.1 s together; nor in fewer: the
+host of a virtual machine may stop the watchdog's core, whose clock then wakes it late, while the loop runs on at
+another. So none is found that did not use so much; one of twice the time nearly always is, one that is little above it
+may not be.
 
 A loop that is idle costs 20 samples a second of 10 us; a call costs nothing. Where there is no CPU clock of another
 thread (macOS), nothing is watched.
@@ -26,6 +28,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import inf
 from types import FrameType
 from typing import Final
 
@@ -40,6 +43,8 @@ LEAST_SECONDS: Final = 0.002
 """Of CPU time between two samples, without which no callback can become one that is looked for."""
 WAITS_OF_ITS_OWN: Final = 2
 """From one sample to the next: for the time, and once for a lock."""
+LEAST_SHARE: Final = 0.5
+"""Of the time that it was kept out, which it has waited for the interpreter: usual is 0.93 and more."""
 MOST_PLACES: Final = 32
 """That have a label of their own."""
 OTHER: Final = "other"
@@ -56,12 +61,12 @@ class _Mark:
     """
     Attributes:
         bottom: Of the stack, above the loop's own frames; None for no frame of Python's.
-        cpu: Of the loop's thread, in seconds.
+        cpu: Of the loop's thread, in seconds, at a time when the mark was in the queue.
         passed: The mark has had its turn, so the callback that ran has ended.
     """
 
-    bottom: FrameType | None
-    cpu: float
+    bottom: FrameType | None = None
+    cpu: float = inf
     passed: bool = False
     told: bool = False
 
@@ -115,8 +120,9 @@ class Watchdog:
             else:
                 before, delayed = delayed, _delayed_seconds()
                 kept_out = now - due - (delayed - before)
-                let_go = waits * sys.getswitchinterval() > kept_out
-                if kept_out > self._limit and used - wait > self._limit and not let_go:
+                waited = waits * sys.getswitchinterval()
+                by_one = LEAST_SHARE * kept_out <= waited <= kept_out
+                if kept_out > self._limit and used - wait > self._limit and by_one:
                     if mark is None or not mark.told:
                         self._tell(thread, used - wait)
                     if mark is not None:
@@ -125,12 +131,15 @@ class Watchdog:
                     self._tell(thread, cpu - mark.cpu)
                     mark.told = True
                 if mark is None:
-                    mark = _Mark(_bottom(thread), cpu)
+                    mark = _Mark()
                     try:
                         loop.call_soon_threadsafe(mark.take_turn)
                     except RuntimeError:
                         # The loop is closed, and the end of the block on its way.
                         return
+                    # Both behind it: what ran while the mark was on its way, for which this thread
+                    # may have waited several times, is not held against who runs then.
+                    mark.bottom, mark.cpu = _bottom(thread), time.clock_gettime(clock)
                 wait = BUSY_SECONDS
             due, waits = time.monotonic() + wait, _waits()
 

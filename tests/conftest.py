@@ -1,7 +1,9 @@
 """For all tests."""
 
+import functools
 import gc
 import importlib.util
+import sys
 from importlib.machinery import EXTENSION_SUFFIXES
 
 import pytest
@@ -34,6 +36,16 @@ def pytest_collection_finish() -> None:
     loop, and with it the answers of a test's engines, for a second or more."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown() -> None:
+    """FastAPI remembers thousands of routes that it has looked at, and each of them keeps its gateway: after
+    some hundred tests each full look for garbage stopped an event loop for a second."""
+    models = sys.modules.get("fastapi.dependencies.models")
+    for remembers in list(vars(models).values()) if models else ():
+        if isinstance(remembers, functools._lru_cache_wrapper):
+            remembers.cache_clear()
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -215,7 +215,7 @@ async def test_calls_health_and_sigterm_outlive_a_hundred_failures_of_every_job(
         listed = (await site.http.get("/admin/jobs", headers=KNOWN)).json()
         names = {job["name"] for job in listed}
         await site.says_ready(True)
-        late, ends = names, monotonic() + 60
+        late, ends = names, monotonic() + 3 * PATIENCE_SECONDS
         while late:
             await site.serves()
             restarts = await site.metric("pdgate_job_restarts_total")
@@ -244,7 +244,8 @@ async def test_calls_health_and_sigterm_outlive_a_hundred_failures_of_every_job(
         await site.says_ready(False)
 
         os.kill(site.process.pid, signal.SIGTERM)
-        assert await asyncio.to_thread(site.process.wait_for_end, ENDING_SECONDS) == 0
+        # Did it take longer than it may, the kernel would have ended it (signals.py).
+        assert await asyncio.to_thread(site.process.wait_for_end) == 0
 
 
 @pytest.mark.slow
@@ -252,7 +253,7 @@ async def test_a_process_that_does_not_end_by_itself_is_ended(tmp_path: Path) ->
     async with site_of(tmp_path, Engine(Role.PLAIN), 1, STUBBORN="1") as site:
         os.kill(site.process.pid, signal.SIGTERM)
 
-        code = await asyncio.to_thread(site.process.wait_for_end, 2 + 2 * ENDING_SECONDS)
+        code = await asyncio.to_thread(site.process.wait_for_end, PATIENCE_SECONDS + ENDING_SECONDS)
         assert code == -signal.SIGALRM
 
 
@@ -282,7 +283,8 @@ async def test_without_file_descriptors_for_a_while_all_goes_on_afterwards(
         await site.says_ready(False)
 
         os.kill(site.process.pid, signal.SIGTERM)
-        assert await asyncio.to_thread(site.process.wait_for_end, ENDING_SECONDS) == 0
+        # Did it take longer than it may, the kernel would have ended it (signals.py).
+        assert await asyncio.to_thread(site.process.wait_for_end) == 0
 
 
 def _processes(parent: int) -> list[int]:

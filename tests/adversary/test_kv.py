@@ -253,7 +253,7 @@ def test_who_is_dialled_hears_no_more_than_a_hello_until_it_has_proven_itself() 
     with stranger(canary) as port, closing(Tcp(identity=member())) as tcp:
         there = Descriptor("tcp", "00" * 16, 4096, {"host": "127.0.0.1", "port": port})
         with pytest.raises(TransferError):
-            tcp.write(tcp.allocate(4096), there, [Range(0, 0, 4096)], 1.0, 1).wait(SECONDS)
+            tcp.write(tcp.allocate(4096), there, [Range(0, 0, 4096)], SECONDS, 1).wait(SECONDS)
         heard = canary.heard.get(timeout=SECONDS)
 
     assert len(heard) == handshake.HELLO_BYTES

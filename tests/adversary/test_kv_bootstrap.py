@@ -118,15 +118,16 @@ def test_an_answer_without_a_proof_is_not_believed(server: Bootstrap) -> None:
 def test_a_head_byte_by_byte_ends_at_its_deadline(
     server: Bootstrap, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(servers, "QUERY_SECONDS", 0.3)
     started = time.monotonic()
-    with raw(("127.0.0.1", server.port)) as sock, suppress(OSError):
-        sock.settimeout(0.05)
-        while time.monotonic() - started < SECONDS:
-            sock.sendall(b"G")
-            with suppress(TimeoutError):
-                if sock.recv(1) == b"":
-                    break
+    with monkeypatch.context() as brief, raw(("127.0.0.1", server.port)) as sock:
+        brief.setattr(servers, "QUERY_SECONDS", 0.3)
+        with suppress(OSError):
+            sock.settimeout(0.05)
+            while time.monotonic() - started < SECONDS:
+                sock.sendall(b"G")
+                with suppress(TimeoutError):
+                    if sock.recv(1) == b"":
+                        break
     assert time.monotonic() - started < SECONDS
     with raw(("127.0.0.1", server.port)) as sock:
         sock.sendall(b"GET /query HTTP/1.1\r\n\r\n")

@@ -13,6 +13,7 @@ from pdgate.protocols.call import CHAT
 from pdgate.protocols.instance import Role
 from tests.support.besieged import Besieged, at_once, besieged
 from tests.support.fleet import (
+    PATIENCE_SECONDS,
     STREAM_HEAD,
     Engine,
     ask,
@@ -47,8 +48,11 @@ async def test_calls_that_are_served_leave_nothing_behind(seconds: float) -> Non
 
         async with gateway.watched() as watch:
             await at_once(AT_ONCE, asks, seconds)
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                # On a busy machine the time may be over before all have been served once.
+                while served <= AT_ONCE:
+                    await at_once(AT_ONCE, asks, seconds)
 
-        assert served > AT_ONCE
         assert watch.peak_bytes <= watch.allowed_bytes
         assert watch.bystander.answers > 0
         assert watch.slow_callbacks == []

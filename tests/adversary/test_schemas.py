@@ -10,7 +10,7 @@ from pdgate.engine.constrained import automaton, grammar, schema
 from pdgate.engine.constrained.automaton import Automaton, TooBig
 from pdgate.engine.constrained.grammar import Grammar
 from pdgate.protocols.errors import BadRequest
-from tests.support.cpu import CALLBACK_SECONDS, TRIES, cpu_seconds
+from tests.support.cpu import CALLBACK_SECONDS, ROUNDS, TRIES, cpu_seconds
 
 TEXT = b'abcdefghijklmnopqrstuvwxyz",:{}[]0123456789 '
 
@@ -85,7 +85,7 @@ def test_the_costliest_mask() -> None:
     """With 600 alternatives, and not as many as there may be, one took 0.3 s."""
     found = {"anyOf": [{"type": "string", "maxLength": n % 16 + 1} for n in range(62)]}
     # Made beforehand, as each remembers what it has walked.
-    fresh = [grammar_of(found) for _ in range(TRIES)]
+    fresh = [grammar_of(found) for _ in range(ROUNDS * TRIES)]
 
     def mask() -> None:
         guided = fresh.pop()

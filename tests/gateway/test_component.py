@@ -15,7 +15,7 @@ from pdgate.gateway.metrics import families
 from pdgate.gateway.metrics.family import Samples
 from pdgate.gateway.wiring import components
 from pdgate.protocols.instance import Role
-from tests.support.fleet import Engine, gateway_of
+from tests.support.fleet import PATIENCE_SECONDS, Engine, gateway_of
 
 ADMIN = {"authorization": "Bearer admin-token-of-sixteen"}
 
@@ -80,7 +80,7 @@ async def test_what_a_component_says_is_there_is_there(
     engines = Engine(Role.PREFILL), Engine(Role.DECODE)
 
     async with gateway_of(*engines, admin_token_file=str(token)) as gateway:
-        await asyncio.wait_for(part.ran.wait(), 10)
+        await asyncio.wait_for(part.ran.wait(), PATIENCE_SECONDS)
         ready = (await gateway.http.get("/ready")).json()
         page = (await gateway.http.get("/metrics")).text
         routed = await gateway.http.get("/admin/part")

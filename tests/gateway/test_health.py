@@ -19,7 +19,7 @@ from tests.support.fleet import (
 from tests.support.raw_server import Peer, reply
 from tests.support.waiting import until
 
-RARE = Health(interval_seconds=600, retry_seconds=0.01, slow_start_seconds=0)
+RARE = Health(interval_seconds=600, timeout_seconds=10, retry_seconds=0.01, slow_start_seconds=0)
 """Whatever comes back here does so without the regular looks."""
 
 

@@ -14,7 +14,7 @@ from pdgate.gateway.upstream.shortage import is_ours
 from pdgate.lab.chaos import running, until
 from pdgate.protocols.call import CHAT
 from pdgate.protocols.instance import Role
-from tests.support.fleet import ANSWER, Engine, as_json, question, says
+from tests.support.fleet import ANSWER, PATIENCE_SECONDS, Engine, as_json, question, says
 from tests.support.raw_server import raw_server
 from tests.support.shortage import no_descriptor_left
 
@@ -50,7 +50,12 @@ async def test_no_engine_is_blamed_for_a_shortage_of_ours() -> None:
             ready="pdgate listens on ",
         ) as gateway,
         # One connection, which is there before.
-        httpx2.AsyncClient(base_url=gateway.ready_line.split()[-1], trust_env=False) as http,
+        httpx2.AsyncClient(
+            base_url=gateway.ready_line.split()[-1],
+            trust_env=False,
+            timeout=PATIENCE_SECONDS,
+            limits=httpx2.Limits(keepalive_expiry=None),
+        ) as http,
     ):
         await until(partial(ready, http), "the engine to be up")
         with no_descriptor_left(gateway.pid):

@@ -4,8 +4,10 @@ import asyncio
 import logging
 import os
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from itertools import count
 from typing import Any
 
 import pytest
@@ -53,11 +55,18 @@ def in_c(seconds):
 )
 
 
-async def found(dog: Watchdog) -> None:
-    """Waits until it has found one."""
+async def found(
+    dog: Watchdog, one: Callable[[], Awaitable[None]], where: str | None = None
+) -> None:
+    """Has callbacks that take long, one after the other, until it has found one (`where`, if that is
+    said): a host without a core for the watching thread lets it look when a callback is over."""
     async with asyncio.timeout(PATIENCE_SECONDS):
-        while not dog.slow:  # noqa: ASYNC110 (another thread counts)
-            await asyncio.sleep(IDLE_SECONDS)
+        while not (where in dog.slow if where else dog.slow):
+            await asyncio.sleep(0)
+            await one()
+            # Another thread counts, and is to have done so before there is another one.
+            for _ in range(4):
+                await asyncio.sleep(IDLE_SECONDS)
 
 
 @pytest.mark.parametrize("work", [IN_PYTHON, IN_C])
@@ -89,8 +98,7 @@ async def test_one_step_of_a_task_is_one_callback() -> None:
         IN_PYTHON(FOR_CERTAIN)
 
     with dog.watching():
-        await asyncio.create_task(step())
-        await found(dog)
+        await found(dog, lambda: asyncio.create_task(step()))
 
     assert list(dog.slow.values()) == [1]
 
@@ -122,6 +130,72 @@ async def test_short_ones_that_let_go_again_and_again_are_none(
     assert not dog.slow, caplog.messages
 
 
+class Works:
+    """The loop's thread, as another one sees it."""
+
+    def __init__(self) -> None:
+        self._clock = time.pthread_getcpuclockid(threading.get_ident())
+        self.is_over = False
+
+    def wait(self, seconds: float) -> None:
+        """Until it has used so much CPU time."""
+        until = time.clock_gettime(self._clock) + seconds
+        while not self.is_over and time.clock_gettime(self._clock) < until:
+            time.sleep(0.001)
+
+    async def does(self, times: int, seconds: float) -> None:
+        """So many callbacks of so much CPU time each."""
+        for _ in range(times):
+            IN_PYTHON(seconds)
+            await asyncio.sleep(0)
+        self.is_over = True
+
+
+async def test_what_ran_before_the_mark_was_there_is_not_held_against_who_runs_then(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Between its look at the clock and its mark the watching thread may wait for the interpreter."""
+    works, delayed_seconds, looks = Works(), watchdog._delayed_seconds, count()
+
+    def slow() -> float:
+        # Before a mark, and not before the look at what became of it.
+        if next(looks) % 2:
+            works.wait(1.2 * LIMIT_SECONDS)
+        return delayed_seconds()
+
+    monkeypatch.setattr(watchdog, "_delayed_seconds", slow)
+    dog = Watchdog()
+    with dog.watching():
+        await works.does(80, 0.6 * LIMIT_SECONDS)
+
+    assert not dog.slow, caplog.messages
+
+
+async def test_a_watchdog_whose_core_stood_still_was_not_kept_out(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The host of a virtual machine stops a core, and its clock with it; the loop goes on at another."""
+    works = Works()
+
+    class Late(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            works.wait(4 * LIMIT_SECONDS)
+            return super().wait(timeout)
+
+    monkeypatch.setattr(watchdog, "_waits", lambda: 0)
+    dog = Watchdog()
+    with monkeypatch.context() as late:
+        late.setattr(threading, "Event", Late)
+        watching = dog.watching()
+        watching.__enter__()
+    try:
+        await works.does(200, LIMIT_SECONDS / 10)
+    finally:
+        watching.__exit__(None, None, None)
+
+    assert not dog.slow, caplog.messages
+
+
 async def test_waiting_takes_no_cpu_time() -> None:
     dog = Watchdog()
     with dog.watching():
@@ -143,12 +217,14 @@ async def test_another_threads_time_is_not_the_loops() -> None:
 
 async def test_what_is_not_ours_is_elsewhere() -> None:
     dog = Watchdog()
-    with dog.watching():
-        await asyncio.sleep(0)
+
+    async def one() -> None:
         until = time.thread_time() + FOR_CERTAIN
         while time.thread_time() < until:
             pass
-        await found(dog)
+
+    with dog.watching():
+        await found(dog, one)
 
     assert set(dog.slow) == {ELSEWHERE}
 
@@ -157,11 +233,11 @@ async def test_places_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watchdog, "MOST_PLACES", 1)
     dog = Watchdog()
     dog.slow["first"] = 1
-    with dog.watching():
-        await asyncio.sleep(0)
+
+    async def one() -> None:
         IN_PYTHON(FOR_CERTAIN)
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while OTHER not in dog.slow:  # noqa: ASYNC110 (another thread counts)
-                await asyncio.sleep(IDLE_SECONDS)
+
+    with dog.watching():
+        await found(dog, one, OTHER)
 
     assert set(dog.slow) == {"first", OTHER}

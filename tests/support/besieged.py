@@ -171,6 +171,11 @@ async def at_once(number: int, attacker: Callable[[], Awaitable[None]], seconds:
 def _descendants(pid: int) -> list[int]:
     found: list[int] = []
     for tasks in Path(f"/proc/{pid}/task").iterdir():
-        for word in (tasks / "children").read_text(encoding="ascii").split():
+        try:
+            children = (tasks / "children").read_text(encoding="ascii").split()
+        except (FileNotFoundError, ProcessLookupError):
+            # A thread that has ended since it was listed.
+            continue
+        for word in children:
             found += [int(word), *_descendants(int(word))]
     return found

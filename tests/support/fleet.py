@@ -15,7 +15,6 @@ import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from time import perf_counter
 from typing import Any, Literal
 
 import httpx2
@@ -34,6 +33,7 @@ from pdgate.gateway.wiring import build
 from pdgate.protocols.call import CHAT
 from pdgate.protocols.instance import Role
 from tests.support import waiting
+from tests.support.own_time import own_seconds
 from tests.support.raw_server import Peer, Request, Script, chunk, raw_server, reply
 
 JSON_TYPE = b"content-type: application/json"
@@ -103,7 +103,7 @@ def engine_error(status: bytes, message: str, *headers: bytes) -> bytes:
 class HeldCall:
     """
     Attributes:
-        left: Done when the gateway has closed the connection; `perf_counter` of that.
+        left: Done when the gateway has closed the connection; `own_seconds` of that.
     """
 
     peer: Peer
@@ -120,7 +120,7 @@ class Held:
         call = HeldCall(peer, asyncio.get_running_loop().create_future())
         self._calls.put_nowait(call)
         await peer.gone()
-        call.left.set_result(perf_counter())
+        call.left.set_result(own_seconds())
 
     async def next(self) -> HeldCall:
         async with asyncio.timeout(PATIENCE_SECONDS):

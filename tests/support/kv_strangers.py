@@ -174,11 +174,13 @@ class Canary:
         self.heard: queue.Queue[bytes] = queue.Queue()
 
     def __call__(self, sock: socket.socket) -> None:
-        sock.settimeout(0.5)
+        # Whoever dials may be slow to say its first word, on a busy machine.
+        sock.settimeout(SECONDS)
         said = b""
         with contextlib.suppress(TimeoutError):
             while piece := sock.recv(1 << 16):
                 said += piece
+                sock.settimeout(0.5)
         self.heard.put(said)
 
 

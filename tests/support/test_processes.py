@@ -14,8 +14,8 @@ def python(code: str) -> list[str]:
 
 def test_a_line_is_found_whether_said_before_or_after_the_wait_began() -> None:
     with child(python("import time; print('port 1'); time.sleep(.1); print('port 22')")) as it:
-        assert it.wait_for_line(r"port (\d\d)", 10)[1] == "22"
-        assert it.wait_for_line(r"port (\d)$", 10)[1] == "1"
+        assert it.wait_for_line(r"port (\d\d)")[1] == "22"
+        assert it.wait_for_line(r"port (\d)$")[1] == "1"
 
 
 def test_a_child_that_dies_early_fails_at_once_and_shows_its_log() -> None:
@@ -55,8 +55,8 @@ def test_nothing_of_a_child_outlives_the_block() -> None:
         "print(inner.stdout.readline(), 'inner', inner.pid)\n"
     )
     with child(python(code), grace_seconds=0.1) as it:
-        pid = int(it.wait_for_line(r"inner (\d+)", 10)[1])
-        it.wait_for_end(10)
+        pid = int(it.wait_for_line(r"inner (\d+)")[1])
+        it.wait_for_end()
         assert runs(pid)
     assert not runs(pid)
 
@@ -69,7 +69,7 @@ def test_a_failing_block_prints_the_log(capfd: pytest.CaptureFixture[str]) -> No
 
 def fail_beside(command: list[str]) -> None:
     with child(command) as it:
-        it.wait_for_end(10)
+        it.wait_for_end()
         raise ZeroDivisionError
 
 
@@ -78,7 +78,7 @@ def test_signals_reach_the_child() -> None:
         it.wait_for_line("up")
         # Not SIGINT: whoever starts us in the background may have us ignore it.
         it.signal(signal.SIGTERM)
-        assert it.wait_for_end(10) == -signal.SIGTERM
+        assert it.wait_for_end() == -signal.SIGTERM
 
 
 def runs(pid: int) -> bool:

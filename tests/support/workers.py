@@ -34,10 +34,16 @@ def only(worker: int, gateway: Child) -> Iterator[None]:
 
 
 async def all_say(gateway: Child, question: Callable[[], Awaitable[bool]], what: str) -> None:
-    """Until each worker has said so. `question` makes a connection of its own."""
-    for worker in workers_of(gateway) or [gateway.pid]:
+    """Until each worker has said so. `question` makes a connection of its own.
+
+    One that has ended meanwhile is not waited for: the others would be frozen for as long.
+    """
+    workers = workers_of(gateway)
+    for worker in workers or [gateway.pid]:
 
         async def asked(worker: int = worker) -> bool:
+            if workers and worker not in workers_of(gateway):
+                return True
             with only(worker, gateway):
                 return await question()
 

@@ -141,7 +141,7 @@ async def test_pages_that_an_engine_says_are_free_let_one_begin_at_the_next_tick
 
         decode.status = Status(kv_free=0.5)
 
-        await asyncio.wait_for(waiting.inside.wait(), 5)
+        await asyncio.wait_for(waiting.inside.wait(), PATIENCE_SECONDS)
 
 
 async def test_a_client_that_leaves_while_it_waits_leaves_nothing_behind(

@@ -94,8 +94,12 @@ async def test_a_prefill_engine_has_no_more_than_the_limit_through_both(tmp_path
         await (await waits).aclose()
 
 
-async def test_a_single_place_goes_from_line_to_line(tmp_path: Path) -> None:
+async def test_a_single_place_goes_from_line_to_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The worker whose call ends looks first, and would take it again each time."""
+    # A machine that stalls makes no worker one that hangs.
+    monkeypatch.setattr(lines, "HANGS_NS", int(PATIENCE_SECONDS * 1e9))
     with two(tmp_path, Admission(decode_concurrency=1)) as (one, other):
         running = await one.begin()
         waiting = {one.begin(): one, one.begin(): one, other.begin(): other, other.begin(): other}

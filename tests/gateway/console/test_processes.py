@@ -3,6 +3,7 @@
 import asyncio
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 
 import httpx2
@@ -13,6 +14,7 @@ from tests.gateway.console.watching import KNOWN, TOKEN, one_with, pictures
 from tests.support.fleet import PATIENCE_SECONDS, Engine, Held, as_json, question
 from tests.support.processes import child
 from tests.support.raw_server import raw_server
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -43,8 +45,11 @@ async def test_any_worker_tells_of_the_calls_of_all(tmp_path: Path) -> None:
                 await one_with(told, lambda one: one["workers"] == {"told": 2, "silent": 0})
                 asked = [group.create_task(_ask(http, f"call-{n}")) for n in range(CALLS)]
                 calls = [await held.next() for _ in range(CALLS)]
-                seen = await one_with(told, lambda one: one["in_flight"] == CALLS)
-                assert seen["workers"] == {"told": 2, "silent": 0}
+                # A worker that is late on a busy machine is left out of a picture, and not of all.
+                both = {"told": 2, "silent": 0}
+                seen = await one_with(
+                    told, lambda one: one["in_flight"] == CALLS and one["workers"] == both
+                )
                 names = {call["id"] for call in seen["calls"]["running"]}
                 assert names == {f"call-{n}" for n in range(CALLS)}
                 for call in calls:
@@ -52,14 +57,18 @@ async def test_any_worker_tells_of_the_calls_of_all(tmp_path: Path) -> None:
                 seen = await one_with(told, lambda one: len(one["calls"]["ended"]) == CALLS)
                 assert [await one for one in asked] == [200] * CALLS
                 for name in sorted(names):
-                    # Half of them are asked of who did not serve them.
-                    found = await http.get(f"/admin/calls/{name}", headers=KNOWN)
-                    assert found.json()["id"] == name
+                    # Half of them are asked of who did not serve them, and may be late to say so.
+                    await until(partial(_told_of, http, name), name)
 
                 # Who still watches does not keep it from ending.
                 process.process.send_signal(signal.SIGTERM)
                 assert await asyncio.to_thread(process.wait_for_end, PATIENCE_SECONDS) == 0
             assert "Cancel" not in process.tail()
+
+
+async def _told_of(http: httpx2.AsyncClient, name: str) -> bool:
+    found = await http.get(f"/admin/calls/{name}", headers=KNOWN)
+    return found.status_code == 200 and found.json()["id"] == name
 
 
 async def _ask(http: httpx2.AsyncClient, name: str) -> int:

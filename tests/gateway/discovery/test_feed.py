@@ -36,7 +36,7 @@ from tests.support.fleet import (
 from tests.support.raw_server import Peer, raw_server
 from tests.support.waiting import until
 
-RARELY = Health(interval_seconds=600, timeout_seconds=2)
+RARELY = Health(interval_seconds=600, timeout_seconds=10)
 """So that nothing here waits for the next round of probes."""
 
 

@@ -48,7 +48,7 @@ async def member() -> AsyncIterator[Member]:
 
 
 def gateway(directory: Memory, folder: Path) -> Any:
-    rarely = Health(interval_seconds=600, timeout_seconds=2)
+    rarely = Health(interval_seconds=600, timeout_seconds=10)
     return gateway_of(directory=directory, health=rarely, state_dir=str(folder))
 
 

@@ -47,10 +47,11 @@ async def test_a_body_that_does_not_come_is_not_waited_for(
     path: bytes, limit: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In all, or at the least pace; on any route, also where the application answers before."""
-    monkeypatch.setattr(limits, limit, 0.1)
-    monkeypatch.setattr(limits, "LINGER_SECONDS", 0.1)
     async with gateway_of(Engine(Role.PLAIN)) as gateway:
-        answer = await said_to(gateway, HALF % (path, JSON_TYPE))
+        with monkeypatch.context() as brief:
+            brief.setattr(limits, limit, 0.1)
+            brief.setattr(limits, "LINGER_SECONDS", 0.1)
+            answer = await said_to(gateway, HALF % (path, JSON_TYPE))
 
         assert answer.startswith(b"HTTP/1.1 408 " if path == CHAT.encode() else b"HTTP/1.1 405 ")
         assert answer.count(b"HTTP/1.1 ") == 1

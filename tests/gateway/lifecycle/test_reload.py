@@ -155,9 +155,9 @@ async def test_an_engine_is_added_and_the_one_that_was_there_serves_on(
     assert await site.becomes(instances=(entry(new), entry(old))) == ["instances"]
 
     async with asyncio.timeout(PATIENCE_SECONDS):
-        while not new.calls:
+        # Which of them is asked first is not said.
+        while not (new.calls and old.calls):
             assert (await site.gateway.chat()).status_code == 200
-    assert old.calls
 
 
 async def test_a_call_to_an_engine_that_is_taken_out_ends_well(

@@ -6,7 +6,6 @@ Each engine is a script on a real socket; the bound is three seconds instead of 
 import asyncio
 import json
 from collections.abc import Callable
-from time import monotonic
 from typing import Any
 
 import pytest
@@ -24,6 +23,7 @@ from tests.support.fleet import (
     gateway_of,
     streams,
 )
+from tests.support.own_time import own_seconds
 from tests.support.raw_server import Peer, chunk, reply
 
 SECONDS = 3.0
@@ -98,9 +98,9 @@ async def given_up(gateway: Gateway, why: str) -> float:
 
 async def told(gateway: Gateway) -> tuple[float, list[str]]:
     """How long it took until the end of a stream, and its last events."""
-    began = monotonic()
+    began = own_seconds()
     lines = (await gateway.chat(stream=True)).text.splitlines()
-    return monotonic() - began, [line for line in lines if line][-2:]
+    return own_seconds() - began, [line for line in lines if line][-2:]
 
 
 def is_error(lines: list[str]) -> bool:

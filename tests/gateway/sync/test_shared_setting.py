@@ -10,6 +10,7 @@ import pytest
 
 from pdgate.cluster.directory import StoreAway
 from pdgate.gateway.config.sections import Disaggregation
+from pdgate.gateway.sync import shared_store
 from pdgate.gateway.sync.shared_setting import SharedSetting, SharedStatus
 from pdgate.gateway.sync.shared_store import FileStore, RedisStore, SharedStore, StoreState
 from tests.support import waiting
@@ -22,6 +23,12 @@ CONFIGURED, TOLD = Disaggregation(), Disaggregation(rule="never")
 NewStore = Callable[[], SharedStore]
 
 ANSWERS, AWAY = True, False
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine is no Redis that is away."""
+    monkeypatch.setattr(shared_store, "ANSWER_SECONDS", PATIENCE_SECONDS)
 
 
 @pytest.fixture
