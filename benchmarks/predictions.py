@@ -20,7 +20,7 @@ from pdgate.lab.simulator.hardware import PRESETS
 from pdgate.lab.simulator.trace import Ask, faster, read
 from pdgate.lab.simulator.world import Plan, run
 from pdgate.protocols.call import Call
-from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.latency.rate import Accuracy
 from pdgate.scheduling.policy import Policy, load
 from pdgate.scheduling.policy_context import PolicyContext
@@ -53,14 +53,14 @@ class Watching(Policy):
     """Chooses as another policy does, and remembers from whom."""
 
     def __init__(self, policy: Policy) -> None:
-        self.seen: dict[str, Candidate] = {}
+        self.seen: dict[str, Endpoint] = {}
         self._policy = policy
         self.needs_prefixes = policy.needs_prefixes
 
-    def choose(self, call: Call, candidates: Sequence[Candidate]) -> Candidate:
-        for candidate in candidates:
-            self.seen[candidate.instance.id] = candidate
-        return self._policy.choose(call, candidates)
+    def choose(self, call: Call, endpoints: Sequence[Endpoint]) -> Endpoint:
+        for endpoint in endpoints:
+            self.seen[endpoint.instance.id] = endpoint
+        return self._policy.choose(call, endpoints)
 
 
 def measured(asks: Sequence[Ask], engines: str, policy: str, scale: float) -> Row:

@@ -21,7 +21,7 @@ from typing import Final
 from pdgate.protocols import plugins
 from pdgate.protocols.call import CHAT, Call, encode, parse_object
 from pdgate.protocols.instance import Instance, Role
-from pdgate.scheduling.instances import Instances
+from pdgate.scheduling.endpoints import Endpoints
 from pdgate.scheduling.policy import load
 from pdgate.scheduling.policy_context import PolicyContext
 from pdgate.scheduling.prefix.index import PrefixIndex
@@ -66,14 +66,14 @@ class Conversations:
         return call_of(system, known, self._said(self._rest))
 
 
-def fleet(count: int, random: Random) -> Instances:
+def fleet(count: int, random: Random) -> Endpoints:
     """Busy, and known: what they hold, and how fast they read and answer."""
-    instances = Instances()
+    endpoints = Endpoints()
     for number in range(count):
         role = Role.DECODE if number % 2 else Role.PREFILL
         name = f"engine-{number}"
-        one = instances.put(Instance(name, f"http://{name}:8000", role, "vllm-nixl", model=MODEL))
-        instances.mark_up(name, (MODEL,))
+        one = endpoints.put(Instance(name, f"http://{name}:8000", role, "vllm-nixl", model=MODEL))
+        endpoints.mark_up(name, (MODEL,))
         one.calls = random.randrange(1, 20)
         one.tokens = one.calls * random.randrange(200, 800)
         one.unread_tokens = one.tokens if role is Role.PREFILL else 0
@@ -82,12 +82,12 @@ def fleet(count: int, random: Random) -> Instances:
             one.latency.prefill_rate.learn(tokens, tokens / random.uniform(8_000, 12_000))
         for steps in range(20):
             one.latency.step_time.learn(8, steps, 8 * 0.02)
-    return instances
+    return endpoints
 
 
-def taught(instances: Instances, said: Conversations, random: Random) -> PrefixIndex:
+def taught(endpoints: Endpoints, said: Conversations, random: Random) -> PrefixIndex:
     """All have the system prompts, and a few each of the conversations."""
-    index, names = PrefixIndex(), [one.instance.id for one in instances]
+    index, names = PrefixIndex(), [one.instance.id for one in endpoints]
     systems = [call_of(system, "") for system in said.systems]
     for name in names:
         for call in systems:
@@ -102,13 +102,13 @@ def taught(instances: Instances, said: Conversations, random: Random) -> PrefixI
 def timed(policy: str, count: int, calls: int, kilobytes: int) -> dict[str, list[int]]:
     """Role -> nanoseconds for each call that was not interrupted."""
     random = Random(count)
-    instances, said = fleet(count, random), Conversations(random, kilobytes)
-    index = taught(instances, said, random)
+    endpoints, said = fleet(count, random), Conversations(random, kilobytes)
+    index = taught(endpoints, said, random)
     prefill, decode, plain = (
         load(policy, PolicyContext(role, index, random=random))
         for role in (Role.PREFILL, Role.DECODE, Role.PLAIN)
     )
-    scheduler = Scheduler(instances, prefill, decode, plain, prefixes=index)
+    scheduler = Scheduler(endpoints, prefill, decode, plain, prefixes=index)
     taken: dict[str, list[int]] = {"prefill": [], "decode": []}
     for _ in range(calls):
         call = said.turn()

@@ -14,7 +14,7 @@
     Lost     the store does not answer: what was told so far may be out of date
     Resumed  it answers again; what was missed follows, as single events or as a Listed
 
-Lost is told once for each loss; Listed or Resumed ends it. A store that cannot be reached
+Lost is emitted once for each loss; Listed or Resumed ends it. A store that cannot be reached
 is never an exception for either side.
 """
 
@@ -104,7 +104,7 @@ class Directory(ABC):
 
 
 def entry(key: str, value: bytes) -> Joined | Refused:
-    """What an entry that was written is told as."""
+    """The change that an entry that was written makes."""
     try:
         return Joined(key, read(key, value))
     except BadMember as error:

@@ -18,5 +18,5 @@ class ReadOnly(Directory):
         """Raises CannotAnnounce."""
         raise CannotAnnounce(
             f"{member.key} cannot announce itself in {type(self).__name__}: "
-            "who is listed there is decided elsewhere"
+            "what is listed there is decided elsewhere"
         )

@@ -1,6 +1,6 @@
 """The engines in use after each event of a directory. Pure: the time is a parameter.
 
-A store that comes back from an outage may know less than we do: leases ended while nobody
+A store that comes back from an outage may know less than we do: leases ended while no engine
 could renew them, or it starts empty. The engines are there all the same and announce
 themselves again within seconds. So who disappears in or right after an outage is only
 doubted, and stays in use for `grace_seconds`; health checks say meanwhile whether it can be

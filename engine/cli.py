@@ -11,7 +11,7 @@ from pdgate.cluster.read_only import CannotAnnounce
 from pdgate.engine.kv_flags import KvSecretFile, KvTlsCaFile, KvTlsCertFile, KvTlsKeyFile
 from pdgate.engine.settings import NO_PROTOCOL, Settings
 from pdgate.protocols.place import Place
-from pdgate.transfer.kit.tls import Tls
+from pdgate.transfer.runtime.tls import Tls
 
 LIST_TRANSFERS = "help"
 # Read once, when NumPy is imported; so before it is.

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from pdgate.transfer.kit.fleet import FILE_VARIABLE
+from pdgate.transfer.runtime.fleet import FILE_VARIABLE
 
 KvSecretFile = Annotated[
     str,
@@ -16,5 +16,5 @@ KvSecretFile = Annotated[
 KvTlsCertFile = Annotated[str, typer.Option(help="Encrypts KV: this engine's certificate (PEM).")]
 KvTlsKeyFile = Annotated[str, typer.Option(help="Its key.")]
 KvTlsCaFile = Annotated[
-    str, typer.Option(help="Who vouches for the fleet's engines, and nobody else.")
+    str, typer.Option(help="Authority that vouches for the fleet's engines, and for no others.")
 ]

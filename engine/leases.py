@@ -53,7 +53,7 @@ class Leases:
         return held
 
 
-class Outliving:
+class RetainedPages:
     """Retained pages; what is taken out of here goes back to the allocator."""
 
     def __init__(self) -> None:

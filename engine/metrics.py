@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 
 from pdgate.engine.connector import Connector
 from pdgate.engine.core import EngineCore
-from pdgate.transfer.kit.refusals import Refusals
+from pdgate.transfer.runtime.refusals import Refusals
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -101,7 +101,10 @@ class EngineMetrics(Collector):
             "kv_loads_failed": ("Loads of KV that failed", stats.loads_failed),
             "kv_loaded_bytes": ("KV that came from peers", stats.loaded_bytes),
             "first_tokens": ("Requests that got their first token", stats.first_tokens),
-            "leases_ended": ("Kept pages that nobody fetched in time", stats.leases_ended),
+            "leases_ended": (
+                "Kept pages that no decode engine fetched in time",
+                stats.leases_ended,
+            ),
             "steps": ("Steps of the core", stats.steps),
             "stepping_seconds": ("Time spent in steps", stats.stepping_seconds),
         }
@@ -114,7 +117,7 @@ class EngineMetrics(Collector):
             )
             yield self._gauge(
                 "pdgate_engine_blocks_lingering",
-                "KV blocks that nobody wants any more, and that a peer still reads",
+                "KV blocks of requests that are over, which a peer still reads",
                 moved.lingering,
             )
             counters |= {

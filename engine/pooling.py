@@ -1,6 +1,6 @@
 """Texts as vectors: the hidden state of a prompt's last token, scaled to length 1.
 
-That is what vLLM makes of a causal model that it is told to embed with (0.32.0,
+That is what vLLM makes of a causal model that is used to embed with (0.32.0,
 vllm/model_executor/layers/pooler, LAST pooling and normalisation). A random model puts texts
 nowhere in particular, but equal ones at the same place.
 

@@ -79,7 +79,7 @@ class Roles:
         self._listing, self._member = listing, member
 
     async def change(self, role: Role) -> bool:
-        """Whether the directory has it; if it does not answer in time, it is told later.
+        """Whether the directory has it; if it does not answer in time, it learns it later.
 
         Raises RoleFixed, RoleNotAnnounced; then nothing has changed.
         """
@@ -87,7 +87,9 @@ class Roles:
             if self._why_fixed and role is not self.role:
                 raise RoleFixed(self._why_fixed)
             if self._listing is None or self._member is None:
-                raise RoleNotAnnounced("no directory lists this engine: nobody would learn of it")
+                raise RoleNotAnnounced(
+                    "no directory lists this engine: no gateway would learn of it"
+                )
             log.info("the role was %s and is %s", self.role, role)
             self.role = role
             self._tell(role)

@@ -30,9 +30,9 @@ from pdgate.engine.http_server import LAST_WRITE_SECONDS, Server, calm_signals, 
 from pdgate.engine.kv_events.journal import Journal
 from pdgate.engine.kv_events.serving import journal_of, publishing, sources_route
 from pdgate.engine.layout import Layout
-from pdgate.engine.mailroom import Mailroom
 from pdgate.engine.metrics import EngineMetrics
 from pdgate.engine.model.load import LoadedModel, load
+from pdgate.engine.output_queue import OutputQueue
 from pdgate.engine.pace import Faults, Pace
 from pdgate.engine.roles import Roles, may_change, why_fixed
 from pdgate.engine.scheduler import Limits
@@ -40,7 +40,7 @@ from pdgate.engine.settings import NO_PROTOCOL, WILDCARDS, Settings
 from pdgate.engine.work import Options
 from pdgate.protocols.instance import Role
 from pdgate.transfer.base import Backend, Region
-from pdgate.transfer.kit.fleet import Identity, configured
+from pdgate.transfer.runtime.fleet import Identity, configured
 
 # The core's thread and the event loop take turns at the interpreter; five milliseconds,
 # the default, is several tokens of a small model.
@@ -60,7 +60,7 @@ def run(settings: Settings) -> None:
 
 
 async def _serve(settings: Settings, model: LoadedModel, listening: socket.socket) -> None:
-    mailroom = Mailroom(asyncio.get_running_loop())
+    output_queue = OutputQueue(asyncio.get_running_loop())
     api_port = listening.getsockname()[1]
     identity = _identity(settings)
     with (
@@ -68,7 +68,7 @@ async def _serve(settings: Settings, model: LoadedModel, listening: socket.socke
         _core(
             settings,
             model,
-            mailroom,
+            output_queue,
             api_port,
             journal_of(publisher, settings.block_tokens),
             identity,
@@ -76,7 +76,7 @@ async def _serve(settings: Settings, model: LoadedModel, listening: socket.socke
     ):
         names = settings.served_names or (model.root,)
         metrics = EngineMetrics(core, connector, names[0], identity.refusals)
-        service = Service(core, mailroom, metrics, names, settings.default_max_tokens)
+        service = Service(core, output_queue, metrics, names, settings.default_max_tokens)
         roles = Roles(
             Role(settings.role),
             why_fixed(settings.protocol),
@@ -102,7 +102,7 @@ async def _serve(settings: Settings, model: LoadedModel, listening: socket.socke
 def _core(
     settings: Settings,
     model: LoadedModel,
-    mailroom: Mailroom,
+    output_queue: OutputQueue,
     api_port: int,
     journal: Journal | None,
     identity: Identity,
@@ -128,7 +128,7 @@ def _core(
             model,
             layout,
             shards,
-            mailroom.deliver,
+            output_queue.deliver,
             Options(
                 Limits(settings.max_seqs, settings.max_step_tokens),
                 settings.reuse_prefixes,

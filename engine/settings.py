@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 from pdgate.cluster import address
 from pdgate.protocols.place import NOWHERE, Place
-from pdgate.transfer.kit.tls import NO_TLS, Tls
+from pdgate.transfer.runtime.tls import NO_TLS, Tls
 
 EngineRole = Literal["prefill", "decode", "both", "plain"]
 OnFailedLoad = Literal["fail", "recompute"]

@@ -20,7 +20,7 @@ from pdgate.engine.hooks import HookFailed, Hooks
 from pdgate.engine.job import Chunk, Job, State
 from pdgate.engine.kv_events.journal import Journal
 from pdgate.engine.layout import Layout
-from pdgate.engine.leases import Lease, Outliving
+from pdgate.engine.leases import Lease, RetainedPages
 from pdgate.engine.live import (
     Live,
     begin,
@@ -91,7 +91,7 @@ class Work:
         )
         self._scheduler = Scheduler(options.limits, self._pool)
         self._live: dict[str, Live] = {}
-        self._outliving = Outliving()
+        self._retained = RetainedPages()
         self._outbox = Outbox()
         self.hooks = Hooks()
 
@@ -107,13 +107,13 @@ class Work:
             caches_prefixes=self._options.reuse_prefixes,
             blocks_total=self._layout.blocks,
             blocks_used=self._pool.allocator.used,
-            blocks_kept=self._outliving.leases.blocks,
+            blocks_kept=self._retained.leases.blocks,
             preemptions=scheduler.preemptions,
         )
 
     @property
     def next_lease_end(self) -> float | None:
-        return self._outliving.leases.next_end
+        return self._retained.leases.next_end
 
     @property
     def stats(self) -> Stats:
@@ -155,7 +155,7 @@ class Work:
         """Ends a request in any state; one that is over but kept gives its pages up."""
         live = self._live.get(request_id)
         if live is None:
-            if lease := self._outliving.leases.release(request_id):
+            if lease := self._retained.leases.release(request_id):
                 self._drop(lease.request_id, lease.blocks, "aborted")
             return
         if live.job.state is State.DOOMED:
@@ -164,12 +164,12 @@ class Work:
         self._end_early(live, Output(request_id, finish=Finish.ABORT), "aborted")
 
     def loaded(self, request_id: str, error: str | None) -> None:
-        if (settled := self._outliving.settled(request_id)) is not None:
+        if (settled := self._retained.settled(request_id)) is not None:
             self._scheduler.drop(settled)
             return
         live = self._live.get(request_id)
         if live is None or request_id not in self._scheduler.loading:
-            log.warning("a load of %s ended that nobody waits for", request_id)
+            log.warning("a load of %s ended that no request waits for", request_id)
             return
         job = live.job
         doomed = job.state is State.DOOMED
@@ -198,22 +198,22 @@ class Work:
         if live is None or request_id not in self._scheduler.loading:
             return
         doomed = live.job.state is State.DOOMED
-        self._outliving.strand(request_id, self._scheduler.strand(live.job))
+        self._retained.strand(request_id, self._scheduler.strand(live.job))
         if doomed:
             del self._live[request_id]
         else:
             self._load_failed(live, error)
 
     def release(self, request_id: str) -> None:
-        self._scheduler.drop(self._outliving.read(request_id))
+        self._scheduler.drop(self._retained.read(request_id))
 
     def end_leases(self) -> None:
-        for lease in self._outliving.leases.take_ended(self._now()):
+        for lease in self._retained.leases.take_ended(self._now()):
             self.stats.leases_ended += 1
             self._drop(lease.request_id, lease.blocks, "the lease is over")
 
     def step(self) -> Done:
-        step = self._scheduler.step(self._outliving.handing_over)
+        step = self._scheduler.step(self._retained.handing_over)
         self._give_up_evicted()
         for job in step.loads:
             self._start(self._live[job.id])
@@ -249,7 +249,7 @@ class Work:
             refusal = Refusal(why) if failed else None
             finish = None if failed else Finish.ABORT
             self._end_early(live, Output(request_id, finish=finish, refusal=refusal), why)
-        for lease in self._outliving.leases.take_all():
+        for lease in self._retained.leases.take_all():
             self._drop(lease.request_id, lease.blocks, why)
 
     def _start(self, live: Live) -> None:
@@ -320,7 +320,7 @@ class Work:
     ) -> Mapping[str, Any] | None:
         """The pages wait for a reader from now on. Raises HookFailed."""
         job = live.job
-        self._outliving.keep(Lease(job.id, blocks, self._now() + keep.lease_seconds))
+        self._retained.keep(Lease(job.id, blocks, self._now() + keep.lease_seconds))
         first = live.generation.first_token if live.generation else None
         pages = pages_to_keep(job, blocks, self._layout)
         return self.hooks.kept(job.id, keep, pages, first, str(output.finish))
@@ -354,6 +354,6 @@ class Work:
     def _drop(self, request_id: str, blocks: list[int], why: str) -> None:
         """The connector hears of it first, so that no reader comes for pages used anew."""
         if self.hooks.dropped(request_id, why):
-            self._outliving.linger(request_id, blocks)
+            self._retained.linger(request_id, blocks)
         else:
             self._scheduler.drop(blocks)

@@ -26,11 +26,11 @@ from pdgate.forwarders.base import (
 )
 from pdgate.forwarders.beside import beside
 from pdgate.forwarders.body_filter import Watched
-from pdgate.forwarders.good_start import WHOLE_BYTES, good_start, good_whole
+from pdgate.forwarders.first_event import WHOLE_BYTES, good_start, good_whole
+from pdgate.forwarders.kv_lease import RELEASED, KvLease, KvLedger
 from pdgate.forwarders.lives import Lives
 from pdgate.forwarders.merged import Merging
 from pdgate.forwarders.other_apis import named
-from pdgate.forwarders.ownership import RELEASED, KvLedger, Ownership
 from pdgate.forwarders.record import DISAGGREGATED, LegRecord, Record, Report, Trace
 from pdgate.forwarders.retry import RetryState, noted
 from pdgate.forwarders.route import Route
@@ -110,10 +110,10 @@ class Attempt:
         reading = self.reading = route.prefill
         self.answering = route.answering
         self.prefill = "" if reading is None else reading.instance.id
-        self.kv: Ownership | None = None
+        self.kv: KvLease | None = None
         kept = route.way.kv
         if kept is not None and route.path == DISAGGREGATED:
-            self.kv = Ownership(kept, self.prefill, means.ledger)
+            self.kv = KvLease(kept, self.prefill, means.ledger)
 
     def send(self) -> Awaitable[None]:
         """Sends its legs, and relays the answer to its end. Raises GatewayError.

@@ -28,7 +28,7 @@ from typing import ClassVar, Protocol, Self
 import msgspec
 
 from pdgate.forwarders.choices import Mode
-from pdgate.forwarders.ownership import NOTHING_KEPT, KvRules
+from pdgate.forwarders.kv_lease import NOTHING_KEPT, KvRules
 from pdgate.forwarders.prompt import one_token, several_prompts
 from pdgate.protocols.call import CHAT, COMPLETIONS, Call, Headers, Json, Passed
 from pdgate.protocols.errors import GatewayError

@@ -13,8 +13,8 @@ from collections.abc import Callable
 
 from pdgate.forwarders.attempt import Attempt, Deliver, Means
 from pdgate.forwarders.base import Engines, Upstream
+from pdgate.forwarders.kv_lease import KvLedger
 from pdgate.forwarders.lives import Lives
-from pdgate.forwarders.ownership import KvLedger
 from pdgate.forwarders.record import Record, Report
 from pdgate.forwarders.resuming.resume import Resuming
 from pdgate.forwarders.retry import FRESH, Again, Failure, GiveUp, RetryPolicy, RetryState, step

@@ -20,7 +20,7 @@ from typing import ClassVar
 
 from pdgate.forwarders.base import Family, Leg, Merge, Mode, Rendezvous, one_token
 from pdgate.forwarders.first_token import FirstTokenStream, RenamedAnswer
-from pdgate.forwarders.ownership import KvRules
+from pdgate.forwarders.kv_lease import KvRules
 from pdgate.forwarders.vllm_nixl import VllmNixl
 from pdgate.protocols.call import Call
 from pdgate.protocols.dialects import neuron

@@ -9,7 +9,7 @@ from dataclasses import replace
 import msgspec
 
 from pdgate.forwarders.base import Delegation, Forwarder, HandOff, Leg, Mode, Rendezvous, Reserved
-from pdgate.forwarders.ownership import KvRules
+from pdgate.forwarders.kv_lease import KvRules
 from pdgate.protocols.instance import Role
 from pdgate.scheduling.disaggregation import Decision
 

@@ -21,7 +21,7 @@ client        gateway            prefill              decode
 from typing import ClassVar
 
 from pdgate.forwarders.base import Delegation, Family, HandOff, Leg, Mode, one_token
-from pdgate.forwarders.ownership import KvRules
+from pdgate.forwarders.kv_lease import KvRules
 from pdgate.protocols.call import Call, Json
 from pdgate.protocols.dialects import kvt
 from pdgate.protocols.instance import Instance

@@ -23,7 +23,7 @@ from typing import ClassVar
 from zlib import crc32
 
 from pdgate.forwarders.base import Family, Forwarder, HandOff, Leg, Mode, Rendezvous
-from pdgate.forwarders.ownership import KvRules
+from pdgate.forwarders.kv_lease import KvRules
 from pdgate.forwarders.prompt import prompt_alone
 from pdgate.protocols.apis import RESPONSES
 from pdgate.protocols.call import Call, Json

@@ -17,11 +17,11 @@ from starlette.exceptions import HTTPException
 from pdgate import __version__
 from pdgate.gateway import errors, openapi
 from pdgate.gateway.debug import RecentCalls
-from pdgate.gateway.heads import Heads
 from pdgate.gateway.lifecycle.drain import Drain
 from pdgate.gateway.probe import Prober
 from pdgate.gateway.readiness import Note, of_model, readiness
-from pdgate.gateway.security.door import Door, Holder
+from pdgate.gateway.request_headers import RequestHeaders
+from pdgate.gateway.security.authenticator import Authenticator, KeyState
 from pdgate.protocols.apis import APIS, RESPONSES, shape_of
 from pdgate.protocols.call import CHAT, COMPLETIONS
 from pdgate.protocols.errors import (
@@ -31,20 +31,20 @@ from pdgate.protocols.errors import (
     Unauthorized,
     UnknownModel,
 )
-from pdgate.scheduling.instances import Instances
+from pdgate.scheduling.endpoints import Endpoints
 
 Running = Callable[[], AbstractAsyncContextManager[None]]
 
 
 def create_app(
-    instances: Instances,
+    endpoints: Endpoints,
     prober: Prober,
     registry: CollectorRegistry,
     running: Running,
     recent: RecentCalls | None,
-    call_id: Callable[[Heads], str],
+    call_id: Callable[[RequestHeaders], str],
     notes: Mapping[str, Note],
-    door: Door | None = None,
+    authenticator: Authenticator | None = None,
     drain: Drain | None = None,
     aliases: Callable[[], Mapping[str, str]] = dict,
     is_operator: Callable[[Request], bool] = lambda _: False,
@@ -82,27 +82,27 @@ def create_app(
 
         Where API keys are asked for, only keys and operators are answered more than that.
         """
-        said = readiness(instances)
+        said = readiness(endpoints)
         if model:
-            said["ready"] = of_model(instances, model)["ready"]
+            said["ready"] = of_model(endpoints, model)["ready"]
         if drain is not None and drain.began is not None:
             said["ready"], said["draining"] = False, True
         found = {name: note.as_json() for name, note in notes.items()}
         said |= {name: told for name, told in found.items() if told is not None}
         status = 200 if said["ready"] else 503
-        if door is not None and not is_operator(request):
-            holder = holder_of(request)
-            if holder is None:
+        if authenticator is not None and not is_operator(request):
+            key_state = key_state_of(request)
+            if key_state is None:
                 return JSONResponse({"ready": said["ready"]}, status)
             models = said["models"].items()
-            said["models"] = {name: of for name, of in models if holder.may_ask(name)}
+            said["models"] = {name: of for name, of in models if key_state.may_ask(name)}
         return JSONResponse(said, status)
 
-    def holder_of(request: Request) -> Holder | None:
+    def key_state_of(request: Request) -> KeyState | None:
         """None for a stranger."""
-        assert door is not None
+        assert authenticator is not None
         try:
-            return door.holder(Heads(request.scope["headers"]))
+            return authenticator.key_state(RequestHeaders(request.scope["headers"]))
         except (Unauthorized, BadRequest):
             return None
 
@@ -124,17 +124,23 @@ def create_app(
 
     def shown(request: Request) -> dict[str, dict[str, Any]]:
         """Model -> its card, for a request that asks."""
-        holder = None if door is None else door.holder(Heads(request.scope["headers"]))
+        key_state = (
+            None
+            if authenticator is None
+            else authenticator.key_state(RequestHeaders(request.scope["headers"]))
+        )
         found = prober.known_cards()
         for alias, name in aliases().items():
             # A call for the alias is answered by that model, whatever else has the name.
             found.pop(alias, None)
             if name in found:
                 found[alias] = {**found[name], "id": alias}
-        if holder is None:
+        if key_state is None:
             return found
         real = aliases()
-        return {name: card for name, card in found.items() if holder.may_ask(real.get(name, name))}
+        return {
+            name: card for name, card in found.items() if key_state.may_ask(real.get(name, name))
+        }
 
     @app.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> Response:
@@ -178,9 +184,9 @@ def _declare_calls(app: FastAPI) -> None:
         declare(path, summary=summary, responses=openapi.responses(RESPONSES))(kept_by_an_engine)
 
 
-def _answer_errors_as_openai_does(app: FastAPI, call_id: Callable[[Heads], str]) -> None:
+def _answer_errors_as_openai_does(app: FastAPI, call_id: Callable[[RequestHeaders], str]) -> None:
     def respond(request: Request, error: GatewayError) -> Response:
-        name = call_id(Heads(request.scope["headers"]))
+        name = call_id(RequestHeaders(request.scope["headers"]))
         status, headers, body = errors.as_response(error, name, shape_of(request.scope["path"]))
         response = Response(body, status)
         response.raw_headers = list(headers)

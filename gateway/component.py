@@ -14,8 +14,8 @@ from fastapi import APIRouter
 
 from pdgate.cluster.jobs import Jobs, Run
 from pdgate.forwarders.execution import Execution
+from pdgate.forwarders.kv_lease import KvLedger
 from pdgate.forwarders.lives import Lives
-from pdgate.forwarders.ownership import KvLedger
 from pdgate.gateway.admission.gate import Gate
 from pdgate.gateway.config import Settings
 from pdgate.gateway.config.setting import OnReload
@@ -29,11 +29,11 @@ from pdgate.gateway.metrics.family import Source
 from pdgate.gateway.policies import Policies
 from pdgate.gateway.probe import Prober
 from pdgate.gateway.readiness import Note
-from pdgate.gateway.security.door import Door
+from pdgate.gateway.security.authenticator import Authenticator
 from pdgate.gateway.security.engine_access import EngineAccess
 from pdgate.gateway.upstream.client import HttpUpstream
 from pdgate.gateway.watchdog import Watchdog
-from pdgate.scheduling.instances import Instances
+from pdgate.scheduling.endpoints import Endpoints
 from pdgate.scheduling.prefix import PrefixIndex
 from pdgate.scheduling.scheduler import Scheduler
 
@@ -70,12 +70,12 @@ class Core:
 
     Attributes:
         recent: None where no operator may look at single calls.
-        door, gate: None where no keys are asked for, and where nothing is limited.
+        authenticator, gate: None where no keys are asked for, and where nothing is limited.
         folder: Shared by the workers of this gateway; None where there is one process.
     """
 
     settings: Settings
-    instances: Instances
+    endpoints: Endpoints
     index: PrefixIndex
     policies: Policies
     scheduler: Scheduler
@@ -88,7 +88,7 @@ class Core:
     stats: CallStats
     drain: Drain
     intake: Intake
-    door: Door | None
+    authenticator: Authenticator | None
     gate: Gate | None
     prober: Prober
     crowd: Crowd

@@ -9,7 +9,7 @@ bounds of protocols/fields.py, which no call of a good client reaches.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from pdgate.gateway.heads import Heads
+from pdgate.gateway.request_headers import RequestHeaders
 from pdgate.gateway.upstream.settings import FORWARDED
 from pdgate.protocols import request_id
 from pdgate.protocols.apis import APIS, Api, Kind
@@ -103,20 +103,20 @@ class Intake:
         if length > self.max_body_bytes:
             raise TooLarge(f"the request body is larger than {self.max_body_bytes} bytes")
 
-    def call_id(self, heads: Heads) -> str:
+    def call_id(self, request_headers: RequestHeaders) -> str:
         """The client's x-request-id if it may be used, else a new one."""
-        if b"x-request-id" not in heads.named:
+        if b"x-request-id" not in request_headers.named:
             return request_id.new()
-        for name, found in heads.all:
+        for name, found in request_headers.all:
             if name == b"x-request-id":
                 said = found.decode("latin-1")
                 if request_id.usable(said) and not self._carries_address(said):
                     return said
         return request_id.new()
 
-    def call(self, path: str, heads: Heads, body: bytes, call_id: str) -> Call:
+    def call(self, path: str, request_headers: RequestHeaders, body: bytes, call_id: str) -> Call:
         """Raises BadRequest, UnsupportedMediaType."""
-        passed = self._passed(heads)
+        passed = self._passed(request_headers)
         fields = parse_object(body)
         if not (self.trust_client_kv_params or fields.keys() <= self._ordinary):
             _refuse_ours(fields, self._ours)
@@ -171,15 +171,15 @@ class Intake:
             api=api,
         )
 
-    def _passed(self, heads: Heads) -> Headers:
+    def _passed(self, request_headers: RequestHeaders) -> Headers:
         """As `_checked`, which most need not go through: JSON, and nothing else that is read."""
-        named = heads.named
+        named = request_headers.named
         if (
-            heads.twice
+            request_headers.twice
             or named.get(b"content-type", _JSON) != _JSON
             or not named.keys().isdisjoint(self._rarely)
         ):
-            return self._checked(heads.all)
+            return self._checked(request_headers.all)
         return ()
 
     def _checked(self, headers: Headers) -> Headers:

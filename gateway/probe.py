@@ -31,8 +31,8 @@ from pdgate.gateway.security.engine_access import OPEN, EngineAccess
 from pdgate.gateway.upstream.one_shot import AskFailed, Gone, OneShotClient, Short
 from pdgate.protocols.dialects import mooncake
 from pdgate.protocols.instance import Instance, Role
+from pdgate.scheduling.endpoints import Endpoints
 from pdgate.scheduling.health.breaker import State
-from pdgate.scheduling.instances import Instances
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ class Prober:
 
     def __init__(
         self,
-        instances: Instances,
+        endpoints: Endpoints,
         interval_seconds: float,
         timeout_seconds: float,
         retry_seconds: float,
@@ -94,10 +94,10 @@ class Prober:
         self.interval_seconds = interval_seconds
         self.timeout_seconds = timeout_seconds
         self.retry_seconds = retry_seconds
-        self._instances = instances
+        self._endpoints = endpoints
         self._access = access
         self._complaints: dict[str, str] = {}
-        self._announced = {c.instance.id: c.instance for c in instances}
+        self._announced = {c.instance.id: c.instance for c in endpoints}
         self._watching: dict[str, asyncio.Task[None]] = {}
         self._taken_out: dict[str, asyncio.Event] = {}
         self._somebody_is_new = asyncio.Event()
@@ -105,7 +105,7 @@ class Prober:
         self._not_looked_at: set[str] = set()
         self.first_round = asyncio.Event()
         """Set when every instance that was known when `run` began has been looked at once."""
-        instances.on_out = self._hurry
+        endpoints.on_out = self._hurry
 
     async def run(self) -> None:
         try:
@@ -126,9 +126,9 @@ class Prober:
     def known_cards(self) -> dict[str, dict[str, Any]]:
         """Model -> its card, of those that instances serve that may get calls."""
         cards: dict[str, dict[str, Any]] = {}
-        for candidate in self._instances:
-            if candidate.may_serve:
-                for card in self.cards.get(candidate.instance.id, ()):
+        for endpoint in self._endpoints:
+            if endpoint.may_serve:
+                for card in self.cards.get(endpoint.instance.id, ()):
                     cards.setdefault(card["id"], card)
         return cards
 
@@ -172,7 +172,7 @@ class Prober:
             except Exception as error:
                 if self._complain(announced.id, f"looking at it failed: {error!r}"):
                     log.exception("looking at %s failed", announced.id)
-                self._instances.mark_silent(announced.id)
+                self._endpoints.mark_silent(announced.id)
             self._looked_at(announced.id)
             taken_out.clear()
             if self._is_well(announced.id):
@@ -184,8 +184,8 @@ class Prober:
             await asyncio.sleep(min(self.retry_seconds, self.interval_seconds))
 
     def _is_well(self, instance_id: str) -> bool:
-        candidate = self._instances.get(instance_id)
-        return candidate is not None and candidate.up and candidate.breaker.state is not State.OPEN
+        endpoint = self._endpoints.get(instance_id)
+        return endpoint is not None and endpoint.up and endpoint.breaker.state is not State.OPEN
 
     async def _look(self, announced: Instance) -> None:
         found = await self._seen(announced)
@@ -199,17 +199,17 @@ class Prober:
             return
         if isinstance(found, Silent):
             self._complain(instance_id, f"no answer within {self.timeout_seconds:g} s")
-            self._instances.mark_silent(instance_id)
+            self._endpoints.mark_silent(instance_id)
             return
         if isinstance(found, str):
             self._complain(instance_id, found)
-            self._instances.mark_down(instance_id)
+            self._endpoints.mark_down(instance_id)
             return
         if self._complaints.pop(instance_id, None) is not None:
             log.info("%s is up", instance_id)
         self.cards[instance_id] = found.cards
-        self._instances.put(found.instance)
-        self._instances.mark_up(instance_id, found.models)
+        self._endpoints.put(found.instance)
+        self._endpoints.mark_up(instance_id, found.models)
 
     async def _seen(self, announced: Instance) -> Seen | Silent | Unasked | str:
         """What was found, or why the engine is not well."""

@@ -6,7 +6,7 @@
 
 It is read from the instances when it is asked for, so it is never older than what calls and
 probes have found. The numbers are of engines that calls may be sent to now; among them are
-doubted ones if there are no others (scheduling/lineup.py), as their calls are served.
+doubted ones if there are no others (scheduling/eligible.py), as their calls are served.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from pdgate.cluster.jobs import Jobs
 from pdgate.protocols.errors import GatewayError
 from pdgate.protocols.instance import Role
-from pdgate.scheduling.instances import Instances
+from pdgate.scheduling.endpoints import Endpoints
 
 ROLES = (Role.PREFILL, Role.DECODE, Role.PLAIN)
 
@@ -39,26 +39,26 @@ class JobNote:
         return {"failed": failed} if failed else None
 
 
-def readiness(instances: Instances) -> dict[str, Any]:
+def readiness(endpoints: Endpoints) -> dict[str, Any]:
     """Ready means: of every role that is needed there is an engine."""
     missing = [
         {"protocol": protocol, "role": role, "why": why}
         for why, found in (
-            ("none is up", instances.missing_roles()),
-            ("none is configured", instances.unpaired_roles()),
+            ("none is up", endpoints.missing_roles()),
+            ("none is configured", endpoints.unpaired_roles()),
         )
         for protocol, role in found
     ]
-    is_ready = not missing and any(candidate.may_serve for candidate in instances)
-    models = {model: of_model(instances, model) for model in instances.models()}
+    is_ready = not missing and any(endpoint.may_serve for endpoint in endpoints)
+    models = {model: of_model(endpoints, model) for model in endpoints.models()}
     return {"ready": is_ready, "missing": missing, "models": models}
 
 
-def of_model(instances: Instances, model: str) -> dict[str, Any]:
+def of_model(endpoints: Endpoints, model: str) -> dict[str, Any]:
     """Of one model, whatever the others lack; one that no engine serves is not ready."""
     try:
-        lineup = instances.lineup(model)
+        eligible = endpoints.eligible(model)
     except GatewayError:
         return {"ready": False, **dict.fromkeys(map(str, ROLES), 0)}
-    is_ready = lineup.disaggregated or bool(lineup.up[Role.PLAIN])
-    return {"ready": is_ready, **{role.value: len(lineup.up[role]) for role in ROLES}}
+    is_ready = eligible.disaggregated or bool(eligible.up[Role.PLAIN])
+    return {"ready": is_ready, **{role.value: len(eligible.up[role]) for role in ROLES}}

@@ -20,17 +20,17 @@ from pdgate.gateway.admission.place import place_of
 from pdgate.gateway.apis.passing import Asked, passing
 from pdgate.gateway.apis.restricted import check_fields
 from pdgate.gateway.apis.stored import placed
-from pdgate.gateway.heads import Heads
 from pdgate.gateway.intake import READ_AT_ONCE_BYTES, Intake
 from pdgate.gateway.lifecycle.drain import Drain
 from pdgate.gateway.metrics.call_stats import CallStats
+from pdgate.gateway.request_headers import RequestHeaders
 from pdgate.gateway.security.addresses import without_addresses
-from pdgate.gateway.security.door import Door, Holder
+from pdgate.gateway.security.authenticator import Authenticator, KeyState
 from pdgate.gateway.security.echoes import without_echo
 from pdgate.gateway.total_time import NO_LIMIT, TotalTime
 from pdgate.protocols.call import Call
 from pdgate.protocols.errors import BadRequest, EngineRejected, GatewayError
-from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling.endpoint import Endpoint
 
 CLIENT_GONE = 499
 """As nginx writes it; only the log gets to see it."""
@@ -52,7 +52,7 @@ class Client(Protocol):
 class Service:
     """
     Attributes:
-        door: Asks for API keys; None lets all clients in.
+        authenticator: Asks for API keys; None lets all clients in.
         drain: Ends this process; no calls are taken from its beginning on.
         gate: Keeps calls waiting while engines have no room; None never does.
         total: How long a call may take in all; None for as long as it likes.
@@ -63,14 +63,14 @@ class Service:
         intake: Intake,
         execution: Execution,
         stats: CallStats,
-        door: Door | None = None,
+        authenticator: Authenticator | None = None,
         gate: Gate | None = None,
         drain: Drain | None = None,
-        fleet: Iterable[Candidate] = (),
+        fleet: Iterable[Endpoint] = (),
         total: TotalTime | None = None,
     ) -> None:
         self.intake = intake
-        self.door = door
+        self.authenticator = authenticator
         self.gate = gate
         self.total = total
         self.drain = drain or Drain(lambda: stats.in_flight, grace_seconds=0)
@@ -78,44 +78,44 @@ class Service:
         self._fleet = fleet
         self._stats = stats
 
-    def screen(self, heads: Heads) -> Holder | None:
+    def screen(self, headers: RequestHeaders) -> KeyState | None:
         """Whose call it is, before its body is read.
 
         Raises Draining, Unauthorized, RateLimited, BadRequest.
         """
         if self.drain.began is not None:
             raise self.drain.refusal()
-        return None if self.door is None else self.door.screen(heads)
+        return None if self.authenticator is None else self.authenticator.screen(headers)
 
     async def handle(
         self,
         path: str,
-        heads: Heads,
+        headers: RequestHeaders,
         body: bytes,
         client: Client,
-        holder: Holder | None = None,
+        key_state: KeyState | None = None,
         asked: Asked | None = None,
     ) -> None:
-        """`holder` is what `screen` said; `asked` is what passes to an engine as it came.
+        """`key_state` is what `screen` said; `asked` is what passes to an engine as it came.
 
         Never raises for what goes wrong with the call; only CancelledError gets out."""
-        call_id = self.intake.call_id(heads)
+        call_id = self.intake.call_id(headers)
         # Nothing waits within `except` (tools/compiled_awaits.py).
         wrong: GatewayError | None = None
         try:
             if len(body) > READ_AT_ONCE_BYTES:
-                call = await self._read_aside(path, heads, body, call_id, asked, holder)
+                call = await self._read_aside(path, headers, body, call_id, asked, key_state)
             elif asked is None:
-                call = self.intake.call(path, heads, body, call_id)
+                call = self.intake.call(path, headers, body, call_id)
             else:
-                call = passing(self.intake, asked, heads, body, call_id, self._fleet, holder)
+                call = passing(self.intake, asked, headers, body, call_id, self._fleet, key_state)
             if call.api is not None:
-                call = placed(call, self._fleet, holder)
-            place = None if self.gate is None else place_of(call, heads, holder)
-            if holder is not None:
-                if holder.key.models and call.passed is None:
+                call = placed(call, self._fleet, key_state)
+            place = None if self.gate is None else place_of(call, headers, key_state)
+            if key_state is not None:
+                if key_state.key.models and call.passed is None:
                     check_fields(call)
-                holder.enter(call.model)
+                key_state.enter(call.model)
         # As below: a body that trips us must not look different from other bugs.
         except Exception as caught:  # noqa: BLE001
             wrong = errors.known(caught)
@@ -123,8 +123,8 @@ class Service:
             await self._refuse(wrong, call_id, client)
             return
         record = Record(call)
-        if holder is not None:
-            record.key = holder.name
+        if key_state is not None:
+            record.key = key_state.name
         try:
             try:
                 self._stats.opened(record)
@@ -150,30 +150,30 @@ class Service:
                 await self._fail(wrong, record, client)
         finally:
             # First, as it cannot fail: a bug in call stats would keep the key's place for ever.
-            if holder is not None:
-                holder.leave()
+            if key_state is not None:
+                key_state.leave()
             self._stats.closed(record)
 
     async def _read_aside(
         self,
         path: str,
-        heads: Heads,
+        headers: RequestHeaders,
         body: bytes,
         call_id: str,
         asked: Asked | None,
-        holder: Holder | None,
+        key_state: KeyState | None,
     ) -> Call:
         """A large body, in another thread. Raises GatewayError."""
         if asked is None:
-            return await asyncio.to_thread(self.intake.call, path, heads, body, call_id)
+            return await asyncio.to_thread(self.intake.call, path, headers, body, call_id)
         fleet = list(self._fleet)
         return await asyncio.to_thread(
-            passing, self.intake, asked, heads, body, call_id, fleet, holder
+            passing, self.intake, asked, headers, body, call_id, fleet, key_state
         )
 
-    async def refuse(self, error: GatewayError, heads: Heads, client: Client) -> None:
+    async def refuse(self, error: GatewayError, headers: RequestHeaders, client: Client) -> None:
         """What is wrong shows before there is a body to make a call of."""
-        await self._refuse(error, self.intake.call_id(heads), client)
+        await self._refuse(error, self.intake.call_id(headers), client)
 
     def count_refused(self, error: GatewayError) -> None:
         """For a front end that answers what is not yet a call itself."""

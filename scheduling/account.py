@@ -16,7 +16,7 @@ all that counts, until it says something better. How much it can hold is believe
 what the middle one of its role says, as nothing that we know ourselves could be held against it.
 
 A status that is too old is taken away by its reader (gateway/engine_metrics/reader.py), so none
-of this looks at a clock: it costs an addition for each candidate of each choice.
+of this looks at a clock: it costs an addition for each endpoint of each choice.
 """
 
 from collections.abc import Iterable, Mapping
@@ -26,7 +26,7 @@ from typing import Final, Self
 
 from pdgate.protocols.call import Call
 from pdgate.protocols.instance import Role
-from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.status import NOTHING, Beyond, Status
 
 MOST_SHARED: Final = 0.5
@@ -35,25 +35,25 @@ MOST_SHARED: Final = 0.5
 MOST_TIMES: Final = 4
 
 
-def calls_there(candidate: Candidate) -> int:
+def calls_there(endpoint: Endpoint) -> int:
     """In flight at the engine, from any sender."""
-    return candidate.calls + candidate.beyond.calls
+    return endpoint.calls + endpoint.beyond.calls
 
 
-def unread_tokens_there(candidate: Candidate) -> int:
+def unread_tokens_there(endpoint: Endpoint) -> int:
     """Prompt tokens that it has still to compute, from any sender."""
-    return candidate.unread_tokens + candidate.beyond.unread_tokens
+    return endpoint.unread_tokens + endpoint.beyond.unread_tokens
 
 
-def kv_free_after(call: Call, candidate: Candidate) -> float | None:
+def kv_free_after(call: Call, endpoint: Endpoint) -> float | None:
     """Share of its KV that is left once it has taken this call and all that is on its way to it.
 
     It is below 0 where they do not fit. None for an engine that does not say how much it can hold.
     """
-    beyond = candidate.beyond
+    beyond = endpoint.beyond
     if not beyond.kv_capacity:
         return None
-    used = max(0, candidate.tokens + beyond.kv_tokens) + call.prompt_tokens
+    used = max(0, endpoint.tokens + beyond.kv_tokens) + call.prompt_tokens
     return 1 - used / beyond.kv_capacity
 
 
@@ -66,12 +66,12 @@ class Account:
     unread_tokens: int = 0
 
     @classmethod
-    def of(cls, candidate: Candidate) -> Self:
-        return cls(candidate.calls, candidate.tokens, candidate.unread_tokens)
+    def of(cls, endpoint: Endpoint) -> Self:
+        return cls(endpoint.calls, endpoint.tokens, endpoint.unread_tokens)
 
 
 def told(
-    candidate: Candidate,
+    endpoint: Endpoint,
     status: Status | None,
     asked: Account,
     most_kv_tokens: int | None = None,
@@ -82,24 +82,24 @@ def told(
         asked: Our account when it was asked. It answered at some moment since.
         most_kv_tokens: It is not believed that it can hold more; None for no matter what.
     """
-    candidate.status = status
-    candidate.beyond = NOTHING
+    endpoint.status = status
+    endpoint.beyond = NOTHING
     if status is not None:
         if most_kv_tokens is not None and (status.kv_tokens or 0) > most_kv_tokens:
             status = replace(status, kv_tokens=most_kv_tokens)
-        candidate.beyond = beyond(status, asked, Account.of(candidate))
+        endpoint.beyond = beyond(status, asked, Account.of(endpoint))
         if status.step_seconds is not None:
-            context_tokens = max(0, candidate.tokens + candidate.beyond.kv_tokens)
-            batch = max(1, status.running or 0, candidate.answering)
-            candidate.latency.says(status.step_seconds, batch, context_tokens)
+            context_tokens = max(0, endpoint.tokens + endpoint.beyond.kv_tokens)
+            batch = max(1, status.running or 0, endpoint.answering)
+            endpoint.latency.says(status.step_seconds, batch, context_tokens)
 
 
-def most_kv_tokens(candidates: Iterable[Candidate]) -> Mapping[Role, int]:
+def most_kv_tokens(endpoints: Iterable[Endpoint]) -> Mapping[Role, int]:
     """What is believed of an engine of each role, by what all of them have said."""
     said: dict[Role, list[int]] = {}
-    for candidate in candidates:
-        if candidate.status is not None and candidate.status.kv_tokens:
-            said.setdefault(candidate.instance.role, []).append(candidate.status.kv_tokens)
+    for endpoint in endpoints:
+        if endpoint.status is not None and endpoint.status.kv_tokens:
+            said.setdefault(endpoint.instance.role, []).append(endpoint.status.kv_tokens)
     return {role: MOST_TIMES * median_low(tokens) for role, tokens in said.items()}
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pdgate.protocols.instance import Instance, Role
-from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling.endpoint import Endpoint
 
 MOST_SHOWN: Final = 32
 """Engines of a choice; of more, the chosen one and the first of the others."""
@@ -29,7 +29,7 @@ _STATES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Weighed:
-    """What a policy says of one candidate.
+    """What a policy says of one endpoint.
 
     Attributes:
         score: The more, the better, among those of one choice; None if it compares nothing.
@@ -84,23 +84,23 @@ class DecisionTrace:
         }
 
 
-def shown(candidates: Sequence[Candidate], chosen: Candidate) -> Sequence[Candidate]:
+def shown(endpoints: Sequence[Endpoint], chosen: Endpoint) -> Sequence[Endpoint]:
     """Of those that were considered."""
-    if len(candidates) <= MOST_SHOWN:
-        return candidates
-    return [chosen, *[one for one in candidates if one is not chosen][: MOST_SHOWN - 1]]
+    if len(endpoints) <= MOST_SHOWN:
+        return endpoints
+    return [chosen, *[one for one in endpoints if one is not chosen][: MOST_SHOWN - 1]]
 
 
 def left_out(
-    fleet: Iterable[Candidate],
-    considered: Sequence[Candidate],
+    fleet: Iterable[Endpoint],
+    considered: Sequence[Endpoint],
     role: Role,
     model: str | None,
     avoid: Collection[str],
     peer: Instance | None,
 ) -> list[LeftOut]:
     """Those whose role it is, and that were not considered."""
-    asked = {candidate.instance.id for candidate in considered}
+    asked = {endpoint.instance.id for endpoint in considered}
     return [
         LeftOut(one.instance.id, _why_not(one, role, model, avoid, peer))
         for one in fleet
@@ -109,7 +109,7 @@ def left_out(
 
 
 def _why_not(
-    one: Candidate, role: Role, model: str | None, avoid: Collection[str], peer: Instance | None
+    one: Endpoint, role: Role, model: str | None, avoid: Collection[str], peer: Instance | None
 ) -> str:
     """The first reason that holds; those that last come first."""
     instance = one.instance

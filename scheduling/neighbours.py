@@ -1,12 +1,12 @@
-"""Load from other processes in flight at the same engines, as part of a candidate's account.
+"""Load from other processes in flight at the same engines, as part of an endpoint's account.
 
-    a reservation --> candidate.calls += 1 --> Shared.changed --> what this process tells
-    what others tell --> Shared.take_in --> candidate.calls += by how much it is more now
+    a reservation --> endpoint.calls += 1 --> Shared.changed --> what this process tells
+    what others tell --> Shared.take_in --> endpoint.calls += by how much it is more now
 
     near    other workers of this gateway, through memory    gateway/sync/workers/
     far     other replicas of it, through Redis              gateway/sync/replicas/
 
-So all that weighs candidates (policies, the rule for splitting) sees the calls of all, not this
+So all that weighs endpoints (policies, the rule for splitting) sees the calls of all, not this
 process's, and does nothing for it. Where there is one process there is none of this.
 
 Pure: how processes tell each other is theirs.
@@ -15,16 +15,16 @@ Pure: how processes tell each other is theirs.
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from pdgate.scheduling.candidate import Candidate
+    from pdgate.scheduling.endpoint import Endpoint
 
 Numbers = tuple[int, int, int, int]
 """Calls, tokens, unread tokens, answering; of one engine."""
 
 
-def calls_of_this_gateway(candidate: "Candidate") -> int:
+def calls_of_this_gateway(endpoint: "Endpoint") -> int:
     """Of all its workers, without those of its replicas."""
-    shared = candidate.shared
-    return candidate.calls if shared is None else candidate.calls - shared.far.calls
+    shared = endpoint.shared
+    return endpoint.calls if shared is None else endpoint.calls - shared.far.calls
 
 
 class Told(Protocol):
@@ -43,7 +43,7 @@ class Others:
 
 
 class Shared:
-    """Of one candidate.
+    """Of one endpoint.
 
     Attributes:
         told: Where other workers read what is this process's; None where there are none.
@@ -59,33 +59,33 @@ class Shared:
         self.calls = self.tokens = self.unread_tokens = self.answering = 0
 
     @classmethod
-    def of(cls, candidate: "Candidate") -> "Shared":
-        """That of the candidate, from now on."""
-        if candidate.shared is None:
-            candidate.shared = cls()
-        return candidate.shared
+    def of(cls, endpoint: "Endpoint") -> "Shared":
+        """That of the endpoint, from now on."""
+        if endpoint.shared is None:
+            endpoint.shared = cls()
+        return endpoint.shared
 
-    def own(self, candidate: "Candidate") -> Numbers:
+    def own(self, endpoint: "Endpoint") -> Numbers:
         """This process's part of the account."""
         return (
-            candidate.calls - self.calls,
-            candidate.tokens - self.tokens,
-            candidate.unread_tokens - self.unread_tokens,
-            candidate.answering - self.answering,
+            endpoint.calls - self.calls,
+            endpoint.tokens - self.tokens,
+            endpoint.unread_tokens - self.unread_tokens,
+            endpoint.answering - self.answering,
         )
 
-    def changed(self, candidate: "Candidate") -> None:
+    def changed(self, endpoint: "Endpoint") -> None:
         """Tells what is this process's of the account; at each change of it."""
         told = self.told
         if told is not None:
-            told[0] = candidate.calls - self.calls
-            told[1] = candidate.tokens - self.tokens
-            told[2] = candidate.unread_tokens - self.unread_tokens
-            told[3] = candidate.answering - self.answering
+            told[0] = endpoint.calls - self.calls
+            told[1] = endpoint.tokens - self.tokens
+            told[2] = endpoint.unread_tokens - self.unread_tokens
+            told[3] = endpoint.answering - self.answering
 
     def take_in(
         self,
-        candidate: "Candidate",
+        endpoint: "Endpoint",
         others: Others,
         calls: int,
         tokens: int,
@@ -95,21 +95,21 @@ class Shared:
         """`others`, which are `near` or `far`, have so much in flight now."""
         more = calls - others.calls
         if more:
-            candidate.calls += more
+            endpoint.calls += more
             self.calls += more
             others.calls = calls
         more = tokens - others.tokens
         if more:
-            candidate.tokens += more
+            endpoint.tokens += more
             self.tokens += more
             others.tokens = tokens
         more = unread_tokens - others.unread_tokens
         if more:
-            candidate.unread_tokens += more
+            endpoint.unread_tokens += more
             self.unread_tokens += more
             others.unread_tokens = unread_tokens
         more = answering - others.answering
         if more:
-            candidate.answering += more
+            endpoint.answering += more
             self.answering += more
             others.answering = answering

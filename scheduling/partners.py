@@ -16,9 +16,9 @@ from typing import Final
 
 from pdgate.protocols.instance import Instance
 from pdgate.protocols.place import FAR, Distance
-from pdgate.scheduling.candidate import Candidate
 from pdgate.scheduling.decision_trace import Weighed
-from pdgate.scheduling.instances import Instances
+from pdgate.scheduling.endpoint import Endpoint
+from pdgate.scheduling.endpoints import Endpoints
 
 _Key = tuple[str, str, str, str]
 
@@ -26,7 +26,7 @@ _NOBODY: Final = (-1.0, "")
 
 
 class Partners:
-    """Built for one call, of the candidates for its other half and how good each is.
+    """Built for one call, of the endpoints for its other half and how good each is.
 
     Attributes:
         near: What it is worth to be on one host, above 0.
@@ -34,12 +34,12 @@ class Partners:
 
     __slots__ = ("_best", "near")
 
-    def __init__(self, scored: Iterable[tuple[Candidate, float]], near: float) -> None:
+    def __init__(self, scored: Iterable[tuple[Endpoint, float]], near: float) -> None:
         """`scored`: 0..1, the more the better."""
         self.near = near
         self._best: dict[_Key, tuple[float, str, float]] = {}
-        for candidate, score in scored:
-            instance = candidate.instance
+        for endpoint, score in scored:
+            instance = endpoint.instance
             for key, _ in _keys(instance):
                 self._add(key, score, instance.id)
 
@@ -58,14 +58,14 @@ class Partners:
                 most = max(most, score + self.near * (1 - distance / FAR))
         return most
 
-    def told(self, said: Iterable[Weighed], instances: Instances) -> Iterator[Weighed]:
+    def told(self, said: Iterable[Weighed], endpoints: Endpoints) -> Iterator[Weighed]:
         """What a policy says of each, and beside it what the best other half would be worth."""
         for one in said:
-            candidate = instances.get(one.instance)
-            if candidate is None:
+            endpoint = endpoints.get(one.instance)
+            if endpoint is None:
                 yield one
                 continue
-            worth = self.worth(candidate.instance)
+            worth = self.worth(endpoint.instance)
             yield replace(one, why=f"{one.why}; the best decode engine for it is worth {worth:.3f}")
 
     def _add(self, key: _Key, score: float, whose: str) -> None:

@@ -1,4 +1,4 @@
-"""Context of a policy: what it may ask besides the call and the candidates.
+"""Context of a policy: what it may ask besides the call and the endpoints.
 
 One object for each role of a gateway, given to `Policy.made` or to the function that an entry
 point names. What draws lots or tells time is part of it, so that a simulation repeats itself.
@@ -12,7 +12,7 @@ from typing import Protocol
 
 from pdgate.protocols.call import Call
 from pdgate.protocols.instance import Role
-from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling.endpoint import Endpoint
 
 
 class Prefixes(Protocol):
@@ -21,8 +21,8 @@ class Prefixes(Protocol):
     def matched(self, call: Call) -> Mapping[str, int]:
         """Instance id -> how much of the call's prompt it has; those without any are absent."""
 
-    def cached_share(self, call: Call, candidate: Candidate) -> float:
-        """Of the call's prompt, what the candidate has: 0..1."""
+    def cached_share(self, call: Call, endpoint: Endpoint) -> float:
+        """Of the call's prompt, what the endpoint has: 0..1."""
 
 
 @dataclass(frozen=True, slots=True)

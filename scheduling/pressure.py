@@ -21,7 +21,7 @@ from typing import Final
 
 from pdgate.protocols.instance import Role
 from pdgate.scheduling.account import unread_tokens_there
-from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.policy_context import Targets
 
 FULL: Final = 0.85
@@ -74,11 +74,11 @@ class Pressure:
 NONE: Final = Pressure()
 
 
-def pressure(candidate: Candidate, side: Role, targets: Targets) -> Pressure:
+def pressure(endpoint: Endpoint, side: Role, targets: Targets) -> Pressure:
     """`side`: PREFILL or DECODE, whichever it serves."""
     if side is Role.PREFILL:
-        return _reading(candidate, targets)
-    return _making(candidate, targets)
+        return _reading(endpoint, targets)
+    return _making(endpoint, targets)
 
 
 def mean(several: Sequence[Pressure]) -> Pressure:
@@ -93,32 +93,32 @@ def mean(several: Sequence[Pressure]) -> Pressure:
     )
 
 
-def _reading(candidate: Candidate, targets: Targets) -> Pressure:
-    unread = unread_tokens_there(candidate)
+def _reading(endpoint: Endpoint, targets: Targets) -> Pressure:
+    unread = unread_tokens_there(endpoint)
     if not unread:
         return NONE
-    expected = candidate.latency.prefill_seconds(unread, candidate.unread_squares)
+    expected = endpoint.latency.prefill_seconds(unread, endpoint.unread_squares)
     wait_seconds = unread / TOKENS_PER_SECOND if expected is None else expected
     return Pressure(max(1 / FULL, wait_seconds / targets.ttft_seconds))
 
 
-def _making(candidate: Candidate, targets: Targets) -> Pressure:
+def _making(endpoint: Endpoint, targets: Targets) -> Pressure:
     use = 0.0
-    status = candidate.status
+    status = endpoint.status
     if status is not None:
         if status.kv_free is not None:
             use = (1 - status.kv_free) / FULL
         if status.waiting:
             use += status.waiting / (status.waiting + (status.running or 0))
     # Those that are expected there, but still with prefill, do not make its steps longer.
-    batch = candidate.answering + candidate.beyond.calls
+    batch = endpoint.answering + endpoint.beyond.calls
     if not batch:
         return Pressure(use)
-    context_tokens = max(0, candidate.tokens + candidate.beyond.kv_tokens)
-    if candidate.calls > candidate.answering:
-        context_tokens = context_tokens * candidate.answering // candidate.calls
-    step = candidate.latency.step_seconds(batch, context_tokens)
-    least = candidate.latency.step_seconds(1, 0)
+    context_tokens = max(0, endpoint.tokens + endpoint.beyond.kv_tokens)
+    if endpoint.calls > endpoint.answering:
+        context_tokens = context_tokens * endpoint.answering // endpoint.calls
+    step = endpoint.latency.step_seconds(batch, context_tokens)
+    least = endpoint.latency.step_seconds(1, 0)
     if step is None or least is None:
         return Pressure(max(use, batch / MANY_CALLS))
     target = targets.tpot_seconds

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.health.breaker import TRIAL
 from pdgate.scheduling.prefix.index import PrefixUpdate
 from pdgate.scheduling.watch import MOST_WATCHED, Watch
@@ -15,8 +15,8 @@ class Reservation:
 
     __slots__ = (
         "_answering",
-        "_candidate",
         "_ended",
+        "_endpoint",
         "_expected",
         "_freed",
         "_squares",
@@ -32,7 +32,7 @@ class Reservation:
 
     def __init__(
         self,
-        candidate: Candidate,
+        endpoint: Endpoint,
         tokens: int,
         reads: bool,
         answering: bool = False,
@@ -48,38 +48,38 @@ class Reservation:
             freed: Told of the end.
             update: Of the prefix index, where there is one: what the engine has of the prompt.
         """
-        self.instance = candidate.instance
-        self._candidate = candidate
+        self.instance = endpoint.instance
+        self._endpoint = endpoint
         self._tokens = tokens
         self._update = update
         self._ended = False
         self._freed = freed
-        trial = self._trial = candidate.breaker.state is TRIAL
+        trial = self._trial = endpoint.breaker.state is TRIAL
         if trial:
-            candidate.trials += 1
-        candidate.calls += 1
-        candidate.tokens += tokens
+            endpoint.trials += 1
+        endpoint.calls += 1
+        endpoint.tokens += tokens
         self._expected: float | None = None
         self._squares = 0.0
         if reads:
             unread = self._unread = tokens if update is None else tokens - update.cached_tokens
-            candidate.unread_tokens += unread
-            candidate.own_unread_squares += unread * unread
-            candidate.whole_calls += 1
-            to_read = self._to_read = candidate.unread_tokens
-            alone = candidate.shared is None
-            squares = candidate.own_unread_squares if alone else candidate.unread_squares
+            endpoint.unread_tokens += unread
+            endpoint.own_unread_squares += unread * unread
+            endpoint.whole_calls += 1
+            to_read = self._to_read = endpoint.unread_tokens
+            alone = endpoint.shared is None
+            squares = endpoint.own_unread_squares if alone else endpoint.unread_squares
             self._squares = squares
-            self._expected = candidate.latency.prefill_seconds(to_read, squares)
+            self._expected = endpoint.latency.prefill_seconds(to_read, squares)
         else:
-            self._unread, self._to_read = 0, candidate.unread_tokens
+            self._unread, self._to_read = 0, endpoint.unread_tokens
         self._answering = answering
         if answering:
-            candidate.answering += 1
+            endpoint.answering += 1
         self._watches = watches
         self._watch: Watch | None = None
-        if candidate.shared is not None:
-            candidate.shared.changed(candidate)
+        if endpoint.shared is not None:
+            endpoint.shared.changed(endpoint)
 
     def has_read(self, seconds: float) -> Watch | None:
         """It took so long to read the prompt, and what came before it.
@@ -87,7 +87,7 @@ class Reservation:
         Returns the watch of the pieces of a stream that begins with this, or None.
         """
         self._update = None
-        self._candidate.latency.has_read(self._to_read, self._squares, seconds, self._expected)
+        self._endpoint.latency.has_read(self._to_read, self._squares, seconds, self._expected)
         if self._unread:
             self._read()
         return self._begin()
@@ -95,7 +95,7 @@ class Reservation:
     def has_loaded(self, seconds: float) -> Watch | None:
         """It took so long to take over the KV that prefill had computed; returns the same."""
         self._update = None
-        self._candidate.latency.has_loaded(self._tokens, seconds)
+        self._endpoint.latency.has_loaded(self._tokens, seconds)
         return self._begin()
 
     def withdraw(self) -> None:
@@ -109,41 +109,41 @@ class Reservation:
     def end(self) -> None:
         if not self._ended:
             self._ended = True
-            candidate = self._candidate
-            candidate.calls -= 1
-            candidate.tokens -= self._tokens
+            endpoint = self._endpoint
+            endpoint.calls -= 1
+            endpoint.tokens -= self._tokens
             if self._answering:
-                candidate.answering -= 1
+                endpoint.answering -= 1
             if self._watch is not None:
                 self._watch.end()
             if self._trial:
-                candidate.trials -= 1
+                endpoint.trials -= 1
             if self._unread:
                 self._read()
-            if candidate.shared is not None:
-                candidate.shared.changed(candidate)
+            if endpoint.shared is not None:
+                endpoint.shared.changed(endpoint)
             # As a method it would be looked up anew each time.
             freed = self._freed
             if freed is not None:
                 freed()
 
     def _begin(self) -> Watch | None:
-        candidate = self._candidate
+        endpoint = self._endpoint
         if not self._answering:
             self._answering = True
-            candidate.answering += 1
-            if self._watches and candidate.watched < MOST_WATCHED:
-                self._watch = Watch(candidate)
-        if candidate.shared is not None:
-            candidate.shared.changed(candidate)
+            endpoint.answering += 1
+            if self._watches and endpoint.watched < MOST_WATCHED:
+                self._watch = Watch(endpoint)
+        if endpoint.shared is not None:
+            endpoint.shared.changed(endpoint)
         return self._watch
 
     def _read(self) -> None:
         """What was unread is read, or never will be."""
-        unread, candidate = self._unread, self._candidate
-        candidate.unread_tokens -= unread
-        candidate.own_unread_squares -= unread * unread
-        candidate.read_tokens += unread
+        unread, endpoint = self._unread, self._endpoint
+        endpoint.unread_tokens -= unread
+        endpoint.own_unread_squares -= unread * unread
+        endpoint.read_tokens += unread
         self._unread = 0
 
     def __enter__(self) -> Self:

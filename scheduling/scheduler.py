@@ -22,7 +22,6 @@ from pdgate.protocols.instance import (
     Instance,
     Role,
 )
-from pdgate.scheduling.candidate import Candidate
 from pdgate.scheduling.decision_trace import (
     MOST_SHOWN,
     ONLY_ONE,
@@ -34,10 +33,11 @@ from pdgate.scheduling.decision_trace import (
 from pdgate.scheduling.disaggregation import Always, Decision, Rule, Taken
 from pdgate.scheduling.disaggregation.decision import ONE_TOKEN
 from pdgate.scheduling.disaggregation.rules import NOTHING_CACHED
+from pdgate.scheduling.eligible import EligibleSet
+from pdgate.scheduling.endpoint import Endpoint
+from pdgate.scheduling.endpoints import RETRY_AFTER_SECONDS, Endpoints
 from pdgate.scheduling.health.breaker import TRIAL
 from pdgate.scheduling.health.cause import cause_of
-from pdgate.scheduling.instances import RETRY_AFTER_SECONDS, Instances
-from pdgate.scheduling.lineup import Lineup
 from pdgate.scheduling.partners import Partners
 from pdgate.scheduling.policy import Policy
 from pdgate.scheduling.prefix.index import PrefixIndex, PrefixUpdate
@@ -58,7 +58,7 @@ class Scheduler:
 
     def __init__(
         self,
-        instances: Instances,
+        endpoints: Endpoints,
         prefill: Policy,
         decode: Policy,
         plain: Policy,
@@ -67,9 +67,9 @@ class Scheduler:
         of_models: Mapping[str, Mapping[Role, Policy]] = NOTHING_OF_THEIR_OWN,
     ) -> None:
         """`prefixes`: kept only while a policy asks for it. `of_models`: policies of their own."""
-        self._instances = instances
+        self._endpoints = endpoints
         # Looked up here for every call, so without a function where they are there.
-        self._lineups, self._by_id = instances.lineups, instances.by_id
+        self._eligible_sets, self._by_id = endpoints.eligible_sets, endpoints.by_id
         self.freed: Callable[[], None] | None = None
         self.told: Callable[[Call, DecisionTrace], None] | None = None
         self.rule = rule or Always()
@@ -79,7 +79,7 @@ class Scheduler:
         self._prefixes: PrefixIndex | None = None
         self._decode_asks = False
         if prefixes is not None:
-            instances.on_lost = prefixes.forget
+            endpoints.on_lost = prefixes.forget
         self._keep_count()
 
     def use(self, role: Role, policy: Policy) -> None:
@@ -94,7 +94,7 @@ class Scheduler:
 
     def _policy(self, role: Role, call: Call) -> Policy:
         if self._of_models:
-            own = self._of_models.get(self._instances.meant(call.model))
+            own = self._of_models.get(self._endpoints.meant(call.model))
             if own is not None and role in own:
                 return own[role]
         return self._policies[role]
@@ -115,12 +115,12 @@ class Scheduler:
     def disaggregates(self, call: Call) -> bool:
         """Whether the call's model has a pair; otherwise plain instances serve it, if any."""
         model = call.model
-        lineup = self._lineups.get(model) or self._instances.lineup(model)
-        return lineup.disaggregated or not lineup.up[PLAIN]
+        eligible = self._eligible_sets.get(model) or self._endpoints.eligible(model)
+        return eligible.disaggregated or not eligible.up[PLAIN]
 
     def has(self, role: Role, call: Call) -> bool:
         """Whether an instance of the role has the call's model, in whatever state it is."""
-        return self._instances.has(role, call.model)
+        return self._endpoints.has(role, call.model)
 
     def decide(
         self, call: Call, prefill: Instance, *, prefill_can_answer: bool = False
@@ -132,17 +132,17 @@ class Scheduler:
         fixed = rule.fixed
         if fixed is not None:
             return fixed
-        lineup = self._instances.lineup(call.model)
-        decodes = _partners(lineup.up[DECODE], lineup, prefill)
-        reserved = self._by_id.get(prefill.id) or Candidate(prefill)
+        eligible = self._endpoints.eligible(call.model)
+        decodes = _partners(eligible.up[DECODE], eligible, prefill)
+        reserved = self._by_id.get(prefill.id) or Endpoint(prefill)
         return rule.decide(call, reserved, decodes, self._cached_for_decode(call))
 
     def works(self, instance: Instance, *, lately: bool = False) -> bool:
         """It answers looks, and is not known to stand still."""
-        candidate = self._by_id.get(instance.id)
-        if candidate is None or not candidate.up or candidate.stuck:
+        endpoint = self._by_id.get(instance.id)
+        if endpoint is None or not endpoint.up or endpoint.stuck:
             return False
-        return candidate.worked_lately or not lately
+        return endpoint.worked_lately or not lately
 
     def reserve(
         self,
@@ -162,48 +162,48 @@ class Scheduler:
         Raises UnknownModel, BadRequest, NoInstance.
         """
         model = call.model
-        lineup = self._lineups.get(model) or self._instances.lineup(model)
-        if not lineup.disaggregated and role is not PLAIN and not alone:
+        eligible = self._eligible_sets.get(model) or self._endpoints.eligible(model)
+        if not eligible.disaggregated and role is not PLAIN and not alone:
             # Also for prefill: it would work, and keep its blocks, for no decode.
             if self.told is not None:
                 self._tell(self.told, call, role, (), None, avoid, peer)
-            raise _no_pair(lineup)
-        candidates = lineup.up[role]
+            raise _no_pair(eligible)
+        endpoints = eligible.up[role]
         if call.at:
-            candidates = [c for c in candidates if c.instance.id == call.at]
+            endpoints = [c for c in endpoints if c.instance.id == call.at]
         if avoid:
-            candidates = [c for c in candidates if c.instance.id not in avoid]
+            endpoints = [c for c in endpoints if c.instance.id not in avoid]
             if role is PREFILL:
-                candidates = _with_partners(candidates, lineup, avoid) or candidates
-        if peer is not None and (lineup.mixed or peer.role is BOTH):
-            candidates = _partners(candidates, lineup, peer)
-        if not candidates:
+                endpoints = _with_partners(endpoints, eligible, avoid) or endpoints
+        if peer is not None and (eligible.mixed or peer.role is BOTH):
+            endpoints = _partners(endpoints, eligible, peer)
+        if not endpoints:
             if self.told is not None:
                 self._tell(self.told, call, role, (), None, avoid, peer)
             raise _nobody(f"no {role.value} engine is")
-        if lineup.careful:
-            candidates = self._instances.admitted(candidates)
-        one, partners = candidates[0], None
-        if len(candidates) > 1:
+        if eligible.careful:
+            endpoints = self._endpoints.admitted(endpoints)
+        one, partners = endpoints[0], None
+        if len(endpoints) > 1:
             policy = self._policy(role, call) if self._of_models else self._policies[role]
             if peer is not None:
-                one = policy.choose_beside(call, candidates, peer)
+                one = policy.choose_beside(call, endpoints, peer)
             else:
-                if lineup.placed and role is PREFILL:
-                    partners = self._partners(call, lineup, avoid)
+                if eligible.placed and role is PREFILL:
+                    partners = self._partners(call, eligible, avoid)
                 if partners is not None:
-                    one = policy.choose_ahead(call, candidates, partners)
+                    one = policy.choose_ahead(call, endpoints, partners)
                 else:
-                    one = policy.choose(call, candidates)
+                    one = policy.choose(call, endpoints)
         if self.told is not None:
-            self._tell(self.told, call, role, candidates, one, avoid, peer, partners)
+            self._tell(self.told, call, role, endpoints, one, avoid, peer, partners)
         if reads is None:
             reads = role is not DECODE
         update = None
         # What decode is handed is of no use, unless decode is chosen by it, or may be prefill;
         # and what prefill reads is not where it is the only one.
         if self._prefixes is not None and (
-            self._decode_asks or (lineup.several_read and (reads or one.instance.role is BOTH))
+            self._decode_asks or (eligible.several_read and (reads or one.instance.role is BOTH))
         ):
             update = PrefixUpdate.of(self._prefixes, call, one, reads)
         if role is DECODE:
@@ -214,9 +214,11 @@ class Scheduler:
         freed = self.freed if role is PREFILL else None
         return Reservation(one, call.prompt_tokens, reads, False, False, freed, update)
 
-    def _partners(self, call: Call, lineup: Lineup, avoid: Collection[str]) -> Partners | None:
+    def _partners(
+        self, call: Call, eligible: EligibleSet, avoid: Collection[str]
+    ) -> Partners | None:
         """For the prefill engine of the best pair; decode is then chosen beside it."""
-        decodes = lineup.up[DECODE]
+        decodes = eligible.up[DECODE]
         if avoid:
             decodes = [c for c in decodes if c.instance.id not in avoid]
         return self._policy(DECODE, call).partners(call, decodes) if decodes else None
@@ -226,24 +228,24 @@ class Scheduler:
         told: Callable[[Call, DecisionTrace], None],
         call: Call,
         role: Role,
-        candidates: Sequence[Candidate],
-        one: Candidate | None,
+        endpoints: Sequence[Endpoint],
+        one: Endpoint | None,
         avoid: Collection[str],
         peer: Instance | None,
         partners: Partners | None = None,
     ) -> None:
         """Before the chosen one's account has the call, so that scores are those it was chosen by."""
-        others = left_out(self._instances, candidates, role, call.model, avoid, peer)
+        others = left_out(self._endpoints, endpoints, role, call.model, avoid, peer)
         policy = ""
         considered: list[Weighed] = []
-        if one is not None and len(candidates) > 1:
+        if one is not None and len(endpoints) > 1:
             chooses = self._policy(role, call)
             policy = chooses.name or type(chooses).__name__
-            said = chooses.explain(call, shown(candidates, one), peer)
-            considered.extend(said if partners is None else partners.told(said, self._instances))
+            said = chooses.explain(call, shown(endpoints, one), peer)
+            considered.extend(said if partners is None else partners.told(said, self._endpoints))
         elif one is not None:
             considered.append(Weighed(one.instance.id, why=ONLY_ONE))
-        more = len(candidates) - len(considered) + max(0, len(others) - MOST_SHOWN)
+        more = len(endpoints) - len(considered) + max(0, len(others) - MOST_SHOWN)
         chosen = "" if one is None else one.instance.id
         told(call, DecisionTrace(role, policy, chosen, considered, others[:MOST_SHOWN], more))
 
@@ -254,31 +256,31 @@ class Scheduler:
         return self._prefixes.matched(call)
 
     def handed_over(self, instance: Instance) -> None:
-        candidate = self._by_id.get(instance.id)
-        if candidate is not None:
-            candidate.handed_over += 1
+        endpoint = self._by_id.get(instance.id)
+        if endpoint is not None:
+            endpoint.handed_over += 1
 
-    def excuse(self, instances: Collection[str]) -> None:
-        self._instances.excuse(instances)
+    def excuse(self, endpoints: Collection[str]) -> None:
+        self._endpoints.excuse(endpoints)
 
     def report(self, instance: Instance, error: GatewayError | None) -> None:
         """An engine that refuses, or in which calls keep failing, gets no more for a while."""
         if error is not None:
-            self._instances.failed(instance.id, cause_of(error))
+            self._endpoints.failed(instance.id, cause_of(error))
             return
-        candidate = self._by_id.get(instance.id)
-        if candidate is not None:
-            candidate.ended_well += 1
-            breaker = candidate.breaker
+        endpoint = self._by_id.get(instance.id)
+        if endpoint is not None:
+            endpoint.ended_well += 1
+            breaker = endpoint.breaker
             # Else nothing would change.
             if breaker.latest or breaker.state is TRIAL:
-                self._instances.worked(instance.id)
+                self._endpoints.worked(instance.id)
 
 
-def _no_pair(lineup: Lineup) -> NoInstance:
-    prefill, decode = lineup.up[PREFILL], lineup.up[DECODE]
+def _no_pair(eligible: EligibleSet) -> NoInstance:
+    prefill, decode = eligible.up[PREFILL], eligible.up[DECODE]
     for role in (PREFILL, DECODE):
-        if not lineup.up[role]:
+        if not eligible.up[role]:
             return _nobody(f"no {role.value} engine is")
     of_prefill, of_decode = (
         {c.instance.protocol: c.instance.generation for c in some} for some in (prefill, decode)
@@ -296,20 +298,20 @@ def _nobody(who_is: str) -> NoInstance:
 
 
 def _with_partners(
-    prefill: Sequence[Candidate], lineup: Lineup, avoid: Collection[str]
-) -> list[Candidate]:
+    prefill: Sequence[Endpoint], eligible: EligibleSet, avoid: Collection[str]
+) -> list[Endpoint]:
     """Those that leave a choice of decode instances other than the avoided ones."""
-    decode = [c.instance for c in lineup.up[DECODE] if c.instance.id not in avoid]
+    decode = [c.instance for c in eligible.up[DECODE] if c.instance.id not in avoid]
     return [c for c in prefill if any(_pairs(c.instance, other) for other in decode)]
 
 
 def _partners(
-    candidates: Sequence[Candidate], lineup: Lineup, peer: Instance
-) -> Sequence[Candidate]:
+    endpoints: Sequence[Endpoint], eligible: EligibleSet, peer: Instance
+) -> Sequence[Endpoint]:
     """Those that can pair with the peer: all of them, unless there is something to match."""
-    if lineup.mixed or peer.role is BOTH:
-        return [c for c in candidates if _pairs(c.instance, peer)]
-    return candidates
+    if eligible.mixed or peer.role is BOTH:
+        return [c for c in endpoints if _pairs(c.instance, peer)]
+    return endpoints
 
 
 def _pairs(one: Instance, other: Instance) -> bool:

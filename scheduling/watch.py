@@ -13,7 +13,7 @@ All streams of an engine share its steps, so MOST_WATCHED of them at a time say 
 
 from typing import Final
 
-from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling.endpoint import Endpoint
 
 STRETCH: Final = 8
 MOST_WATCHED: Final = 4
@@ -22,11 +22,11 @@ MOST_WATCHED: Final = 4
 class Watch:
     """Counts among its engine's watched streams until `end`."""
 
-    __slots__ = ("_candidate", "_latest", "_read_before", "_since", "_steps")
+    __slots__ = ("_endpoint", "_latest", "_read_before", "_since", "_steps")
 
-    def __init__(self, candidate: Candidate) -> None:
-        candidate.watched += 1
-        self._candidate = candidate
+    def __init__(self, endpoint: Endpoint) -> None:
+        endpoint.watched += 1
+        self._endpoint = endpoint
         self._since: float | None = None
         self._latest = 0.0
         self._steps = self._read_before = 0
@@ -40,7 +40,7 @@ class Watch:
             self._learn(self._since)
             self._since, self._steps = self._latest, 0
         if not self._steps:
-            self._read_before = self._candidate.read_tokens
+            self._read_before = self._endpoint.read_tokens
         self._steps += count
         self._latest = now
 
@@ -49,13 +49,13 @@ class Watch:
         self._since = None
 
     def end(self) -> None:
-        self._candidate.watched -= 1
+        self._endpoint.watched -= 1
         if self._since is not None and self._steps:
             self._learn(self._since)
 
     def _learn(self, since: float) -> None:
-        candidate = self._candidate
-        read = candidate.read_tokens - self._read_before
-        candidate.latency.has_stepped(
-            self._steps, read, self._latest - since, candidate.answering, candidate.tokens
+        endpoint = self._endpoint
+        read = endpoint.read_tokens - self._read_before
+        endpoint.latency.has_stepped(
+            self._steps, read, self._latest - since, endpoint.answering, endpoint.tokens
         )

@@ -32,17 +32,17 @@ from setuptools import Distribution
 from setuptools.command.build_ext import build_ext
 
 HOT: Final = {
-    "forwarders": "attempt execution good_start lives other_apis ownership prompt record retry routing",
-    "gateway": "deadlines heads intake service total_time",
+    "forwarders": "attempt execution first_event lives other_apis kv_lease prompt record retry routing",
+    "gateway": "deadlines intake request_headers service total_time",
     "gateway/admission": "gate place",
     "gateway/front": "hot_cycle response_head",
     "gateway/metrics": "aggregates call_stats ended",
-    "gateway/security": "door headers keys",
+    "gateway/security": "authenticator headers keys",
     "gateway/upstream": "client connection exchange pool request",
     "protocols": "fields instance members openai request_id sse",
     "protocols/dialects": "nixl",
     "scheduling/admission": "line others room",
-    "scheduling": "account candidate instances lineup reservation scheduler",
+    "scheduling": "account eligible endpoint endpoints reservation scheduler",
     "scheduling/health": "breaker cause",
     "scheduling/disaggregation": "decision",
     "scheduling/policies": "slo",

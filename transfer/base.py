@@ -180,7 +180,7 @@ class _Whole(Grant):
 class Backend(ABC):
     """Built with `host` (where it may listen) and `advertise` (what peers dial instead, if
     that differs); a backend's own options come after these and have defaults. One that takes
-    `identity` (kit/fleet.py) gets the engine's, and proves it on every connection.
+    `identity` (runtime/fleet.py) gets the engine's, and proves it on every connection.
     """
 
     name: ClassVar[str]

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from pdgate.transfer.base import Descriptor, OutOfBounds, TransferError
-from pdgate.transfer.kit.arrivals import MAX_IMMEDIATE
-from pdgate.transfer.kit.links import Address
+from pdgate.transfer.runtime.arrivals import MAX_IMMEDIATE
+from pdgate.transfer.runtime.links import Address
 
 EPOCH_BYTES = 16
 

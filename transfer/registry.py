@@ -11,7 +11,7 @@ from typing import Any
 
 from pdgate.protocols import plugins
 from pdgate.transfer.base import Backend
-from pdgate.transfer.kit.fleet import Identity
+from pdgate.transfer.runtime.fleet import Identity
 
 
 def load(name: str, *, identity: Identity | None = None, **options: Any) -> Backend:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 
 from pdgate.transfer.base import State, Transfer
-from pdgate.transfer.kit.running import Running
+from pdgate.transfer.runtime.running import Running
 
 
 class Together(Running):

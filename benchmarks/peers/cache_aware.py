@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from pdgate.protocols.call import Call
-from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.policy import Policy
 from pdgate.scheduling.policy_context import PolicyContext, Prefixes
 
@@ -36,17 +36,17 @@ class CacheAware(Policy):
     def made(cls, context: PolicyContext) -> Policy:
         return cls(context.prefixes)
 
-    def choose(self, call: Call, candidates: Sequence[Candidate]) -> Candidate:
+    def choose(self, call: Call, endpoints: Sequence[Endpoint]) -> Endpoint:
         # The first of equals, as Rust's min_by_key has it.
-        least = min(candidates, key=_calls)
-        low, high = least.calls, max(map(_calls, candidates))
+        least = min(endpoints, key=_calls)
+        low, high = least.calls, max(map(_calls, endpoints))
         if high - low > BALANCE_ABS_THRESHOLD and high > low * BALANCE_REL_THRESHOLD:
             return least
         matched = {} if self._prefixes is None else self._prefixes.matched(call)
-        best = max(candidates, key=lambda one: matched.get(one.instance.id, 0))
+        best = max(endpoints, key=lambda one: matched.get(one.instance.id, 0))
         match = matched.get(best.instance.id, 0)
         return best if match > CACHE_THRESHOLD * call.prompt_tokens else least
 
 
-def _calls(candidate: Candidate) -> int:
-    return candidate.calls
+def _calls(endpoint: Endpoint) -> int:
+    return endpoint.calls

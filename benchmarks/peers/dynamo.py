@@ -22,7 +22,7 @@ from typing import Final
 
 from pdgate.protocols.call import Call
 from pdgate.protocols.instance import Role
-from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.policy import Policy
 from pdgate.scheduling.policy_context import PolicyContext, Prefixes
 
@@ -47,19 +47,19 @@ class Dynamo(Policy):
     def made(cls, context: PolicyContext) -> Policy:
         return cls(context.role, context.prefixes, context.random)
 
-    def choose(self, call: Call, candidates: Sequence[Candidate]) -> Candidate:
-        costs = self._costs(call, candidates)
+    def choose(self, call: Call, endpoints: Sequence[Endpoint]) -> Endpoint:
+        costs = self._costs(call, endpoints)
         least, most = min(costs), max(costs)
         if self._temperature and most > least:
             per_cost = 1 / ((most - least) * self._temperature)
             chances = [exp((least - cost) * per_cost) for cost in costs]
-            return self._random.choices(candidates, chances)[0]
+            return self._random.choices(endpoints, chances)[0]
         return self._random.choice(
-            [one for one, cost in zip(candidates, costs, strict=True) if cost == least]
+            [one for one, cost in zip(endpoints, costs, strict=True) if cost == least]
         )
 
-    def _costs(self, call: Call, candidates: Sequence[Candidate]) -> list[float]:
-        decode = [(one.tokens + call.prompt_tokens) / BLOCK_TOKENS for one in candidates]
+    def _costs(self, call: Call, endpoints: Sequence[Endpoint]) -> list[float]:
+        decode = [(one.tokens + call.prompt_tokens) / BLOCK_TOKENS for one in endpoints]
         if self._role is Role.DECODE:
             return decode
         cached = {} if self._prefixes is None else self._prefixes.matched(call)
@@ -67,7 +67,7 @@ class Dynamo(Policy):
             max(0, one.unread_tokens + call.prompt_tokens - cached.get(one.instance.id, 0))
             / BLOCK_TOKENS
             + blocks
-            for one, blocks in zip(candidates, decode, strict=True)
+            for one, blocks in zip(endpoints, decode, strict=True)
         ]
 
 

@@ -20,7 +20,7 @@ from random import Random
 
 from pdgate.protocols.call import Call
 from pdgate.scheduling.account import kv_free_after
-from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.policy import Policy
 from pdgate.scheduling.policy_context import PolicyContext, Prefixes
 
@@ -36,12 +36,12 @@ class Scorers(Policy):
         self._random = random
         self._prefix, self._queue, self._kv = prefix, queue, kv
 
-    def choose(self, call: Call, candidates: Sequence[Candidate]) -> Candidate:
+    def choose(self, call: Call, endpoints: Sequence[Endpoint]) -> Endpoint:
         cached = {} if self._prefixes is None else self._prefixes.matched(call)
-        queues = [one.calls for one in candidates]
+        queues = [one.calls for one in endpoints]
         longest, spread = max(queues), max(queues) - min(queues)
         scores = []
-        for one, queue in zip(candidates, queues, strict=True):
+        for one, queue in zip(endpoints, queues, strict=True):
             score = self._prefix * cached.get(one.instance.id, 0) / call.prompt_tokens
             score += self._queue * ((longest - queue) / spread if spread else 1.0)
             if self._kv:
@@ -50,7 +50,7 @@ class Scorers(Policy):
             scores.append(score)
         best = max(scores)
         return self._random.choice(
-            [one for one, score in zip(candidates, scores, strict=True) if score == best]
+            [one for one, score in zip(endpoints, scores, strict=True) if score == best]
         )
 
 

@@ -6,7 +6,7 @@ from typing import ClassVar
 from pdgate.forwarders.attempt import Attempt, Deliver
 from pdgate.forwarders.base import Answer, Leg
 from pdgate.forwarders.execution import Execution
-from pdgate.forwarders.ownership import NOTHING_KEPT, KvRules
+from pdgate.forwarders.kv_lease import NOTHING_KEPT, KvRules
 from pdgate.forwarders.record import Record
 from pdgate.forwarders.retry import FRESH
 from pdgate.forwarders.route import Way
@@ -16,13 +16,13 @@ from pdgate.gateway.config.checks import mode_for
 from pdgate.gateway.config.sections import Timeouts as TimeoutsSection
 from pdgate.gateway.deadlines import Timeouts
 from pdgate.gateway.front.hot_protocol import HotProtocol
-from pdgate.gateway.heads import Heads
 from pdgate.gateway.intake import Intake
 from pdgate.gateway.metrics.call_stats import CallStats
+from pdgate.gateway.request_headers import RequestHeaders
 from pdgate.protocols.call import Call, Headers
 from pdgate.protocols.errors import GatewayError
 from pdgate.protocols.instance import Instance
-from pdgate.scheduling.instances import Instances
+from pdgate.scheduling.endpoints import Endpoints
 
 
 class Unowned(VllmNixl):
@@ -79,7 +79,7 @@ def any_whole(first: bytes, leg: Leg) -> None:
     """The same of an answer that is no stream, which is waited for still."""
 
 
-class NeverDoubted(Instances):
+class NeverDoubted(Endpoints):
     """How legs end says nothing of their engines."""
 
     def worked(self, instance_id: str) -> None:
@@ -89,7 +89,7 @@ class NeverDoubted(Instances):
 class Unread(Intake):
     """What a client's headers say is neither checked nor passed on."""
 
-    def _passed(self, heads: Heads) -> Headers:
+    def _passed(self, request_headers: RequestHeaders) -> Headers:
         return ()
 
 

@@ -2,7 +2,7 @@
 
 directory   by its options
 slices      what an EndpointSlice says of engines, as pure functions
-fleet       what all of them say together, and what of it is told; pure
+fleet       what all of them say together, and which changes follow; pure
 wire        the JSON of lists and watches, as pure functions
 http        requests to the API server
 follow      a watch, and what to do when it is lost

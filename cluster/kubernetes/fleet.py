@@ -17,7 +17,7 @@ EndpointSliceCache does the same.
 from collections.abc import Iterable, Mapping, Sequence
 
 from pdgate.cluster.directory import Event, Joined, Left, Listed, Refused
-from pdgate.cluster.kubernetes.slices import Endpoint, Slice
+from pdgate.cluster.kubernetes.slices import Slice, SliceEndpoint
 from pdgate.cluster.member import Member
 
 PREFERRED_FAMILY = "IPv4"
@@ -66,7 +66,7 @@ class Fleet:
 
 def _together(slices: Iterable[Slice]) -> tuple[dict[str, Member], dict[str, str]]:
     """Members by key, and what is refused."""
-    at: dict[tuple[str, int], Endpoint] = {}
+    at: dict[tuple[str, int], SliceEndpoint] = {}
     refused: dict[str, str] = {}
     for each in slices:
         refused |= each.refused
@@ -78,11 +78,11 @@ def _together(slices: Iterable[Slice]) -> tuple[dict[str, Member], dict[str, str
     return {member.key: member for member in members}, refused
 
 
-def _is_better(before: Endpoint, after: Endpoint) -> bool:
+def _is_better(before: SliceEndpoint, after: SliceEndpoint) -> bool:
     return before.member.takes_calls and not after.member.takes_calls
 
 
-def _one_of_each_pod(endpoints: Iterable[Endpoint]) -> list[Endpoint]:
+def _one_of_each_pod(endpoints: Iterable[SliceEndpoint]) -> list[SliceEndpoint]:
     """A pod may have several engines, each at a port of its own."""
     found = list(endpoints)
     preferred = {(each.pod, each.member.port) for each in found if each.family == PREFERRED_FAMILY}

@@ -14,7 +14,7 @@
                kv-port      name or number of the KV side's port; else kv, if there is one
                tp, block-tokens, dp-size, rack, version   as in any directory (cluster/member.py)
 
-The pod's uid is the epoch, its node and zone are the place. Who is not ready, or terminates, is
+The pod's uid is the epoch, its node and zone are the place. A pod that is not ready, or terminates, is
 listed with a state that gets no calls, so that an outage later does not leave it in use.
 
 Source: Kubernetes 1.33, staging/src/k8s.io/api/discovery/v1/types.go (a missing `ready` means
@@ -50,7 +50,7 @@ NAMELESS: Final = "/"
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class SliceEndpoint:
     """
     Attributes:
         pod: Its uid; empty if the slice does not say whose address this is.
@@ -71,7 +71,7 @@ class Slice:
     """
 
     name: str
-    endpoints: tuple[Endpoint, ...] = ()
+    endpoints: tuple[SliceEndpoint, ...] = ()
     refused: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -102,7 +102,7 @@ def read(said: Json) -> Slice:
                 here["kv"] = f"{_bracketed(host)}:{kv}"
             key = f"{FOLDER}{labels.get(ROLE, '')}/{host}/{api['port']}"
             member = read_member(key, json.dumps(here).encode())
-            found.append(Endpoint(member, member.epoch, str(said.get("addressType"))))
+            found.append(SliceEndpoint(member, member.epoch, str(said.get("addressType"))))
         except BadMember as error:
             refused[f"{name} {host or f'endpoint {index}'}"] = str(error)
     return Slice(name, tuple(found), refused)

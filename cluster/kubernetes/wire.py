@@ -9,7 +9,7 @@
 
 A bookmark says that everything up to its version has been told: a watch may begin there, and
 not where the last slice changed, which the server may have forgotten. Who asks for a
-forgotten version is told 410, as the answer or, by newer servers, as the first event.
+forgotten version gets 410, as the answer or, by newer servers, as the first event.
 
 Source: "Kubernetes API Concepts" (Efficient detection of changes, Watch bookmarks) in the
 documentation of Kubernetes 1.33; client-go, tools/cache/reflector.go, handleAnyWatch.

@@ -62,7 +62,7 @@ def gauges(depth: Depth | None, away_seconds: float) -> Mapping[str, tuple[str, 
     if depth is None:
         return reach
     return reach | {
-        "pdgate_prefill_queue_waiting": ("Prompts that nobody has taken", depth.waiting),
+        "pdgate_prefill_queue_waiting": ("Prompts that no worker has taken", depth.waiting),
         "pdgate_prefill_queue_taken": ("Prompts that a worker has taken", depth.taken),
         "pdgate_prefill_queue_buried": ("Prompts given up, as far as kept", depth.buried),
         "pdgate_prefill_queue_oldest_seconds": (

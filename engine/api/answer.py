@@ -23,7 +23,7 @@ from pdgate.engine.api.service import (
     unless_client_leaves,
 )
 from pdgate.engine.api.usage import Usage
-from pdgate.engine.mailroom import Mailbox
+from pdgate.engine.output_queue import Mailbox
 from pdgate.engine.request import Finish, Logprob, Output
 from pdgate.protocols.errors import GatewayError
 

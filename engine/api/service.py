@@ -12,9 +12,9 @@ from starlette.requests import Request as HttpRequest
 from pdgate.engine.api.ask import Ask
 from pdgate.engine.constrained.grammar import Grammars
 from pdgate.engine.core import EngineCore
-from pdgate.engine.mailroom import Mailbox, Mailroom
 from pdgate.engine.metrics import EngineMetrics
 from pdgate.engine.model.load import LoadedModel
+from pdgate.engine.output_queue import Mailbox, OutputQueue
 from pdgate.engine.request import Output, Request
 from pdgate.protocols.errors import BadRequest, GatewayError, UnknownModel
 
@@ -42,7 +42,7 @@ class Service:
     """
 
     core: EngineCore
-    mailroom: Mailroom
+    output_queue: OutputQueue
     metrics: EngineMetrics
     names: tuple[str, ...]
     default_max_tokens: int | None
@@ -70,7 +70,7 @@ class Service:
         """Starts every choice of every prompt. Raises EngineDead."""
         if not self.core.alive:
             raise EngineDead("the engine is not running")
-        return self.mailroom.submit(
+        return self.output_queue.submit(
             self.core,
             [
                 _request(ask, wire_id, prompt_index * ask.choices + choice, choice)

@@ -2,7 +2,7 @@
 
     registry.py    connect("vllm-nixl", ...) -> Connector
     two_sided.py   what most protocols share: the engine's end of pdgate.transfer.messenger
-    nixl, mooncake, kvt, sglang, decode_first: who is asked, by which key, and when
+    nixl, mooncake, kvt, sglang, decode_first: which engine is asked, by which key, and when
     tickets, claim_desk, lending: decode_first's, who serves which request, and what it may read
     neuron         the same, but with a messenger of its own: pdgate.engine.neuron
 

@@ -3,7 +3,7 @@
     POST /register   a worker says where it is (workers.py)
     GET /query       -> {"0": {"engine_id": "...", "worker_addr": {"0": {"0": "tcp://host:port"}}}}
 
-Where the fleet has a secret (transfer/kit/fleet.py), a worker proves with its registration, and the
+Where the fleet has a secret (transfer/runtime/fleet.py), a worker proves with its registration, and the
 server with its answer, that it knows it:
 
     x-pdgate-kv: <key id>:<seconds since 1970>:<HMAC of them and the body>     of POST /register
@@ -36,12 +36,12 @@ from pdgate.engine.hand_over.workers import (
     Worker,
     Workers,
 )
-from pdgate.transfer.kit import fleet
-from pdgate.transfer.kit.fleet import Identity, Keyring
-from pdgate.transfer.kit.listener import Listener
-from pdgate.transfer.kit.refusals import Reason
-from pdgate.transfer.kit.strangers import Strangers, receive
 from pdgate.transfer.messenger.errors import HandOverError, Why
+from pdgate.transfer.runtime import fleet
+from pdgate.transfer.runtime.fleet import Identity, Keyring
+from pdgate.transfer.runtime.listener import Listener
+from pdgate.transfer.runtime.refusals import Reason
+from pdgate.transfer.runtime.strangers import Strangers, receive
 
 MAX_HEAD_BYTES = 16 << 10
 MAX_BODY_BYTES = 64 << 10

@@ -8,7 +8,7 @@ import hmac
 import secrets
 from typing import Final
 
-from pdgate.transfer.kit.fleet import NO_KEY, Keyring
+from pdgate.transfer.runtime.fleet import NO_KEY, Keyring
 
 FIELD: Final = "x-pdgate-kv"
 GOOD_SECONDS: Final = 60.0

@@ -8,11 +8,11 @@ import logging
 
 from pdgate.engine.hand_over.tickets import Tickets
 from pdgate.engine.prefill_worker.wire import PURPOSE, Answer, BadLine, Claim, Lines, Word
-from pdgate.transfer.kit import fleet
-from pdgate.transfer.kit.channel import Channel, Door, Serve
-from pdgate.transfer.kit.fleet import Identity
-from pdgate.transfer.kit.listener import Listener
 from pdgate.transfer.messenger import messages, service
+from pdgate.transfer.runtime import fleet
+from pdgate.transfer.runtime.channel import Channel, Door, Serve
+from pdgate.transfer.runtime.fleet import Identity
+from pdgate.transfer.runtime.listener import Listener
 
 SPEAK_SECONDS = 5.0
 """For a worker that has proven itself to say what it wants."""

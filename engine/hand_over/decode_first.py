@@ -75,7 +75,7 @@ class Queued(Source):
 
 
 class DecodeFirst(Kvt):
-    """What prefill does is vllm-kvt's; who is asked to do it comes from the queue."""
+    """What prefill does is vllm-kvt's; which engine is asked to do it comes from the queue."""
 
     load_failure: ClassVar = "error"
     has_worker: ClassVar = True

@@ -5,8 +5,8 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 from pdgate.protocols.instance import Role
-from pdgate.transfer.kit.fleet import Identity
 from pdgate.transfer.messenger.receiving import Patience
+from pdgate.transfer.runtime.fleet import Identity
 
 _WILDCARDS = ("", "0.0.0.0", "::")
 

@@ -110,7 +110,7 @@ class TwoSided(Connector):
         return self.settings.kv_port
 
     def hearer(self, core: Core) -> messenger.Core:
-        """Who is told how loads end; the others hear from the core itself."""
+        """Listener of how loads end; the others hear from the core itself."""
         return core
 
     @abstractmethod

@@ -22,8 +22,8 @@ import zmq
 from zmq.utils import z85
 
 from pdgate.cluster.kv_events import curve
-from pdgate.transfer.kit.fleet import Identity
-from pdgate.transfer.kit.refusals import Reason
+from pdgate.transfer.runtime.fleet import Identity
+from pdgate.transfer.runtime.refusals import Reason
 
 END: Final = (-1).to_bytes(8, "big", signed=True)
 NUMBER_BYTES: Final = 8

@@ -19,7 +19,7 @@ from starlette.responses import JSONResponse, Response
 from pdgate.cluster.kv_events import curve
 from pdgate.engine.kv_events.journal import Journal
 from pdgate.engine.settings import Settings
-from pdgate.transfer.kit.fleet import Identity, check_place
+from pdgate.transfer.runtime.fleet import Identity, check_place
 
 if TYPE_CHECKING:
     from pdgate.engine.kv_events.publisher import Publisher

@@ -3,7 +3,7 @@
     prefill                                 decode
     send_buffer.py  answers, and sends      peers.py        a pairing for each P, when first named
     kept.py         what may be looked up   recv_buffer.py  one of them: looks up, receives
-    turns.py        who is served next      lookups.py      who is asked for next, and when
+    turns.py        which is served next     lookups.py      who is asked for next, and when
                                             dealer.py       a question, its answer, a lost peer
     both
     messages.py         what is said, as JSON

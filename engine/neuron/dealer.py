@@ -17,9 +17,9 @@ from pdgate.engine.neuron import messages
 from pdgate.engine.neuron.messages import Message
 from pdgate.engine.neuron.proof import Host
 from pdgate.engine.neuron.wake import Wake
-from pdgate.transfer.kit.fleet import Identity, loopback
-from pdgate.transfer.kit.handshake import Unproven
 from pdgate.transfer.messenger.errors import HandOverError, Why
+from pdgate.transfer.runtime.fleet import Identity, loopback
+from pdgate.transfer.runtime.handshake import Unproven
 
 TAIL: Final = "~"
 """Between an engine's address and a random part, in its ZMQ identity."""
@@ -59,7 +59,7 @@ class Dealer:
             self._poller.register(one, zmq.POLLIN)
 
     def connect(self) -> None:
-        """Begins to; and asks who is there. Raises HandOverError."""
+        """Begins to; and asks which peer is there. Raises HandOverError."""
         if self._open_loopback_only:
             raise HandOverError(
                 Why.UNPROVEN, f"{self.name} is not loopback, and we have no KV secret"

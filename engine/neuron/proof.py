@@ -1,4 +1,4 @@
-"""The KV handshake on the signal plane, where a fleet has a secret (transfer/kit/handshake.py).
+"""The KV handshake on the signal plane, where a fleet has a secret (transfer/runtime/handshake.py).
 
     D  {"type": "handshake", "pdgate": hello} --> P
     D  <-- {"status": "ok", ..., "pdgate": answer}
@@ -14,8 +14,8 @@ from typing import Final
 
 from pdgate.engine.neuron import messages
 from pdgate.engine.neuron.messages import Message
-from pdgate.transfer.kit.fleet import Identity
-from pdgate.transfer.kit.handshake import (
+from pdgate.transfer.runtime.fleet import Identity
+from pdgate.transfer.runtime.handshake import (
     ANSWER_BYTES,
     HELLO_BYTES,
     MAGIC,
@@ -26,7 +26,7 @@ from pdgate.transfer.kit.handshake import (
     Session,
     Unproven,
 )
-from pdgate.transfer.kit.refusals import Reason
+from pdgate.transfer.runtime.refusals import Reason
 
 PURPOSE: Final = "neuron"
 FIELD: Final = "pdgate"

@@ -1,7 +1,7 @@
 """D's side of one pairing: looks requests up at one P and receives them.
 
     load --> waiting --lookup_all succeeds--> transferring --all landed--> [lookup_token] --> loaded
-                |  '-- too late, cancelled: P is told ----------------------> failed
+                |  '-- too late, cancelled: P learns it --------------------> failed
                 '-- P is gone: --------------------------------------------> failed
 
 A thread each, so that a P that is dead, slow or frozen holds up no other's requests.

@@ -35,9 +35,9 @@ from pdgate.engine.settings import WILDCARDS
 from pdgate.transfer import descriptors
 from pdgate.transfer.base import Op, TransferError
 from pdgate.transfer.descriptors import new_epoch
-from pdgate.transfer.kit import fleet
 from pdgate.transfer.messenger.errors import HandOverError, Why
 from pdgate.transfer.parts import Stretch
+from pdgate.transfer.runtime import fleet
 
 MAX_PAIRINGS: Final = 1024
 """Decode engines that are remembered; the one that was not heard of for longest goes first."""

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 
 from pdgate.engine.connector import Core
 from pdgate.transfer.base import Backend, Region
-from pdgate.transfer.kit.fleet import Identity
 from pdgate.transfer.messenger.counters import Counters
 from pdgate.transfer.messenger.shape import Shape
+from pdgate.transfer.runtime.fleet import Identity
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,7 +112,7 @@ class ReceiveEngine:
     Args:
         immediate: The first of IMMEDIATES that no other uses.
         allocate: Makes memory of the backend's.
-        awaited: Where P may write, by the epoch of each region; it is told with each post.
+        awaited: Where P may write, by the epoch of each region, which each post names.
         arrivals: Where whole pages may arrive, if we have such a place.
     """
 

@@ -7,9 +7,9 @@ from typing import Self
 
 from pdgate.cluster.queue.contract import Item
 from pdgate.engine.prefill_worker.wire import PURPOSE, Answer, BadLine, Claim, Lines, Word
-from pdgate.transfer.kit.channel import dial
-from pdgate.transfer.kit.fleet import Identity
-from pdgate.transfer.kit.listener import shut
+from pdgate.transfer.runtime.channel import dial
+from pdgate.transfer.runtime.fleet import Identity
+from pdgate.transfer.runtime.listener import shut
 
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 5.0

@@ -16,8 +16,8 @@ from pdgate.cluster.queue.opening import open_queue
 from pdgate.cluster.stderr import log_to_stderr
 from pdgate.engine.kv_flags import KvSecretFile, KvTlsCaFile, KvTlsCertFile, KvTlsKeyFile
 from pdgate.engine.prefill_worker.worker import Health, Serving, Worker
-from pdgate.transfer.kit.fleet import configured
-from pdgate.transfer.kit.tls import Tls
+from pdgate.transfer.runtime.fleet import configured
+from pdgate.transfer.runtime.tls import Tls
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 STOPPING = (signal.SIGTERM, signal.SIGINT)

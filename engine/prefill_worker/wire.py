@@ -1,6 +1,6 @@
 """A claim: one proven connection to the decode engine, one JSON object a line.
 
-Behind each object stand a space and the MAC of what comes before it (kit/handshake.py), in hex.
+Behind each object stand a space and the MAC of what comes before it (runtime/handshake.py), in hex.
 
     worker says     {"id": "9f3c/r1", "tries": 1, "host": "10.0.0.1", "port": 28000}
     decode answers  {"said": "yours"} | {"said": "taken"} | {"said": "gone"}
@@ -21,7 +21,7 @@ from typing import Annotated, Final, TypeVar
 
 import msgspec
 
-from pdgate.transfer.kit.channel import Channel
+from pdgate.transfer.runtime.channel import Channel
 
 PURPOSE: Final = "claim"
 MAX_LINE_BYTES: Final = 4096

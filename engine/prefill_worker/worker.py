@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from pdgate.cluster.queue.contract import Delivery, Queue, QueueError
 from pdgate.engine.prefill_worker.claim import Claiming, Unreachable
 from pdgate.engine.prefill_worker.wire import Claim, Word
-from pdgate.transfer.kit.fleet import Identity
+from pdgate.transfer.runtime.fleet import Identity
 
 TAKE_SECONDS = 0.25
 """How long a stop may take that finds us waiting for an item."""

@@ -1,6 +1,6 @@
 """The hand-over of a vLLM engine: vllm-kvt and vllm-nixl at one KV port.
 
-Which one a request means is told by its params:
+Which one a request means, its params say:
 
                 prefill gets                          decode gets
     vllm-kvt    do_remote_decode                      remote_host, _port (, do_remote_prefill)

@@ -15,7 +15,7 @@ COUNTERS: Final[Mapping[str, str]] = {
     "transfers": "Loads that ended well",
     "seconds": "Seconds that requests waited for their loads, all added up",
     "failed": "Loads that failed or were cancelled",
-    "expired": "Prompts whose blocks were held, and that nobody fetched in time",
+    "expired": "Prompts whose blocks were held, and that no decode engine fetched in time",
     "peers_refused": "Peers that did not prove who they are",
 }
 GAUGES: Final[Mapping[str, str]] = {

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
 from pdgate.engine.vllm.intent import PREFILL_ID
-from pdgate.transfer.kit.listener import shut
+from pdgate.transfer.runtime.listener import shut
 
 PATH: Final = "/v1/completions"
 CONNECT_SECONDS: Final = 5.0

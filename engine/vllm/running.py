@@ -18,8 +18,8 @@ from pdgate.engine.vllm.settings import Settings
 from pdgate.engine.vllm.worker_side import WorkerSide
 from pdgate.transfer import registry
 from pdgate.transfer.base import Backend
-from pdgate.transfer.kit.fleet import Identity, configured
-from pdgate.transfer.kit.tls import Tls
+from pdgate.transfer.runtime.fleet import Identity, configured
+from pdgate.transfer.runtime.tls import Tls
 
 log = logging.getLogger(__name__)
 

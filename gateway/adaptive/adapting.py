@@ -1,7 +1,7 @@
-"""Looks at the engines twice a second, and decides every few seconds who is to serve what.
+"""Looks at the engines twice a second, and decides every few seconds which engine is to serve what.
 
 Without a store a process decides for itself. With one, one process decides (leader.py), and the
-others do as it says. While the store cannot be reached nobody changes anything.
+others do as it says. While the store cannot be reached no process changes anything.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ _SIDES: Final[dict[Role, Side]] = {Role.PREFILL: "prefill", Role.DECODE: "decode
 class Adapting:
     """
     Attributes:
-        changes: The latest decisions, whoever's they are, oldest first.
+        changes: The latest decisions of all processes, oldest first.
         counted: (instance id, side) -> how often it was turned to it by this process.
     """
 
@@ -102,13 +102,13 @@ class Adapting:
             self._complaint = ""
 
     def _hear(self, found: bytes | None) -> None:
-        """What somebody else has decided is done here too."""
+        """What another process has decided is done here too."""
         record = None
         if found is not None:
             try:
                 record = from_bytes(found)
             except BadRecord as error:
-                # Whoever leads will write over it.
+                # The leader will write over it.
                 log.warning("what is shared of sides cannot be read: %s", error)
         if self.leader.hears(record, self._clock()) and record is not None:
             self.changes = deque(record.changes, maxlen=REMEMBERED)

@@ -1,6 +1,6 @@
-"""Who of several processes decides: whoever's name is in the store, while it is heard of.
+"""Leader of several processes: the one whose name is in the store, while it is heard of.
 
-A name that says nothing new for SILENT_PERIODS is of somebody who is gone, and then whoever notices
+A name that says nothing new for SILENT_PERIODS is of a process that is gone, and then the first that notices
 puts its own there. Two may do so in the same moment: the later one stands, and the earlier one
 sees that at its next look, and follows. So two never decide for longer than a period, and what
 both have said meanwhile is one record, not two.
@@ -16,7 +16,7 @@ SILENT_PERIODS: Final = 3
 class Leader:
     """
     Attributes:
-        known: Who decides, as far as is known; empty for nobody.
+        known: Name of the leader, as far as is known; empty for none.
     """
 
     def __init__(self, own: str, period_seconds: float) -> None:
@@ -27,7 +27,7 @@ class Leader:
         self._heard = 0.0
 
     def hears(self, record: Record | None, now: float) -> bool:
-        """Whether this is news of somebody else; None: there is no record."""
+        """Whether this is news of another process; None: there is no record."""
         if record is None:
             self.known = ""
             return False

@@ -15,13 +15,13 @@ from pdgate.gateway.adaptive.adapting import Adapting
 from pdgate.gateway.adaptive.sides import group_name
 from pdgate.gateway.admin.bearer import knows
 from pdgate.protocols.instance import Role
-from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.roles import SIDES
 
 PATH = "/admin/roles"
 
 
-def routes(adapting: Adapting, candidates: Iterable[Candidate], token: str) -> APIRouter:
+def routes(adapting: Adapting, endpoints: Iterable[Endpoint], token: str) -> APIRouter:
     """`token` is not empty."""
     router = APIRouter(dependencies=[Depends(knows(token))])
 
@@ -43,7 +43,7 @@ def routes(adapting: Adapting, candidates: Iterable[Candidate], token: str) -> A
             ],
             "instances": [
                 {"id": one.instance.id, "side": adapting.sides.of(one), "calls": one.calls}
-                for one in candidates
+                for one in endpoints
                 if one.instance.role is Role.BOTH
             ],
             "decisions": [msgspec.to_builtins(change) for change in reversed(adapting.changes)],

@@ -5,16 +5,16 @@
                       before new ones of the other kind come
     side "prefill"    new calls of prefill
 
-Nothing is ever ended for it. If a side has nobody left, whoever's role allows it serves it all the
-same (scheduling/lineup.py).
+Nothing is ever ended for it. If a side has no engine left, those whose role allows it serve it all the
+same (scheduling/eligible.py).
 """
 
 from collections.abc import Callable
 from typing import Final
 
 from pdgate.protocols.instance import Role
-from pdgate.scheduling.candidate import Candidate
-from pdgate.scheduling.instances import Instances
+from pdgate.scheduling.endpoint import Endpoint
+from pdgate.scheduling.endpoints import Endpoints
 from pdgate.scheduling.policy_context import Targets
 from pdgate.scheduling.pressure import NONE, pressure
 from pdgate.scheduling.roles import SIDES, Engine
@@ -27,9 +27,9 @@ QUEUED: Final = frozenset({"decode-first"})
 
 class Sides:
     def __init__(
-        self, instances: Instances, targets: Callable[[], Targets], clock: Callable[[], float]
+        self, endpoints: Endpoints, targets: Callable[[], Targets], clock: Callable[[], float]
     ) -> None:
-        self._instances = instances
+        self._endpoints = endpoints
         self._targets = targets
         self._clock = clock
         self._of: dict[str, Role] = {}
@@ -39,7 +39,7 @@ class Sides:
     def put(self, instance_id: str, side: Role) -> None:
         """From now on, or from when it has done what it had to do on the other side."""
         before = self._of.get(instance_id)
-        if before is side or self._instances.get(instance_id) is None:
+        if before is side or self._endpoints.get(instance_id) is None:
             return
         now = self._clock()
         self._of[instance_id], self._since[instance_id] = side, now
@@ -51,28 +51,28 @@ class Sides:
         """Who has done its old work begins with the new; who has come back goes on as before."""
         now = self._clock()
         for instance_id, side in list(self._of.items()):
-            candidate = self._instances.get(instance_id)
-            if candidate is None or not _moves(candidate):
+            endpoint = self._endpoints.get(instance_id)
+            if endpoint is None or not _moves(endpoint):
                 self._forget(instance_id)
                 continue
             until = self._turning.get(instance_id)
-            if until is not None and (not candidate.calls or now >= until):
+            if until is not None and (not endpoint.calls or now >= until):
                 del self._turning[instance_id]
             serves = frozenset() if instance_id in self._turning else frozenset({side})
-            self._instances.assign(instance_id, serves)
+            self._endpoints.assign(instance_id, serves)
 
     def engines(self) -> list[Engine]:
         """Those that calls may go to."""
         targets = self._targets()
         return [
-            self._seen(candidate, targets)
-            for candidate in self._instances
-            if candidate.fit and (_moves(candidate) or candidate.instance.role in SIDES)
+            self._seen(endpoint, targets)
+            for endpoint in self._endpoints
+            if endpoint.fit and (_moves(endpoint) or endpoint.instance.role in SIDES)
         ]
 
-    def of(self, candidate: Candidate) -> str:
+    def of(self, endpoint: Endpoint) -> str:
         """In a word, for operators."""
-        instance = candidate.instance
+        instance = endpoint.instance
         if instance.id in self._turning:
             return "turning"
         return self._of.get(instance.id, instance.role).value
@@ -81,31 +81,31 @@ class Sides:
         """Instance id -> side, of those that may change it."""
         return dict(self._of)
 
-    def _seen(self, candidate: Candidate, targets: Targets) -> Engine:
-        instance = candidate.instance
+    def _seen(self, endpoint: Endpoint, targets: Targets) -> Engine:
+        instance = endpoint.instance
         side: Role | None = instance.role
-        moves = _moves(candidate)
+        moves = _moves(endpoint)
         if moves:
             side = self._of.get(instance.id)
         return Engine(
             instance.id,
-            (instance.speaks, candidate.models),
+            (instance.speaks, endpoint.models),
             side,
             moves,
             self._since.get(instance.id, 0.0),
             instance.id in self._turning,
-            candidate.calls,
-            NONE if side is None else pressure(candidate, side, targets),
+            endpoint.calls,
+            NONE if side is None else pressure(endpoint, side, targets),
         )
 
     def _forget(self, instance_id: str) -> None:
         del self._of[instance_id], self._since[instance_id]
         self._turning.pop(instance_id, None)
-        self._instances.assign(instance_id, None)
+        self._endpoints.assign(instance_id, None)
 
 
-def _moves(candidate: Candidate) -> bool:
-    instance = candidate.instance
+def _moves(endpoint: Endpoint) -> bool:
+    instance = endpoint.instance
     return instance.role is Role.BOTH and instance.protocol not in QUEUED
 
 

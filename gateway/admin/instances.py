@@ -19,8 +19,8 @@ from pdgate.gateway.config.setting import Section
 from pdgate.gateway.sync.shared_setting import SharedSetting
 from pdgate.gateway.sync.shared_store import NotShared
 from pdgate.protocols.errors import NotFound
-from pdgate.scheduling.candidate import Candidate
-from pdgate.scheduling.instances import Instances
+from pdgate.scheduling.endpoint import Endpoint
+from pdgate.scheduling.endpoints import Endpoints
 from pdgate.scheduling.neighbours import calls_of_this_gateway
 
 PATH = "/admin/instances"
@@ -38,15 +38,15 @@ class Drained(Section):
         return Drained(instances=(*self.without(instance_id).instances, instance_id))
 
 
-def nothing_more(_: Candidate) -> Mapping[str, Any]:
+def nothing_more(_: Endpoint) -> Mapping[str, Any]:
     return {}
 
 
 def routes(
-    instances: Instances,
+    instances: Endpoints,
     drained: SharedSetting[Drained],
     token: str,
-    more: Callable[[Candidate], Mapping[str, Any]] = nothing_more,
+    more: Callable[[Endpoint], Mapping[str, Any]] = nothing_more,
 ) -> APIRouter:
     """`token` is not empty; `more` adds what else is known of an instance."""
     router = APIRouter(dependencies=[Depends(knows(token))])
@@ -54,7 +54,7 @@ def routes(
     @router.get(PATH)
     async def all_of_them() -> list[dict[str, Any]]:
         """What this process knows of each instance."""
-        return [{**_told(candidate), **more(candidate)} for candidate in instances]
+        return [{**_told(endpoint), **more(endpoint)} for endpoint in instances]
 
     @router.post(PATH + "/{instance_id:path}/drain")
     async def drain(instance_id: str) -> dict[str, Any]:
@@ -80,15 +80,15 @@ async def _change(drained: SharedSetting[Drained], to: Callable[[Drained], Drain
         raise NotShared("other processes cannot be told, so nothing was changed") from error
 
 
-def _found(instances: Instances, instance_id: str) -> Candidate:
-    candidate = instances.get(instance_id)
-    if candidate is None:
+def _found(instances: Endpoints, instance_id: str) -> Endpoint:
+    endpoint = instances.get(instance_id)
+    if endpoint is None:
         raise NotFound(f"there is no instance {instance_id!r}")
-    return candidate
+    return endpoint
 
 
-def _told(candidate: Candidate) -> dict[str, Any]:
-    instance = candidate.instance
+def _told(endpoint: Endpoint) -> dict[str, Any]:
+    instance = endpoint.instance
     return {
         "id": instance.id,
         "role": instance.role.value,
@@ -96,8 +96,8 @@ def _told(candidate: Candidate) -> dict[str, Any]:
         "generation": instance.generation,
         "kv_address": instance.kv,
         "url": instance.url,
-        "state": candidate.state,
-        "models": sorted(candidate.models),
-        "calls": calls_of_this_gateway(candidate),
-        "ejections": dict(candidate.ejections),
+        "state": endpoint.state,
+        "models": sorted(endpoint.models),
+        "calls": calls_of_this_gateway(endpoint),
+        "ejections": dict(endpoint.ejections),
     }

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pdgate.gateway import errors
-from pdgate.gateway.heads import Heads
+from pdgate.gateway.request_headers import RequestHeaders
 from pdgate.protocols.errors import GatewayError, NotFound
 
 FOR_ADMINS = ("/admin/", "/debug/")
@@ -33,7 +33,7 @@ class Listeners:
         app: ASGIApp,
         admin_port: int,
         check: Callable[[Request], None],
-        call_id: Callable[[Heads], str],
+        call_id: Callable[[RequestHeaders], str],
         *,
         metrics_on_main: bool = True,
     ) -> None:
@@ -50,7 +50,7 @@ class Listeners:
                 self._judge(scope)
             except GatewayError as error:
                 status, headers, body = errors.as_response(
-                    error, self._call_id(Heads(scope["headers"]))
+                    error, self._call_id(RequestHeaders(scope["headers"]))
                 )
                 await send({"type": "http.response.start", "status": status, "headers": headers})
                 await send({"type": "http.response.body", "body": body})

@@ -5,7 +5,7 @@
             await turn.come()
         ...     # engines may be reserved, at once: until then the room is kept
 
-Without limits there is no gate. With room and nobody waiting a call passes without a task, a
+Without limits there is no gate. With room and no call waiting a call passes without a task, a
 future or a timer. Who waits is let in when a call ends, when an engine has read a prompt
 (`look`), or, where an engine came up or says that it has pages, at the next tick.
 """
@@ -31,8 +31,8 @@ from pdgate.scheduling.admission import (
     Room,
     seconds_to_read,
 )
-from pdgate.scheduling.instances import Instances
-from pdgate.scheduling.lineup import Lineup
+from pdgate.scheduling.eligible import EligibleSet
+from pdgate.scheduling.endpoints import Endpoints
 
 TICK_SECONDS: Final = 0.25
 NEIGHBOURS_SECONDS: Final = 0.005
@@ -50,13 +50,13 @@ class Gate:
     """
 
     def __init__(
-        self, limits: Limits, instances: Instances, lines: SharedLines | None = None
+        self, limits: Limits, endpoints: Endpoints, lines: SharedLines | None = None
     ) -> None:
         """`lines`: those of other processes, if any; the limits of engines hold for all of them."""
         self.refused: Counter[tuple[str, str]] = Counter()
         self._limits = limits
         self._room = Room(limits)
-        self._instances = instances
+        self._endpoints = endpoints
         self._lines = lines
         self._tick_seconds = TICK_SECONDS if lines is None else NEIGHBOURS_SECONDS
         self._next_check = 0.0
@@ -68,16 +68,16 @@ class Gate:
     def turn(self, name: str | None, place: Place) -> "Turn":
         """For a model's next call, which is to be entered at once. Raises Overloaded."""
         try:
-            lineup = self._instances.lineup(name)
+            eligible = self._endpoints.eligible(name)
         except GatewayError:
-            # Nobody serves it: it is told so by who looks for engines. A name that nobody knows is
+            # No engine serves it, which the scheduler says. A name that none knows is
             # not remembered: anybody could make up many.
             return self._let_in(self._models.get(name or "", self._strangers))
         model = self._models.get(name or "")
         if model is None:
             model = self._add(name or "")
-        if model.lineup is not lineup:
-            model.lineup, model.ample = lineup, self._ample(lineup)
+        if model.eligible is not eligible:
+            model.eligible, model.ample = eligible, self._ample(eligible)
         ample = model.ample
         if (
             model.begun < ample.begun
@@ -86,13 +86,13 @@ class Gate:
         ):
             model.begun += 1
             return model.at_once
-        return self._turn(name or "", lineup, model, place)
+        return self._turn(name or "", eligible, model, place)
 
     def put(self, limits: Limits) -> None:
         """Other limits, for who waits, too."""
         self._limits, self._room = limits, Room(limits)
         for model in self._models.values():
-            model.lineup = None
+            model.eligible = None
         self.look()
 
     def look(self) -> None:
@@ -109,12 +109,12 @@ class Gate:
 
     # A turn's.
 
-    def _turn(self, key: str, lineup: Lineup, model: "_Model", place: Place) -> "Turn":
+    def _turn(self, key: str, eligible: EligibleSet, model: "_Model", place: Place) -> "Turn":
         """Where a closer look is needed. Raises Overloaded."""
         longest = self._limits.ttft_seconds
         if longest is not None:
-            self._check_outlook(key, lineup, place, longest)
-        if not model.waiters and self._room_for(lineup, model):
+            self._check_outlook(key, eligible, place, longest)
+        if not model.waiters and self._room_for(eligible, model):
             return self._let_in(model)
         return WaitingTurn(self, model, place, self._join(key, model, place))
 
@@ -158,32 +158,32 @@ class Gate:
     # How.
 
     def _has_room(self, name: str, model: "_Model") -> bool:
-        lineup = self._lineup(name or None)
-        # Nobody serves it any more: it is told so by who looks for engines.
-        return lineup is None or self._room_for(lineup, model)
+        eligible = self._eligible(name or None)
+        # No engine serves it any more, which the scheduler says.
+        return eligible is None or self._room_for(eligible, model)
 
-    def _room_for(self, lineup: Lineup, model: "_Model") -> bool:
+    def _room_for(self, eligible: EligibleSet, model: "_Model") -> bool:
         if self._lines is None or model.shared is None:
-            return self._room.for_one_more(lineup, model.begun, model.beginning)
+            return self._room.for_one_more(eligible, model.begun, model.beginning)
         self._lines.take_in()
         since = model.since if model.waiters else None
         others = model.shared.others()
-        return self._room.for_one_more(lineup, model.begun, model.beginning, others, since)
+        return self._room.for_one_more(eligible, model.begun, model.beginning, others, since)
 
-    def _ample(self, lineup: Lineup) -> Ample:
+    def _ample(self, eligible: EligibleSet) -> Ample:
         if self._lines is not None or self._limits.ttft_seconds is not None:
             # Others are to be asked, or how long it takes.
             return NEVER
-        return self._room.ample(lineup)
+        return self._room.ample(eligible)
 
     def _add(self, name: str) -> "_Model":
         shared = None if self._lines is None else self._lines.of(name)
         model = self._models[name] = _Model(self, shared)
         return model
 
-    def _lineup(self, name: str | None) -> Lineup | None:
+    def _eligible(self, name: str | None) -> EligibleSet | None:
         try:
-            return self._instances.lineup(name)
+            return self._endpoints.eligible(name)
         except GatewayError:
             return None
 
@@ -202,8 +202,8 @@ class Gate:
         model.pace.began(monotonic(), others_wait=bool(model.line))
         waiter.set_result(None)
 
-    def _check_outlook(self, key: str, lineup: Lineup, place: Place, longest: float) -> None:
-        expected = seconds_to_read(lineup, place.tokens)
+    def _check_outlook(self, key: str, eligible: EligibleSet, place: Place, longest: float) -> None:
+        expected = seconds_to_read(eligible, place.tokens)
         if expected is not None and expected > longest:
             raise self._refusal(key, LATE, expected - longest)
 
@@ -264,12 +264,20 @@ class _Model:
         since: When one of the line last began, or when it began to be one; monotonic ns.
         waiters: Who waits -> what it waits for, and since when.
         shared: The same of other processes, if there are any.
-        lineup, ample: Who serves it, and where they have room for sure.
+        eligible, ample: Who serves it, and where they have room for sure.
         at_once: Of all calls that need not wait.
     """
 
     __slots__ = (
-        "ample", "at_once", "beginning", "begun", "line", "lineup", "pace", "shared", "since",
+        "ample",
+        "at_once",
+        "beginning",
+        "begun",
+        "eligible",
+        "line",
+        "pace",
+        "shared",
+        "since",
         "waiters",
     )  # fmt: skip
 
@@ -281,7 +289,7 @@ class _Model:
         self.since = 0
         self.waiters: dict[Place, tuple[asyncio.Future[None], float]] = {}
         self.shared = shared
-        self.lineup: Lineup | None = None
+        self.eligible: EligibleSet | None = None
         self.ample = NEVER
         self.at_once = Turn(gate, self)
 
@@ -357,4 +365,4 @@ class WaitingTurn(Turn):
 
 
 NO_TURN: Final = nullcontext()
-"""Of a call that waits for nobody."""
+"""Of a call that waits for no other."""

@@ -8,8 +8,8 @@ A key has an urgency of its own, which is what its calls have that say nothing, 
 they may say: otherwise all would be most urgent soon.
 """
 
-from pdgate.gateway.heads import Heads
-from pdgate.gateway.security.door import Holder
+from pdgate.gateway.request_headers import RequestHeaders
+from pdgate.gateway.security.authenticator import KeyState
 from pdgate.protocols.apis import STORED, Kind
 from pdgate.protocols.call import Call
 from pdgate.protocols.errors import BadRequest
@@ -21,9 +21,9 @@ _NAME = NAME.encode()
 _LEVELS = {str(level).encode(): level for level in range(LEAST_URGENT + 1)}
 
 
-def urgency(heads: Heads, own: int) -> int:
+def urgency(headers: RequestHeaders, own: int) -> int:
     """`own`: of the caller's key. Raises BadRequest for what is not on the scale."""
-    found = heads.named.get(_NAME)
+    found = headers.named.get(_NAME)
     if found is None:
         return own
     said = _LEVELS.get(found.strip())
@@ -32,10 +32,10 @@ def urgency(heads: Heads, own: int) -> int:
     return max(said, own)
 
 
-def place_of(call: Call, heads: Heads, holder: Holder | None) -> Place | None:
+def place_of(call: Call, headers: RequestHeaders, key_state: KeyState | None) -> Place | None:
     """None for what takes nothing that calls wait for. Raises BadRequest."""
     if call.api is not None and (call.api.kind is Kind.COUNTS or call.api is STORED):
         return None
-    if holder is None:
-        return Place(urgency(heads, ORDINARY), "", call.prompt_tokens)
-    return Place(urgency(heads, holder.priority), holder.name, call.prompt_tokens)
+    if key_state is None:
+        return Place(urgency(headers, ORDINARY), "", call.prompt_tokens)
+    return Place(urgency(headers, key_state.priority), key_state.name, call.prompt_tokens)

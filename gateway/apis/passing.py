@@ -21,9 +21,9 @@ from starlette.types import Scope
 
 from pdgate.gateway.apis import forms, restricted
 from pdgate.gateway.apis.stored import kept_at
-from pdgate.gateway.heads import Heads
 from pdgate.gateway.intake import TAKEN, UNMISTAKABLE, Intake
-from pdgate.gateway.security.door import Holder
+from pdgate.gateway.request_headers import RequestHeaders
+from pdgate.gateway.security.authenticator import KeyState
 from pdgate.protocols import request_id
 from pdgate.protocols.apis import PASSED, RESPONSES, STORED, Api
 from pdgate.protocols.call import (
@@ -38,7 +38,7 @@ from pdgate.protocols.call import (
 )
 from pdgate.protocols.errors import BadRequest
 from pdgate.protocols.fields import MOST_LIST_BYTES
-from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling.endpoint import Endpoint
 
 METHODS: Final = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE"})
 NEVER: Final = frozenset({"/v1/load_lora_adapter", "/v1/unload_lora_adapter"})
@@ -98,21 +98,21 @@ def asked(scope: Scope, *, everything: bool) -> Asked | None:
 def passing(
     intake: Intake,
     asked: Asked,
-    heads: Heads,
+    request_headers: RequestHeaders,
     body: bytes,
     call_id: str,
-    fleet: Iterable[Candidate],
-    holder: Holder | None = None,
+    fleet: Iterable[Endpoint],
+    key_state: KeyState | None = None,
 ) -> Call:
     """Raises BadRequest, TooLarge, UnsupportedMediaType, NotFound, Forbidden."""
-    forwarded, content_type = intake.passed_headers(heads.all)
+    forwarded, content_type = intake.passed_headers(request_headers.all)
     model, query, at = None, asked.query, ""
     if asked.stored:
-        at, model = kept_at(asked.stored, fleet, holder)
+        at, model = kept_at(asked.stored, fleet, key_state)
     else:
         only = None
-        if holder is not None and holder.key.models:
-            only = _only_model(intake, asked, content_type, body, holder, fleet)
+        if key_state is not None and key_state.key.models:
+            only = _only_model(intake, asked, content_type, body, key_state, fleet)
         named = forms.query_model(query) if query else None
         model = intake.aliases.get(named, named) if named else None
         if model != named and model is not None:
@@ -141,13 +141,13 @@ def _only_model(
     asked: Asked,
     content_type: bytes,
     body: bytes,
-    holder: Holder,
-    fleet: Iterable[Candidate],
+    key_state: KeyState,
+    fleet: Iterable[Endpoint],
 ) -> str | None:
     """Raises BadRequest, Forbidden, UnsupportedMediaType."""
     aliases = intake.aliases
-    there = {model for candidate in fleet for model in candidate.models} | aliases.keys()
-    others = {model for model in there if not holder.may_ask(aliases.get(model, model))}
+    there = {model for endpoint in fleet for model in endpoint.models} | aliases.keys()
+    others = {model for model in there if not key_state.may_ask(aliases.get(model, model))}
     path = unquote(asked.target)
     return restricted.only_model(
         path, asked.query, content_type, body, lambda name: aliases.get(name, name), others

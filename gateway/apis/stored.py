@@ -11,24 +11,24 @@ from collections.abc import Iterable
 
 import msgspec
 
-from pdgate.gateway.security.door import Holder
+from pdgate.gateway.security.authenticator import KeyState
 from pdgate.protocols import response_id
 from pdgate.protocols.apis import RESPONSES
 from pdgate.protocols.call import Call
 from pdgate.protocols.errors import Forbidden, NotFound
-from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling.endpoint import Endpoint
 
 
-def owner(stored: str, fleet: Iterable[Candidate]) -> Candidate | None:
-    candidates = list(fleet)
+def owner(stored: str, fleet: Iterable[Endpoint]) -> Endpoint | None:
+    endpoints = list(fleet)
     tag, _ = response_id.tags_in(stored)
-    for candidate in candidates:
-        if tag and response_id.tag(candidate.instance.id) == tag:
-            return candidate
-    return candidates[0] if len(candidates) == 1 else None
+    for endpoint in endpoints:
+        if tag and response_id.tag(endpoint.instance.id) == tag:
+            return endpoint
+    return endpoints[0] if len(endpoints) == 1 else None
 
 
-def placed(call: Call, fleet: Iterable[Candidate], holder: Holder | None = None) -> Call:
+def placed(call: Call, fleet: Iterable[Endpoint], key_state: KeyState | None = None) -> Call:
     """The call, bound to the engine that has what it goes on with, if it goes on with anything.
 
     Raises NotFound, Forbidden for what a key is not for.
@@ -39,17 +39,17 @@ def placed(call: Call, fleet: Iterable[Candidate], holder: Holder | None = None)
     if before is None:
         return call
     found = owner(before, fleet) if isinstance(before, str) else None
-    if holder is not None and holder.key.models:
+    if key_state is not None and key_state.key.models:
         if found is None:
             # Whichever engine reads it may have it from another model's call.
             raise _not_kept(before, "previous_response_id")
-        _check(holder, before, found, "previous_response_id")
+        _check(key_state, before, found, "previous_response_id")
     # Of what no engine has, one will say so in its own words.
     return call if found is None else msgspec.structs.replace(call, at=found.instance.id)
 
 
 def kept_at(
-    stored: str, fleet: Iterable[Candidate], holder: Holder | None = None
+    stored: str, fleet: Iterable[Endpoint], key_state: KeyState | None = None
 ) -> tuple[str, str | None]:
     """The engine's id, and the response's model, or any that the engine serves.
 
@@ -58,20 +58,20 @@ def kept_at(
     found = owner(stored, fleet)
     if found is None:
         raise _not_kept(stored, "response_id")
-    if holder is not None and holder.key.models:
-        _check(holder, stored, found, "response_id")
+    if key_state is not None and key_state.key.models:
+        _check(key_state, stored, found, "response_id")
     return found.instance.id, _model(stored, found) or min(found.models, default=None)
 
 
-def _check(holder: Holder, stored: str, at: Candidate, param: str) -> None:
+def _check(key_state: KeyState, stored: str, at: Endpoint, param: str) -> None:
     """Raises Forbidden if the key is not for the response's model."""
     model = _model(stored, at)
     asks = at.models if model is None else (model,)
-    if not all(map(holder.may_ask, asks)):
+    if not all(map(key_state.may_ask, asks)):
         raise Forbidden("this API key may not ask for that response", param=param)
 
 
-def _model(stored: str, at: Candidate) -> str | None:
+def _model(stored: str, at: Endpoint) -> str | None:
     """None if the id does not say it, or a model that the engine serves no more."""
     _, tag = response_id.tags_in(stored)
     return next((model for model in at.models if response_id.tag(model) == tag), None)

@@ -72,8 +72,8 @@ def _nearest(location: Location, tree: type[BaseModel]) -> str:
 
 def _section(annotation: Any) -> type[BaseModel] | None:
     """The model that a field holds, alone or as the entries of a tuple."""
-    candidates = (annotation, *getattr(annotation, "__args__", ()))
-    for candidate in candidates:
-        if isinstance(candidate, type) and issubclass(candidate, BaseModel):
-            return candidate
+    endpoints = (annotation, *getattr(annotation, "__args__", ()))
+    for endpoint in endpoints:
+        if isinstance(endpoint, type) and issubclass(endpoint, BaseModel):
+            return endpoint
     return None

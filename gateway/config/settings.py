@@ -55,7 +55,7 @@ from pdgate.scheduling import DEFAULT_POLICY
 
 
 class Settings(Section):
-    """Everything that the gateway is told, in the order of `pdgate serve --help`."""
+    """All settings of the gateway, in the order of `pdgate serve --help`."""
 
     listen: Listen = Field(default_factory=Listen)
     instances: Annotated[

@@ -1,7 +1,7 @@
 """Attention: whether this process is watched; then every choice of engines is explained, and kept.
 
 To explain one costs about as much as to make it, and more the more engines there are (2: 10 us, 32:
-100 us), so who only wants an admin token does not pay for it. Whoever makes a picture of this process
+100 us), so a gateway with an admin token alone does not pay for it. What makes a picture of this process
 watches it: a page, `pdgate top`, another worker on behalf of these.
 """
 

@@ -1,7 +1,7 @@
 """The page itself: files of this package, for everybody, as there is no secret in them.
 
 The page asks for the admin token and sends it with what it asks for (gateway/admin/live.py). It
-needs nothing from elsewhere, and the browser is told to load nothing from elsewhere, to run no
+needs nothing from elsewhere, and its policy lets the browser load nothing from elsewhere, to run no
 script but these files, and to show the page in no other's frame.
 
 Source: Content Security Policy Level 3.

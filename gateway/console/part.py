@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from pdgate.cluster.jobs import Job
-from pdgate.forwarders.ownership import KvLedger
+from pdgate.forwarders.kv_lease import KvLedger
 from pdgate.gateway.console.attention import Attention
 from pdgate.gateway.console.calls import ENDED_ROWS, RUNNING_ROWS, CallRow, rows
 from pdgate.gateway.console.pulse import SLOT_SECONDS, Pulse, Slot, points, together

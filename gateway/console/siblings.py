@@ -3,7 +3,7 @@
     <folder>/<worker>.ask     one line, then an answer until the end:   part
                                                                         call <id>
 
-Only who is asked works for it. A socket without a listener is a dead worker's, and goes; one
+Only the worker that is asked works for it. A socket without a listener is a dead worker's, and goes; one
 that does not answer within ANSWER_SECONDS is left out, and counted as silent. The folder is open
 to this gateway's user only, so who asks is one of us.
 """

@@ -19,7 +19,7 @@ from pdgate.gateway.console.part import OwnPart, Part, whole
 from pdgate.gateway.console.siblings import CALL, PART, Siblings
 from pdgate.gateway.lifecycle.drain import Drain
 from pdgate.gateway.readiness import readiness
-from pdgate.scheduling.instances import Instances
+from pdgate.scheduling.endpoints import Endpoints
 
 PERIOD_SECONDS = 1.0
 GOOD_SECONDS = 0.8
@@ -37,7 +37,7 @@ class Snapshots:
 
     def __init__(
         self,
-        instances: Instances,
+        endpoints: Endpoints,
         own: OwnPart,
         more: More,
         drain: Drain,
@@ -45,7 +45,7 @@ class Snapshots:
     ) -> None:
         """`folder` is shared by the workers of this gateway, where there are several."""
         self.drain = drain
-        self._instances = instances
+        self._endpoints = endpoints
         self._own = own
         self._more = more
         self._siblings = None if folder is None else Siblings(folder, self._answer)
@@ -82,7 +82,7 @@ class Snapshots:
             parts += [msgspec.json.decode(answer, type=Part) for answer in answers]
             silent = self._siblings.silent
         found = whole(parts)
-        ready = readiness(self._instances)
+        ready = readiness(self._endpoints)
         return {
             "at": round(time(), 3),
             "version": __version__,
@@ -90,7 +90,7 @@ class Snapshots:
             "missing": ready["missing"],
             "draining": self.drain.began is not None,
             "workers": {"told": len(parts), "silent": silent},
-            "instances": cards(self._instances, self._more, found["kv"]["stranded"]),
+            "instances": cards(self._endpoints, self._more, found["kv"]["stranded"]),
             **found,
         }
 

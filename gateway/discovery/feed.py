@@ -1,7 +1,7 @@
 """Feed of a directory's events, by which the gateway's instances stay equal to its members.
 
 directory --events--> roster (pure) --in use--> adopt --> Instances: who gets calls
-                                                     '--> Prober: who is looked at
+                                                     '--> Prober: which are looked at
 
 Being listed is no proof of health: a newcomer gets calls after its first good probe, and one that
 restarted at the same address (another epoch) starts as a newcomer. Calls that are under way with
@@ -25,7 +25,7 @@ from pdgate.gateway.discovery.adopt import Adopt, Unusable
 from pdgate.gateway.discovery.state import State
 from pdgate.gateway.probe import Prober
 from pdgate.protocols.instance import Instance, Role
-from pdgate.scheduling.instances import Instances
+from pdgate.scheduling.endpoints import Endpoints
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +92,7 @@ class Feed:
     def __init__(
         self,
         directory: Directory,
-        instances: Instances,
+        endpoints: Endpoints,
         prober: Prober,
         adopt: Adopt,
         clock: Callable[[], float],
@@ -102,7 +102,7 @@ class Feed:
         self.unusable: dict[str, str] = {}
         self.listed = asyncio.Event()
         self._directory = directory
-        self._instances = instances
+        self._endpoints = endpoints
         self._prober = prober
         self._adopt = adopt
         self._clock = clock
@@ -134,7 +134,7 @@ class Feed:
                 self.tell(Lost("what follows it has failed, and starts anew"))
 
     def tell(self, event: Event) -> None:
-        """What is told together is put into use together: it takes a look at all members."""
+        """Changes that come together are put into use together: it takes a look at all members."""
         _log(event, self.roster)
         self.roster.apply(event, self._clock())
         if isinstance(event, Lost) and not self.listed.is_set():
@@ -178,7 +178,7 @@ class Feed:
         for instance_id in [name for name in self._held if self._held[name] != wanted.get(name)]:
             await turns.take()
             del self._held[instance_id]
-            self._instances.remove(instance_id)
+            self._endpoints.remove(instance_id)
             self._prober.forget(instance_id)
             if instance_id not in wanted:
                 log.info("%s has left", instance_id)
@@ -186,7 +186,7 @@ class Feed:
             if instance_id not in self._held:
                 await turns.take()
                 self._held[instance_id] = held
-                self._instances.put(held.instance)
+                self._endpoints.put(held.instance)
                 self._prober.add(held.instance)
                 log.info("%s has joined", instance_id)
 
@@ -200,9 +200,9 @@ class Feed:
             log.info("%s was %s and is %s", instance_id, old, role)
             # The look may add to a record what its role needs (Mooncake), and puts it into use.
             self._prober.add(new.instance)
-            candidate = self._instances.get(instance_id)
-            if candidate is not None and old is Role.BOTH:
-                self._instances.put(replace(candidate.instance, role=role))
+            endpoint = self._endpoints.get(instance_id)
+            if endpoint is not None and old is Role.BOTH:
+                self._endpoints.put(replace(endpoint.instance, role=role))
 
     async def _wanted(self) -> dict[str, Held]:
         """Instance id -> what should be in use."""

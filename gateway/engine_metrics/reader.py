@@ -1,7 +1,7 @@
 """Reader of every engine's /metrics, again and again, off the path of calls.
 
 Pages come one after another, spread over the interval, so that many engines do not hold up the
-event loop together. What a page says of load becomes the candidate's `status`; what it counts
+event loop together. What a page says of load becomes the endpoint's `status`; what it counts
 goes to what compares it with what was sent (`sees`).
 
 A status is as good as its age: an engine that has not answered for STALE_INTERVALS has none.
@@ -20,8 +20,8 @@ from pdgate.gateway.security.engine_access import OPEN, EngineAccess
 from pdgate.gateway.upstream.one_shot import AskFailed
 from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.account import Account, most_kv_tokens, told
-from pdgate.scheduling.candidate import Candidate
-from pdgate.scheduling.instances import Instances
+from pdgate.scheduling.endpoint import Endpoint
+from pdgate.scheduling.endpoints import Endpoints
 from pdgate.scheduling.status import Status
 
 log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ MOST_AT_ONCE = 256
 """Engines that are asked, of the thousands that a directory may name."""
 
 MAX_PAGE_BYTES = 8 << 20
-Sees = Callable[[Candidate, Page], None]
+Sees = Callable[[Endpoint, Page], None]
 
 
 class NoPage(Exception):
@@ -60,7 +60,7 @@ class Reader:
 
     def __init__(
         self,
-        instances: Instances,
+        endpoints: Endpoints,
         interval_seconds: float,
         timeout_seconds: float,
         sees: Sees,
@@ -68,7 +68,7 @@ class Reader:
         access: EngineAccess = OPEN,
     ) -> None:
         self.readings: dict[str, Reading] = {}
-        self._instances = instances
+        self._endpoints = endpoints
         self._interval_seconds = interval_seconds
         self._timeout_seconds = timeout_seconds
         self._sees = sees
@@ -88,18 +88,18 @@ class Reader:
 
     async def round(self, seconds: float = 0.0) -> None:
         """Asks each engine once, spread over these seconds."""
-        candidates = list(self._instances)
-        known = {c.instance.id for c in candidates}
-        self._most_kv_tokens = most_kv_tokens(candidates)
+        endpoints = list(self._endpoints)
+        known = {c.instance.id for c in endpoints}
+        self._most_kv_tokens = most_kv_tokens(endpoints)
         for kept in (self.readings, self._complaints):
             for gone in kept.keys() - known:
                 del kept[gone]
         async with asyncio.TaskGroup() as asking:
-            for candidate in candidates:
-                if candidate.status is not None and not self.is_fresh(candidate.instance.id):
-                    told(candidate, None, Account())
-                asking.create_task(self._ask(candidate))
-                await asyncio.sleep(seconds / len(candidates))
+            for endpoint in endpoints:
+                if endpoint.status is not None and not self.is_fresh(endpoint.instance.id):
+                    told(endpoint, None, Account())
+                asking.create_task(self._ask(endpoint))
+                await asyncio.sleep(seconds / len(endpoints))
 
     def age_seconds(self, instance_id: str) -> float | None:
         """Of the last page; None if there is none."""
@@ -110,24 +110,24 @@ class Reader:
         age = self.age_seconds(instance_id)
         return age is not None and age <= STALE_INTERVALS * self._interval_seconds
 
-    async def _ask(self, candidate: Candidate) -> None:
-        instance, account = candidate.instance, Account.of(candidate)
+    async def _ask(self, endpoint: Endpoint) -> None:
+        instance, account = endpoint.instance, Account.of(endpoint)
         page = await self._told(instance)
         if isinstance(page, str):
             self._complain(instance.id, page)
             if not self.is_fresh(instance.id):
-                told(candidate, None, account)
+                told(endpoint, None, account)
             return
         # An engine at another address by now has not said this.
-        if candidate.instance.url != instance.url:
+        if endpoint.instance.url != instance.url:
             return
         self._complain(instance.id, "")
         last = self.readings.get(instance.id)
         before = last.page if last is not None and last.url == instance.url else None
         self.readings[instance.id] = Reading(instance.url, self._clock(), page)
         most = self._most_kv_tokens.get(instance.role)
-        told(candidate, status_of(page, before), account, most)
-        self._sees(candidate, page)
+        told(endpoint, status_of(page, before), account, most)
+        self._sees(endpoint, page)
 
     async def _told(self, instance: Instance) -> Page | str:
         """Its page, or why there is none."""

@@ -20,10 +20,10 @@ from pdgate.gateway.front.crowd import Crowd
 from pdgate.gateway.front.limits import LINGER_SECONDS
 from pdgate.gateway.front.pings import PING, Pings
 from pdgate.gateway.front.response_head import SharedLines, answer_head, streams
-from pdgate.gateway.heads import Heads
 from pdgate.gateway.intake import TAKEN
 from pdgate.gateway.lifecycle.reload import Reload
 from pdgate.gateway.memory_limit import for_bodies
+from pdgate.gateway.request_headers import RequestHeaders
 from pdgate.gateway.security.cors import Cors
 from pdgate.gateway.service import Service
 from pdgate.protocols.apis import Shape, shape_of
@@ -82,14 +82,14 @@ class Front:
             send = self.cors.sending(scope["headers"], send)
         shape = shape_of(scope["path"]) if asked is None else asked.api.shape
         client = AsgiClient(send, self.debug, self.wanted, self.pings, shape)
-        heads = Heads(scope["headers"])
+        request_headers = RequestHeaders(scope["headers"])
         try:
             client.unread = receive
-            holder = self.service.screen(heads)
+            key_state = self.service.screen(request_headers)
             scope.setdefault("state", {})[LET_IN] = True
-            body = await self._read_body(heads, receive, client)
+            body = await self._read_body(request_headers, receive, client)
         except GatewayError as error:
-            await self.service.refuse(error, heads, client)
+            await self.service.refuse(error, request_headers, client)
             return
         if body is None:
             return
@@ -97,7 +97,9 @@ class Front:
         assert serving is not None
         watching = asyncio.create_task(_cancel_when_client_leaves(serving, receive, client))
         try:
-            await self.service.handle(scope["path"], heads, body, client, holder, asked)
+            await self.service.handle(
+                scope["path"], request_headers, body, client, key_state, asked
+            )
         except asyncio.CancelledError:
             # Ours if the client left; the server's own, at shutdown, goes on.
             if not (watching.done() and serving.uncancel() == 0):
@@ -106,14 +108,14 @@ class Front:
             watching.cancel()
 
     async def _read_body(
-        self, heads: Heads, receive: Receive, client: "AsgiClient"
+        self, request_headers: RequestHeaders, receive: Receive, client: "AsgiClient"
     ) -> bytes | None:
         """None if the client left.
 
         Raises TooLarge, OutOfMemory, before reading where the length is said.
         """
         check_length = self.service.intake.check_length
-        if (said := heads.named.get(b"content-length")) is not None:
+        if (said := request_headers.named.get(b"content-length")) is not None:
             check_length(int(said))
             self.crowd.check_room(int(said))
         body, more = bytearray(), True

@@ -24,8 +24,8 @@ from pdgate.gateway.front.response_head import (
     header_lines,
     streams,
 )
-from pdgate.gateway.heads import Heads
-from pdgate.gateway.security.door import Holder
+from pdgate.gateway.request_headers import RequestHeaders
+from pdgate.gateway.security.authenticator import KeyState
 from pdgate.protocols.apis import shape_of
 from pdgate.protocols.call import Headers
 from pdgate.protocols.errors import GatewayError, TooLarge
@@ -96,7 +96,7 @@ class HotCycle:
         self.keep_alive: bool = protocol.parser.should_keep_alive()
         self._protocol = protocol
         self._transport = protocol.transport
-        self._heads = Heads(protocol.headers)
+        self._headers = RequestHeaders(protocol.headers)
         self._url = protocol.url
         # The first piece of the body, which is all of most; and those behind it.
         self._body = b""
@@ -107,7 +107,7 @@ class HotCycle:
         self.body_bytes_said = -1
         # Of the body, as far as it is held.
         self._held_bytes = 0
-        self._holder: Holder | None = None
+        self._key_state: KeyState | None = None
         self._refusal: GatewayError | None = None
         self._task: asyncio.Task[None] | None = None
         self._head = b""
@@ -121,16 +121,16 @@ class HotCycle:
     def begin(self) -> None:
         protocol = self._protocol
         service = protocol.front.service
-        named = self._heads.named
-        expects = b"expect" in named and expects_continue(self._heads.all)
+        named = self._headers.named
+        expects = b"expect" in named and expects_continue(self._headers.all)
         said = named.get(b"content-length")
         if said is None:
-            protocol.check_framing(self._heads.all)
+            protocol.check_framing(self._headers.all)
         else:
             self.body_bytes_said = int(said)
         try:
             service.intake.check_length(self.body_bytes_said)
-            self._holder = service.screen(self._heads)
+            self._key_state = service.screen(self._headers)
             protocol.crowd.check_room(self.body_bytes_said)
         except GatewayError as error:
             if error.closes or expects:
@@ -166,7 +166,7 @@ class HotCycle:
         if self._refusal is not None:
             service = self._protocol.front.service
             service.count_refused(self._refusal)
-            self._say(self._refusal, service.intake.call_id(self._heads))
+            self._say(self._refusal, service.intake.call_id(self._headers))
             return
         body, self._body = self._body, b""
         if self._pieces:
@@ -175,7 +175,7 @@ class HotCycle:
         protocol = self._protocol
         path, service = self._url.decode("ascii"), protocol.front.service
         self._task = task = protocol.loop.create_task(
-            hot_task(self, service, path, self._heads, body, self._holder)
+            hot_task(self, service, path, self._headers, body, self._key_state)
         )
         # The server waits for these when it is asked to stop.
         protocol.tasks.add(task)
@@ -213,12 +213,12 @@ class HotCycle:
         protocol = self._protocol
         service = protocol.front.service
         service.count_refused(error)
-        call_id, shape = service.intake.call_id(self._heads), shape_of(self._url.decode("ascii"))
+        call_id, shape = service.intake.call_id(self._headers), shape_of(self._url.decode("ascii"))
         status, headers, body = errors.as_response(error, call_id, shape)
         self.keep_alive = False
         # Some say so themselves.
         if (cors := protocol.front.cors) is not None:
-            headers = [*headers, *cors.headers_for(self._heads.all)]
+            headers = [*headers, *cors.headers_for(self._headers.all)]
         more = b"" if error.closes else CLOSE
         self._write(head_lines(status, headers, more) + body)
         self.response_complete = True
@@ -368,7 +368,7 @@ class HotCycle:
         """The last lines of a head."""
         cors = self._protocol.front.cors
         if cors is not None:
-            more = header_lines(cors.headers_for(self._heads.all)) + more
+            more = header_lines(cors.headers_for(self._headers.all)) + more
         return more if self.keep_alive else more + CLOSE
 
     def _framed(self, chunk: bytes) -> bytes:

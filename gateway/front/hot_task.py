@@ -6,8 +6,8 @@ Interpreted for the same reason (forwarders/beside.py).
 import asyncio
 from typing import Protocol
 
-from pdgate.gateway.heads import Heads
-from pdgate.gateway.security.door import Holder
+from pdgate.gateway.request_headers import RequestHeaders
+from pdgate.gateway.security.authenticator import KeyState
 from pdgate.gateway.service import Client, Service
 
 
@@ -28,10 +28,15 @@ class Cycle(Client, Protocol):
 
 
 async def hot_task(
-    cycle: Cycle, service: Service, path: str, heads: Heads, body: bytes, holder: Holder | None
+    cycle: Cycle,
+    service: Service,
+    path: str,
+    headers: RequestHeaders,
+    body: bytes,
+    key_state: KeyState | None,
 ) -> None:
     try:
-        await service.handle(path, heads, body, cycle, holder)
+        await service.handle(path, headers, body, cycle, key_state)
     except asyncio.CancelledError:
         # The client left, or the server gave up waiting for us at shutdown.
         if not cycle.disconnected:

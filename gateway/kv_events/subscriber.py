@@ -136,7 +136,7 @@ class Subscriber:
         if not self.source.replay_endpoint:
             return None
         socket = self._socket(zmq.DEALER)
-        # A question is for who is there now.
+        # A question is for the publisher that is there now.
         socket.setsockopt(zmq.IMMEDIATE, 1)
         socket.connect(self.source.replay_endpoint)
         self._loop.add_reader(socket.fileno(), self._turn)

@@ -30,7 +30,7 @@ from pdgate.gateway.kv_events.translation import Seen, Translation
 from pdgate.gateway.security.engine_access import EngineAccess
 from pdgate.gateway.upstream.one_shot import AskFailed
 from pdgate.protocols.instance import Instance
-from pdgate.scheduling.instances import Instances
+from pdgate.scheduling.endpoints import Endpoints
 
 log = logging.getLogger(__name__)
 
@@ -97,14 +97,14 @@ class Subscriptions:
     def __init__(
         self,
         where: Where,
-        instances: Instances,
+        endpoints: Endpoints,
         translation: Translation,
         access: EngineAccess,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.engines: dict[str, Listened] = {}
         self._where = where
-        self._instances = instances
+        self._endpoints = endpoints
         self._translation = translation
         self._access = access
         self._clock = clock
@@ -126,8 +126,8 @@ class Subscriptions:
 
     def look(self, context: "zmq.Context[zmq.Socket[bytes]]") -> list[Listened]:
         """Listens to those that are there, and to no others. Returns which to ask, and where."""
-        there = {c.instance.id: c.instance for c in self._instances}
-        up = {c.instance.id for c in self._instances if c.up}
+        there = {c.instance.id: c.instance for c in self._endpoints}
+        up = {c.instance.id for c in self._endpoints if c.up}
         for instance_id, engine in list(self.engines.items()):
             now = there.get(instance_id)
             if now is None or _place(now) != _place(engine.instance):

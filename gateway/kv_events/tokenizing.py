@@ -21,7 +21,7 @@ from pdgate.gateway.kv_events.translation import Translation
 from pdgate.gateway.security.engine_access import EngineAccess
 from pdgate.gateway.upstream.one_shot import AskFailed
 from pdgate.protocols.call import Call
-from pdgate.scheduling.instances import Instances
+from pdgate.scheduling.endpoints import Endpoints
 
 log = logging.getLogger(__name__)
 
@@ -56,11 +56,11 @@ class Asked:
 
 class Tokenizing:
     def __init__(
-        self, translation: Translation, instances: Instances, access: EngineAccess
+        self, translation: Translation, endpoints: Endpoints, access: EngineAccess
     ) -> None:
         self.asked = Asked()
         self._translation = translation
-        self._instances = instances
+        self._endpoints = endpoints
         self._access = access
         self._random = Random()
         self._waiting: deque[tuple[Call, Sequence[int]]] = deque()
@@ -118,7 +118,7 @@ class Tokenizing:
     def _anyone(self, call: Call) -> str | None:
         """The URL of an engine that serves the model, whichever."""
         serving = [
-            c for c in self._instances if c.up and (not call.model or call.model in c.models)
+            c for c in self._endpoints if c.up and (not call.model or call.model in c.models)
         ]
         return self._random.choice(serving).instance.url if serving else None
 

@@ -1,6 +1,6 @@
 """Translation of engines' token blocks into blocks of prompts, as the prefix index has them.
 
-    an engine stored blocks     --> the index is told of the parts of prompts that lie in them
+    an engine stored blocks     --> the index learns of the parts of prompts that lie in them
     removed, cleared            --> and that they are gone
     a prompt's tokens are known --> and which engines have how much of it already
 

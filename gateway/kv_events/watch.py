@@ -16,7 +16,7 @@ from pdgate.gateway.metrics import families
 from pdgate.gateway.metrics.family import Samples
 from pdgate.gateway.security.engine_access import EngineAccess
 from pdgate.protocols.call import Call
-from pdgate.scheduling.instances import Instances
+from pdgate.scheduling.endpoints import Endpoints
 from pdgate.scheduling.prefix import BlocksOf, PrefixIndex, blocks_of
 
 
@@ -31,15 +31,15 @@ class Watch:
         self,
         index_of: Callable[[BlocksOf], PrefixIndex],
         where: Where,
-        instances: Instances,
+        endpoints: Endpoints,
         access: EngineAccess,
         *,
         tokenize: bool = True,
     ) -> None:
         self.index = index_of(self.blocks_of)
         self.translation = Translation(self.index)
-        self.subscriptions = Subscriptions(where, instances, self.translation, access)
-        self.tokenizing = Tokenizing(self.translation, instances, access) if tokenize else None
+        self.subscriptions = Subscriptions(where, endpoints, self.translation, access)
+        self.tokenizing = Tokenizing(self.translation, endpoints, access) if tokenize else None
 
     def blocks_of(self, call: Call) -> Sequence[int]:
         """The source of the index: the first time that a call comes by, its tokens are sought."""

@@ -22,8 +22,8 @@ from pdgate.gateway.liveness.question import question, reads_a_token
 from pdgate.gateway.liveness.silence import RunningLeg, Silence
 from pdgate.gateway.security.engine_access import OPEN, EngineAccess
 from pdgate.protocols.instance import Instance
+from pdgate.scheduling.endpoints import Endpoints
 from pdgate.scheduling.health.liveness import Evidence, Verdict, bound_seconds, verdict
-from pdgate.scheduling.instances import Instances
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ class Detector:
     def __init__(
         self,
         legs: Callable[[], Iterable[RunningLeg]],
-        instances: Instances,
+        endpoints: Endpoints,
         seconds: float,
         on_gone: Callable[[str], None],
         access: EngineAccess = OPEN,
@@ -62,7 +62,7 @@ class Detector:
         self.seconds = seconds
         self.on_gone = on_gone
         self._legs = legs
-        self._instances = instances
+        self._endpoints = endpoints
         self._access = access
         self._silences: dict[str, Silence] = {}
         self._stuck: dict[str, float] = {}
@@ -97,9 +97,9 @@ class Detector:
             if reader and reader != engine.id and not leg.has_begun:
                 behind[reader].append(leg)
         for other in (behind.keys() | self._stuck.keys()) - engines.keys():
-            candidate = self._instances.get(other)
-            if candidate is not None:
-                engines[other] = candidate.instance
+            endpoint = self._endpoints.get(other)
+            if endpoint is not None:
+                engines[other] = endpoint.instance
         for ended in self._silences.keys() - engines.keys():
             del self._silences[ended]
         return [
@@ -111,14 +111,14 @@ class Detector:
     def _note_work(self, now: float) -> None:
         """Whether legs ended well lately: a call that has waited in vain goes nowhere else by choice."""
         before, self._worked = self._worked, {}
-        for candidate in self._instances:
+        for endpoint in self._endpoints:
             # A prefill engine that only decode engines ask has no legs of ours, but has read prompts.
-            done = candidate.ended_well + candidate.read_tokens
-            seen, at = before.get(candidate.instance.id, (0, float("-inf")))
+            done = endpoint.ended_well + endpoint.read_tokens
+            seen, at = before.get(endpoint.instance.id, (0, float("-inf")))
             if done != seen:
                 at = now
-            self._worked[candidate.instance.id] = done, at
-            candidate.worked_lately = now - at <= self.seconds
+            self._worked[endpoint.instance.id] = done, at
+            endpoint.worked_lately = now - at <= self.seconds
 
     def _look(
         self,
@@ -132,10 +132,10 @@ class Detector:
         silence = self._silences.get(engine.id)
         if silence is None or silence.engine.url != engine.url:
             silence = self._silences[engine.id] = Silence(engine)
-        candidate = self._instances.get(engine.id)
-        silence.look(legs, behind, candidate, now, unheard)
+        endpoint = self._endpoints.get(engine.id)
+        silence.look(legs, behind, endpoint, now, unheard)
         if now - silence.since >= ASK_AFTER_SECONDS:
-            evidence = silence.evidence(candidate, self._instances, now)
+            evidence = silence.evidence(endpoint, self._endpoints, now)
             found = verdict(evidence, self.seconds)
             if found is not Verdict.ALIVE:
                 self._condemn(silence, found, evidence, now)
@@ -150,11 +150,11 @@ class Detector:
         engine = silence.engine
         word = await question(self._access, engine)
         silence.heard(word, loop.time())
-        candidate = self._instances.get(engine.id)
-        if candidate is None or not candidate.models or not silence.says_it_is_idle:
+        endpoint = self._endpoints.get(engine.id)
+        if endpoint is None or not endpoint.models or not silence.says_it_is_idle:
             return
         silence.reading = loop.time()
-        read = await reads_a_token(self._access, engine, min(candidate.models))
+        read = await reads_a_token(self._access, engine, min(endpoint.models))
         silence.has_read(read, loop.time())
 
     def _condemn(self, silence: Silence, found: Verdict, seen: Evidence, now: float) -> None:
@@ -177,23 +177,23 @@ class Detector:
         )  # fmt: skip
         silence.condemned_since = silence.since
         self._keep_calls_from(engine.id, found, now)
-        candidate = self._instances.get(engine.id)
-        if candidate is not None:
-            candidate.given_up[found.value] += len(waiting)
+        endpoint = self._endpoints.get(engine.id)
+        if endpoint is not None:
+            endpoint.given_up[found.value] += len(waiting)
         for leg in waiting:
             leg.given_up(engine.id, WHY[found], waited=found is not Verdict.GONE)
 
     def _keep_calls_from(self, instance_id: str, found: Verdict, now: float) -> None:
         match found:
             case Verdict.GONE:
-                self._instances.mark_down(instance_id, "refused")
+                self._endpoints.mark_down(instance_id, "refused")
                 self.on_gone(instance_id)
             case Verdict.FROZEN:
-                self._instances.mark_silent(instance_id)
+                self._endpoints.mark_silent(instance_id)
             case Verdict.STUCK:
-                self._instances.mark_stuck(instance_id)
+                self._endpoints.mark_stuck(instance_id)
                 self._stuck[instance_id] = now
-        self._instances.on_out(instance_id)
+        self._endpoints.on_out(instance_id)
 
     def _free_stuck(self, now: float) -> None:
         for instance_id, since in list(self._stuck.items()):
@@ -203,4 +203,4 @@ class Detector:
                 del self._stuck[instance_id]
                 if silence is not None:
                     silence.condemned_since = None
-                self._instances.free(instance_id)
+                self._endpoints.free(instance_id)

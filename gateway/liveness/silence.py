@@ -9,7 +9,7 @@ from typing import Protocol
 from pdgate.gateway.engine_metrics.page import Page
 from pdgate.gateway.liveness.question import Answered, Mute, Refused, Word
 from pdgate.protocols.instance import Instance, Role
-from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.health.liveness import UNKNOWN_SECONDS_PER_TOKEN, Evidence
 
 
@@ -80,7 +80,7 @@ class Silence:
         self,
         legs: Sequence[RunningLeg],
         behind: Sequence[RunningLeg],
-        candidate: Candidate | None,
+        endpoint: Endpoint | None,
         now: float,
         unheard: float,
     ) -> None:
@@ -89,7 +89,7 @@ class Silence:
         began = any(leg.has_begun for leg in self.behind)
         self.legs, self.behind = legs, behind
         ended_well = self._ended_well
-        self._ended_well = None if candidate is None else candidate.ended_well
+        self._ended_well = None if endpoint is None else endpoint.ended_well
         if began or (ended_well is not None and self._ended_well != ended_well):
             self.lives(now)
         heard = [leg.silent_since(now) for leg in legs if leg.has_begun]
@@ -139,7 +139,7 @@ class Silence:
         if well:
             self.lives(now)
 
-    def evidence(self, candidate: Candidate | None, of: "Candidates", now: float) -> Evidence:
+    def evidence(self, endpoint: Endpoint | None, of: "WatchedEndpoints", now: float) -> Evidence:
         mute_since = self._mute_since
         if mute_since is None and self.asking:
             mute_since = self.asked
@@ -150,8 +150,8 @@ class Silence:
             refusing=self._refused[-1] - self._refused[0] if self._refused else 0.0,
             mute=0.0 if mute_since is None else now - mute_since - self._unheard,
             still=self._still(),
-            expected=self._expected(candidate, of),
-            step=_step(candidate),
+            expected=self._expected(endpoint, of),
+            step=_step(endpoint),
             broken_stream=any(leg.has_begun for leg in self.legs),
         )
 
@@ -191,20 +191,18 @@ class Silence:
                 since = max(since, self.reading)
         return max(0.0, self._still_until - since - self._unheard)
 
-    def _expected(self, candidate: Candidate | None, of: "Candidates") -> float:
-        return max(
-            (_reading(leg, candidate, of) for leg in (*self.legs, *self.behind)), default=0.0
-        )
+    def _expected(self, endpoint: Endpoint | None, of: "WatchedEndpoints") -> float:
+        return max((_reading(leg, endpoint, of) for leg in (*self.legs, *self.behind)), default=0.0)
 
 
-class Candidates(Protocol):
-    def get(self, instance_id: str) -> Candidate | None: ...
+class WatchedEndpoints(Protocol):
+    def get(self, instance_id: str) -> Endpoint | None: ...
 
 
-def _step(candidate: Candidate | None) -> float:
-    if candidate is None:
+def _step(endpoint: Endpoint | None) -> float:
+    if endpoint is None:
         return 0.0
-    return candidate.latency.step_seconds(max(1, candidate.answering), candidate.tokens) or 0.0
+    return endpoint.latency.step_seconds(max(1, endpoint.answering), endpoint.tokens) or 0.0
 
 
 def _is_its_own(leg: RunningLeg) -> bool:
@@ -223,14 +221,14 @@ def _counts(page: Page, engine: Instance) -> bool:
     return bool(counters.steps)
 
 
-def _reading(leg: RunningLeg, candidate: Candidate | None, of: Candidates) -> float:
+def _reading(leg: RunningLeg, endpoint: Endpoint | None, of: WatchedEndpoints) -> float:
     """How long its prompt should take to be read, by the engine that reads it."""
     purpose = leg.purpose
     if leg.has_begun:
         return 0.0
     tokens = purpose.prompt_tokens
     if purpose.loads:
-        loading = None if candidate is None else candidate.latency.loading_seconds(tokens)
+        loading = None if endpoint is None else endpoint.latency.loading_seconds(tokens)
         return loading or 0.0
     reader = of.get(purpose.behind or leg.at.id)
     seconds = None if reader is None else reader.latency.prefill_seconds(tokens)

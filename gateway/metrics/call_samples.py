@@ -23,7 +23,7 @@ _SECONDS: Final = {
 
 
 def samples(stats: "CallStats") -> Iterator[Samples]:
-    fleet = stats.candidates
+    fleet = stats.endpoints
     yield families.CALLS_IN_FLIGHT.sample(stats.in_flight)
     found = by_model(stats.aggregates)
     yield families.CALLS.samples(_calls(found))

@@ -18,7 +18,7 @@ from pdgate.gateway.metrics.family import Key, Samples
 from pdgate.gateway.metrics.gaps import EVERY, Gaps
 from pdgate.gateway.metrics.histogram import Histogram
 from pdgate.protocols.errors import GatewayError
-from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling.endpoint import Endpoint
 
 MOST_MODELS: Final = 64
 """That have metrics of their own; what calls name could be anything."""
@@ -54,11 +54,11 @@ class CallStats:
 
     def __init__(
         self,
-        candidates: Iterable[Candidate],
+        endpoints: Iterable[Endpoint],
         recent: RecentCalls | None = None,
         log: CallLog | None = None,
     ) -> None:
-        self.candidates = candidates
+        self.endpoints = endpoints
         self._recent = recent
         self.log = log or CallLog()
         self.tracer: Tracer | None = None
@@ -111,7 +111,7 @@ class CallStats:
 
     def collect(self) -> Iterator[Samples]:
         self.add_up()
-        here = {candidate.instance.id for candidate in self.candidates}
+        here = {endpoint.instance.id for endpoint in self.endpoints}
         # Fleets change: those that have left would be shown for ever.
         for gone in self.instances.keys() - here:
             del self.instances[gone]

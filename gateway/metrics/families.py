@@ -168,13 +168,13 @@ KV_HELD: Final = Gauge(
 )
 KV_STRANDED: Final = Gauge(
     "pdgate_kv_stranded",
-    "Prompts whose KV an engine keeps for nobody, at most.",
+    "Prompts whose KV an engine keeps and no call needs, at most.",
     ("instance",),
     merge=Merge.SUM,
 )
 KV_STRANDINGS: Final = Counter(
     "pdgate_kv_strandings",
-    "Prompts whose KV an engine has kept for nobody, until its lease was over.",
+    "Prompts whose KV an engine has kept and no call needed, until its lease was over.",
     ("instance",),
     zeros=zero_values.prefill_instances,
 )
@@ -328,7 +328,7 @@ REPLICAS_DEGRADED: Final = Gauge(
 )
 REPLICAS_LOSSES: Final = Counter("pdgate_replicas_losses", "How often the replicas were lost.")
 REPLICAS_REFUSED: Final = Counter(
-    "pdgate_replicas_refused", "What a replica told and nobody can use."
+    "pdgate_replicas_refused", "Entries of replicas that cannot be used."
 )
 REPLICA_PROMPTS: Final = Counter(
     "pdgate_replica_prompts",

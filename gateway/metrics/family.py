@@ -15,12 +15,12 @@ from typing import ClassVar
 from prometheus_client import Metric
 
 from pdgate.gateway.metrics.histogram import Histogram
-from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling.endpoint import Endpoint
 
 Key = str | tuple[str, ...]
 """The values of a family's labels, in its order; a lone one also without its tuple."""
 
-Zeros = Callable[[Iterable[Candidate]], Iterable[Key]]
+Zeros = Callable[[Iterable[Endpoint]], Iterable[Key]]
 """Of a fleet: the label values that are shown with 0 before anything has happened."""
 
 
@@ -124,7 +124,7 @@ class Counter(Family):
         return self.samples([((), value)])
 
     def samples(
-        self, counts: Iterable[tuple[Key, float]], fleet: Iterable[Candidate] = ()
+        self, counts: Iterable[tuple[Key, float]], fleet: Iterable[Endpoint] = ()
     ) -> Samples:
         """Zero values first."""
         made = self.empty()

@@ -30,8 +30,8 @@ from pdgate.protocols.errors import (
     Overloaded,
 )
 from pdgate.protocols.instance import Role
-from pdgate.scheduling.candidate import Candidate
 from pdgate.scheduling.disaggregation import Taken, decision
+from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.health.liveness import Verdict
 from pdgate.scheduling.roles import SIDES
 
@@ -81,29 +81,29 @@ OfInstances = Iterable[tuple[str, str, str]]
 """Id, role, and the value."""
 
 
-def routes(_: Iterable[Candidate]) -> Pairs:
+def routes(_: Iterable[Endpoint]) -> Pairs:
     """That one begins to be used."""
     return ((route, "ok") for route in (CHAT, COMPLETIONS, *APIS, OTHER))
 
 
-def refusals(_: Iterable[Candidate]) -> Iterable[str]:
+def refusals(_: Iterable[Endpoint]) -> Iterable[str]:
     """Statuses of requests that never became calls."""
     return sorted({str(kind.status) for kind in (*_kinds(BadRequest), *_kinds(Overloaded))})
 
 
-def reloads(_: Iterable[Candidate]) -> Iterable[str]:
+def reloads(_: Iterable[Endpoint]) -> Iterable[str]:
     return ("taken", "refused")
 
 
-def handovers(fleet: Iterable[Candidate]) -> Pairs:
+def handovers(fleet: Iterable[Endpoint]) -> Pairs:
     return product(_protocols(fleet), ("done", "failed", "unknown", "recomputed", "expired"))
 
 
-def broken_answers(fleet: Iterable[Candidate]) -> Pairs:
+def broken_answers(fleet: Iterable[Endpoint]) -> Pairs:
     return product(_protocols(fleet), ("resumed", "lost"))
 
 
-def retried_legs(fleet: Iterable[Candidate]) -> Pairs:
+def retried_legs(fleet: Iterable[Endpoint]) -> Pairs:
     """By the roles in which engines of this fleet can be asked."""
     roles = {one.instance.role for one in fleet}
     if Role.BOTH in roles:
@@ -112,32 +112,32 @@ def retried_legs(fleet: Iterable[Candidate]) -> Pairs:
     return product(sorted(role.value for role in roles), outcomes)
 
 
-def decisions(fleet: Iterable[Candidate]) -> Pairs:
+def decisions(fleet: Iterable[Endpoint]) -> Pairs:
     return DECISIONS if _protocols(fleet) else ()
 
 
-def ejections(fleet: Iterable[Candidate]) -> OfInstances:
+def ejections(fleet: Iterable[Endpoint]) -> OfInstances:
     return _of_each(fleet, EJECTIONS)
 
 
-def given_up(fleet: Iterable[Candidate]) -> OfInstances:
+def given_up(fleet: Iterable[Endpoint]) -> OfInstances:
     return _of_each(fleet, GIVEN_UP)
 
 
-def prefill_instances(fleet: Iterable[Candidate]) -> Iterable[str]:
+def prefill_instances(fleet: Iterable[Endpoint]) -> Iterable[str]:
     return (one.instance.id for one in fleet if one.instance.role.serves(Role.PREFILL))
 
 
-def role_changes(fleet: Iterable[Candidate]) -> Pairs:
+def role_changes(fleet: Iterable[Endpoint]) -> Pairs:
     both = (one.instance.id for one in fleet if one.instance.role is Role.BOTH)
     return product(both, (side.value for side in SIDES))
 
 
-def _of_each(fleet: Iterable[Candidate], values: Iterable[str]) -> OfInstances:
+def _of_each(fleet: Iterable[Endpoint], values: Iterable[str]) -> OfInstances:
     return ((one.instance.id, one.instance.role.value, it) for one in fleet for it in values)
 
 
-def _protocols(fleet: Iterable[Candidate]) -> list[str]:
+def _protocols(fleet: Iterable[Endpoint]) -> list[str]:
     """Of engines that take part in split calls."""
     return sorted({one.instance.protocol for one in fleet if one.instance.role is not Role.PLAIN})
 

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from pdgate.gateway.security.door import KEY_HEADER
+from pdgate.gateway.security.authenticator import KEY_HEADER
 from pdgate.gateway.upstream.request import FRAMING
 from pdgate.gateway.upstream.settings import FORWARDED
 

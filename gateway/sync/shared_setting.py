@@ -104,7 +104,7 @@ class SharedSetting(Generic[S]):
                 self._take(self._parsed(found))
                 self._said = True
         except StoreAway as error:
-            # Not since the start is told apart from not any more.
+            # Not since the start is another state than not any more.
             self.reachable = None if self.reachable is None else False
             self._complain(str(error))
         except ValidationError as error:

@@ -1,6 +1,6 @@
 """One OpenTelemetry trace for each call that is sampled. Nothing is done for the others.
 
-context      traceparent: who is asked for more, and what engines are told
+context      traceparent: which engine is asked for more, and what engines get
 sampling     which calls, and their Trace
 spans        a call's record --> spans, when it is over. Pure
 collector    what is configured about where they go

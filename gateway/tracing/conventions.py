@@ -73,7 +73,7 @@ def asked(call: Call) -> dict[str, Any]:
 
 
 def engine(instance: Instance) -> dict[str, Any]:
-    """Attributes of who is asked."""
+    """Attributes of the engine that is asked."""
     parts = urlsplit(instance.url)
     return {
         SERVER_ADDRESS: parts.hostname or "",

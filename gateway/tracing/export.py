@@ -164,7 +164,7 @@ class Exporting:
             yield _readable(span, ended, self._resource)
 
     def _said(self, what: str, well: bool) -> None:
-        """There are collectors for traces alone, so each is told for itself."""
+        """There are collectors for traces alone, so each is stated by itself."""
         if well and what in self._refused:
             self._refused.remove(what)
             log.info("the collector at %s takes %s again", self._endpoint, what)

@@ -4,7 +4,7 @@
     gen_ai.server.time_to_first_token       of streams             pdgate_ttft_seconds
     gen_ai.server.time_per_output_token     of streams             pdgate_tpot_seconds
 
-They count from the start of the process. Sampling has no part in them. Each operation is told for
+They count from the start of the process. Sampling has no part in them. Each operation is stated for
 itself, so that a chat's time is not that of embeddings.
 
 Source: opentelemetry-semantic-conventions 0.66b2, _incubating/metrics/gen_ai_metrics.py.

@@ -110,7 +110,7 @@ class CallTrace:
 class Tracer:
     """Says which calls are traced: those of whose clients say so, and a share of the others.
 
-    `ended` is told of each that is over.
+    `ended` gets each that is over.
     """
 
     def __init__(self, ratio: float, ended: Callable[[Ended], None]) -> None:

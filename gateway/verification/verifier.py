@@ -14,8 +14,8 @@ from pdgate.gateway.engine_metrics.page import Page
 from pdgate.gateway.verification.causes import HINTS, Cause, Prefills, why_recomputed
 from pdgate.gateway.verification.window import Given, Result, judge
 from pdgate.protocols.instance import Role
-from pdgate.scheduling.candidate import Candidate
-from pdgate.scheduling.instances import Instances
+from pdgate.scheduling.endpoint import Endpoint
+from pdgate.scheduling.endpoints import Endpoints
 
 log = logging.getLogger(__name__)
 
@@ -63,16 +63,16 @@ class Verifier:
         tallies: Instance id -> what has been found; none of instances that are gone.
     """
 
-    def __init__(self, instances: Instances) -> None:
+    def __init__(self, endpoints: Endpoints) -> None:
         self.tallies: dict[str, Tally] = {}
-        self._instances = instances
+        self._endpoints = endpoints
         self._windows: dict[str, Window] = {}
 
-    def sees(self, candidate: Candidate, page: Page) -> None:
+    def sees(self, endpoint: Endpoint, page: Page) -> None:
         """A new page of this engine."""
         self._forget_who_is_gone()
-        instance_id, url = candidate.instance.id, candidate.instance.url
-        given, counters = Given.to(candidate), page.counters
+        instance_id, url = endpoint.instance.id, endpoint.instance.url
+        given, counters = Given.to(endpoint), page.counters
         window = self._windows.get(instance_id)
         if window is not None and (window.url != url or window.given.is_after(given)):
             window = None
@@ -82,12 +82,12 @@ class Verifier:
             return
         window.latest = page
         tally = self.tallies.setdefault(instance_id, Tally())
-        if candidate.instance.role.serves(Role.PREFILL):
-            self._count_leases(candidate, tally, window, new)
-        if candidate.instance.role.serves(Role.DECODE):
-            self._judge(candidate, tally, window, given)
+        if endpoint.instance.role.serves(Role.PREFILL):
+            self._count_leases(endpoint, tally, window, new)
+        if endpoint.instance.role.serves(Role.DECODE):
+            self._judge(endpoint, tally, window, given)
 
-    def _judge(self, candidate: Candidate, tally: Tally, window: Window, given: Given) -> None:
+    def _judge(self, endpoint: Endpoint, tally: Tally, window: Window, given: Given) -> None:
         # Both grow within one life, and every page of it has been compared with the one before.
         grew = window.latest.counters.since(window.start) or Counters()
         verdict = judge(grew, window.given, given, doubted=window.doubted)
@@ -99,32 +99,32 @@ class Verifier:
         tally.tokens[Result.RECOMPUTED] += verdict.recomputed
         tally.tokens[Result.UNVERIFIABLE] += verdict.unverifiable
         tally.last = verdict.result or tally.last
-        instance = candidate.instance
+        instance = endpoint.instance
         if verdict.result is Result.RECOMPUTED:
             prefills = self._prefills(instance.protocol)
             cause = why_recomputed(window.latest, grew, instance.protocol, prefills)
-            self._complain(candidate, tally, cause)
+            self._complain(endpoint, tally, cause)
         elif verdict.result is Result.VERIFIED and tally.complaint is not Cause.READ_LATE:
-            self._complain(candidate, tally, None)
+            self._complain(endpoint, tally, None)
 
     def _count_leases(
-        self, candidate: Candidate, tally: Tally, window: Window, new: Counters
+        self, endpoint: Endpoint, tally: Tally, window: Window, new: Counters
     ) -> None:
         window.expired = new.expired or 0.0
         tally.expired += window.expired
         if new.read_late:
             tally.read_late += new.read_late
-            self._complain(candidate, tally, Cause.READ_LATE)
+            self._complain(endpoint, tally, Cause.READ_LATE)
         elif tally.complaint is Cause.READ_LATE and new.first_tokens:
-            self._complain(candidate, tally, None)
+            self._complain(endpoint, tally, None)
 
     def _prefills(self, protocol: str) -> Prefills:
         windows = [
             window
             for instance_id, window in self._windows.items()
-            if (candidate := self._instances.get(instance_id)) is not None
-            and candidate.instance.protocol == protocol
-            and candidate.instance.role.serves(Role.PREFILL)
+            if (endpoint := self._endpoints.get(instance_id)) is not None
+            and endpoint.instance.protocol == protocol
+            and endpoint.instance.role.serves(Role.PREFILL)
         ]
         sizes = (window.latest.block_tokens for window in windows)
         return Prefills(
@@ -132,11 +132,11 @@ class Verifier:
             frozenset(size for size in sizes if size is not None),
         )
 
-    def _complain(self, candidate: Candidate, tally: Tally, cause: Cause | None) -> None:
+    def _complain(self, endpoint: Endpoint, tally: Tally, cause: Cause | None) -> None:
         if tally.complaint is cause:
             return
         tally.complaint = cause
-        name = candidate.instance.id
+        name = endpoint.instance.id
         if cause is None:
             log.info("%s: KV is handed over as it should be", name)
         elif cause is Cause.READ_LATE:
@@ -145,6 +145,6 @@ class Verifier:
             log.warning("%s computes prompts whose KV it was given: %s", name, HINTS[cause])
 
     def _forget_who_is_gone(self) -> None:
-        for instance_id in [each for each in self._windows if self._instances.get(each) is None]:
+        for instance_id in [each for each in self._windows if self._endpoints.get(each) is None]:
             del self._windows[instance_id]
             self.tallies.pop(instance_id, None)

@@ -13,21 +13,21 @@ from pdgate.gateway.security.engine_access import OPEN, EngineAccess
 from pdgate.gateway.verification.causes import HINTS
 from pdgate.gateway.verification.verifier import Tally, Verifier
 from pdgate.protocols.instance import Role
-from pdgate.scheduling.candidate import Candidate
-from pdgate.scheduling.instances import Instances
+from pdgate.scheduling.endpoint import Endpoint
+from pdgate.scheduling.endpoints import Endpoints
 from pdgate.scheduling.status import Status
 
 
 class Report:
-    def __init__(self, instances: Instances, reader: Reader, verifier: Verifier) -> None:
-        self._instances = instances
+    def __init__(self, endpoints: Endpoints, reader: Reader, verifier: Verifier) -> None:
+        self._endpoints = endpoints
         self._reader = reader
         self._verifier = verifier
 
     def collect(self) -> Iterator[Samples]:
         seen = [
             (one.instance, one.instance.id, found)
-            for one in self._instances
+            for one in self._endpoints
             if (found := self._verifier.tallies.get(one.instance.id)) is not None
         ]
         yield families.KV_VERIFIED_TOKENS.samples(
@@ -46,17 +46,17 @@ class Report:
         )
         yield families.INSTANCE_PAGE_AGE_SECONDS.samples(
             (one.instance.id, age)
-            for one in self._instances
+            for one in self._endpoints
             if (age := self._reader.age_seconds(one.instance.id)) is not None
         )
 
-    def of(self, candidate: Candidate) -> Mapping[str, Any]:
+    def of(self, endpoint: Endpoint) -> Mapping[str, Any]:
         """What it tells of its load, how old that is, and whether KV arrives there."""
-        instance_id = candidate.instance.id
+        instance_id = endpoint.instance.id
         tally = self._verifier.tallies.get(instance_id, Tally())
         return {
             "told_seconds_ago": self._reader.age_seconds(instance_id),
-            "load": None if candidate.status is None else _load(candidate.status),
+            "load": None if endpoint.status is None else _load(endpoint.status),
             "kv": {
                 "result": tally.last and tally.last.value,
                 "tokens": {result.value: number for result, number in tally.tokens.items()},
@@ -90,13 +90,13 @@ class Watch:
 
     def __init__(
         self,
-        instances: Instances,
+        endpoints: Endpoints,
         interval_seconds: float,
         timeout_seconds: float,
         clock: Callable[[], float],
         access: EngineAccess = OPEN,
     ) -> None:
-        self.verifier = Verifier(instances)
+        self.verifier = Verifier(endpoints)
         sees = self.verifier.sees
-        self.reader = Reader(instances, interval_seconds, timeout_seconds, sees, clock, access)
-        self.report = Report(instances, self.reader, self.verifier)
+        self.reader = Reader(endpoints, interval_seconds, timeout_seconds, sees, clock, access)
+        self.report = Report(endpoints, self.reader, self.verifier)

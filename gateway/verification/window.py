@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from pdgate.gateway.engine_metrics.counters import Counters
-from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling.endpoint import Endpoint
 
 MATERIAL_SHARE = 0.05
 """Of the prompt tokens, recomputed: less is an accident (a load that failed), not a fault of setup."""
@@ -38,7 +38,7 @@ class Given:
     """The gateway's account of one engine at one moment.
 
     Attributes:
-        handed_over, whole: Calls so far, as in Candidate.
+        handed_over, whole: Calls so far, as in Endpoint.
         calls: In flight.
         reads: Some of these are whole calls whose prompt may not be computed yet.
     """
@@ -49,16 +49,16 @@ class Given:
     reads: bool = False
 
     def is_after(self, other: "Given") -> bool:
-        """The other is of a candidate that took this one's place: accounts only grow."""
+        """The other is of an endpoint that took this one's place: accounts only grow."""
         return self.handed_over > other.handed_over or self.whole > other.whole
 
     @classmethod
-    def to(cls, candidate: Candidate) -> "Given":
+    def to(cls, endpoint: Endpoint) -> "Given":
         return cls(
-            candidate.handed_over,
-            candidate.whole_calls,
-            candidate.own_calls,
-            candidate.own_unread_tokens > 0,
+            endpoint.handed_over,
+            endpoint.whole_calls,
+            endpoint.own_calls,
+            endpoint.own_unread_tokens > 0,
         )
 
 

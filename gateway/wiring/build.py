@@ -9,8 +9,8 @@ from typing import TypeVar
 
 from pdgate.cluster.directory import Directory
 from pdgate.cluster.jobs import Jobs
+from pdgate.forwarders.kv_lease import KvLedger
 from pdgate.forwarders.lives import Lives
-from pdgate.forwarders.ownership import KvLedger
 from pdgate.gateway.app import create_app
 from pdgate.gateway.component import Component, Core
 from pdgate.gateway.config import Settings
@@ -33,7 +33,7 @@ from pdgate.gateway.watchdog import Watchdog
 from pdgate.gateway.wiring import components, metrics, parts
 from pdgate.gateway.wiring.knowledge import policies_of, replicas_of, watched_index_of
 from pdgate.gateway.wiring.live import Live
-from pdgate.scheduling.instances import Instances
+from pdgate.scheduling.endpoints import Endpoints
 
 T = TypeVar("T")
 
@@ -54,26 +54,26 @@ def build(
     `directory` is what the settings name unless one is given. `admin_port` is that of the admin
     listener, if any.
     """
-    instances = Instances(settings.fleet, breaker_limits(settings.health))
+    endpoints = Endpoints(settings.fleet, breaker_limits(settings.health))
     headers, access = header_policy(settings), engine_access(settings)
-    index, kv_events = watched_index_of(settings, instances, access)
+    index, kv_events = watched_index_of(settings, endpoints, access)
     load = prompts = None
     if load_folder is not None:
-        load = SharedLoad(load_folder, instances)
-        prompts = SharedPrefixes(load_folder, instances, index)
-    replicas = replicas_of(settings, instances, index, load_folder)
+        load = SharedLoad(load_folder, endpoints)
+        prompts = SharedPrefixes(load_folder, endpoints, index)
+    replicas = replicas_of(settings, endpoints, index, load_folder)
     policies = policies_of(index, load, prompts, None if replicas is None else replicas.prompts)
-    scheduler = parts.scheduler_of(settings, instances, policies)
+    scheduler = parts.scheduler_of(settings, endpoints, policies)
     upstream = parts.upstream_of(settings, headers, access)
     upstream.memory = crowd = parts.crowd_of(settings)
     ledger, lives = KvLedger(), Lives()
     recent = RecentCalls() if settings.debug_routes or components.has_console(settings) else None
     if recent is not None and settings.debug_routes:
         scheduler.told = recent.chose
-    stats = CallStats(instances, recent, CallLog(settings.call_log, settings.log_prompts))
+    stats = CallStats(endpoints, recent, CallLog(settings.call_log, settings.log_prompts))
     core = Core(
         settings=settings,
-        instances=instances,
+        endpoints=endpoints,
         index=index,
         policies=policies,
         scheduler=scheduler,
@@ -86,17 +86,17 @@ def build(
         stats=stats,
         drain=parts.drain_of(settings, stats),
         intake=parts.intake_of(settings, headers),
-        door=parts.door_of(settings),
-        gate=parts.gate_of(settings, instances, scheduler, load),
-        prober=parts.prober_of(settings, instances, access),
+        authenticator=parts.door_of(settings),
+        gate=parts.gate_of(settings, endpoints, scheduler, load),
+        prober=parts.prober_of(settings, endpoints, access),
         crowd=crowd,
         watchdog=Watchdog(),
         jobs=Jobs(),
         reload=Reload(settings),
         folder=metrics_folder,
     )
-    feed = parts.feed_of(settings, directory, instances, core.prober)
-    watch = parts.watch_of(settings, instances, access)
+    feed = parts.feed_of(settings, directory, endpoints, core.prober)
+    watch = parts.watch_of(settings, endpoints, access)
     more = components.more_of(watch)
     front = _front(
         core,
@@ -141,14 +141,14 @@ def _front(
         jobs.add("worker-metrics", shared.run)
     token = read_token(settings.admin_token_file) if settings.admin_token_file else ""
     app = create_app(
-        core.instances,
+        core.endpoints,
         core.prober,
         metrics.registry_of(shared.collect if shared else counted),
         partial(running, core.upstream, core.prober, feed, jobs, core.watchdog),
         core.recent if settings.debug_routes else None,
         core.intake.call_id,
         {name: note for one in every for name, note in one.ready.items()},
-        core.door,
+        core.authenticator,
         core.drain,
         lambda: front.service.intake.aliases,
         parts.operators_of(settings, admin_port),

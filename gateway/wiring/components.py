@@ -32,14 +32,14 @@ from pdgate.gateway.sync.shared_store import FileStore, RedisStore, SharedStore
 from pdgate.gateway.sync.workers import SharedLoad, SharedPrefixes
 from pdgate.gateway.verification.watch import Watch
 from pdgate.gateway.wiring import metrics
-from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.policy_context import Targets
 
 if TYPE_CHECKING:
     from pdgate.gateway.kv_events.watch import Watch as KvEvents
     from pdgate.gateway.sync.replicas.exchange import ReplicaStatus
 
-More = Callable[[Candidate], Mapping[str, Any]]
+More = Callable[[Endpoint], Mapping[str, Any]]
 """An engine -> what operators see of it beside what the gateway itself knows."""
 
 SHARED_KEYS: Final = "pdgate"
@@ -54,9 +54,9 @@ def call_path(core: Core) -> Component:
     sources = (
         partial(metrics.process, core.watchdog),
         partial(metrics.memory, core.crowd),
-        partial(metrics.kv, core.ledger, core.lives, core.instances),
+        partial(metrics.kv, core.ledger, core.lives, core.endpoints),
         partial(metrics.policies, core.policies.passed_over),
-        partial(metrics.predictions, core.instances),
+        partial(metrics.predictions, core.endpoints),
         partial(metrics.prefixes, core.index),
     )
     return Component(collect=lambda: chain.from_iterable(source() for source in sources))
@@ -91,7 +91,7 @@ def process(core: Core) -> Component:
 
 def health(core: Core) -> Component:
     """Probes, and the detector of silent engines."""
-    settings, instances, prober = core.settings, core.instances, core.prober
+    settings, instances, prober = core.settings, core.endpoints, core.prober
     gone = core.execution.gone
     prober.on_gone = gone
     detector = Detector(
@@ -129,24 +129,24 @@ def discovery(feed: Feed | None) -> Component | None:
 
 def keys(core: Core) -> Component:
     """API keys; a file of them is read again at each reload."""
-    door = core.door
+    authenticator = core.authenticator
 
     def reconfigure(wanted: Settings) -> Change:
         keys = api_keys(wanted.api_keys, wanted.api_keys_file, wanted.aliases)
-        if (door is not None) != bool(keys):
+        if (authenticator is not None) != bool(keys):
             raise ConfigError(
                 "'api_keys': to begin or to end asking for keys needs a restart, "
                 "so nothing was changed"
             )
 
         def change() -> None:
-            if door is not None:
-                door.admit(keys)
+            if authenticator is not None:
+                authenticator.admit(keys)
 
         return change
 
     return Component(
-        collect=None if door is None else partial(metrics.keys, door),
+        collect=None if authenticator is None else partial(metrics.keys, authenticator),
         reconfigure={OnReload.KEYS: reconfigure},
         each_reload=reconfigure,
     )
@@ -185,7 +185,7 @@ def disaggregation_rule(core: Core) -> Component:
 
 def drained_instances(core: Core, more: More) -> Component:
     """Engines that operators have taken out; `more` is what else is shown of each."""
-    instances = core.instances
+    instances = core.endpoints
     drained = SharedSetting(
         Drained(),
         lambda said: instances.drain(said.instances),
@@ -244,7 +244,7 @@ def replica_sync(status: "ReplicaStatus | None") -> Component | None:
 
 def adaptive_roles(core: Core) -> Component | None:
     """Engines that change sides with the load."""
-    settings, instances = core.settings, core.instances
+    settings, instances = core.settings, core.endpoints
     given = settings.adaptive
     if not given.enabled:
         return None
@@ -318,7 +318,7 @@ def console(core: Core, more: More) -> Component | None:
 
     attention, pulse = Attention(begins, ends), Pulse(core.stats.collect)
     own = OwnPart(recent, core.ledger, pulse, lambda: core.stats.in_flight, attention, core.jobs)
-    snapshots = Snapshots(core.instances, own, more, core.drain, core.folder)
+    snapshots = Snapshots(core.endpoints, own, more, core.drain, core.folder)
 
     def routes(token: str) -> list[APIRouter]:
         from pdgate.gateway.admin.live import routes

@@ -11,7 +11,7 @@ from pdgate.gateway.config import Settings
 from pdgate.gateway.policies import Load, Policies
 from pdgate.gateway.security.engine_access import EngineAccess
 from pdgate.gateway.sync.workers import SharedLoad, SharedPrefixes
-from pdgate.scheduling.instances import Instances
+from pdgate.scheduling.endpoints import Endpoints
 from pdgate.scheduling.policy import load
 from pdgate.scheduling.prefix.blocks import BlocksOf, blocks_of
 from pdgate.scheduling.prefix.index import PrefixIndex
@@ -47,7 +47,7 @@ def policies_of(
 
 
 def watched_index_of(
-    settings: Settings, instances: Instances, access: EngineAccess
+    settings: Settings, endpoints: Endpoints, access: EngineAccess
 ) -> "tuple[PrefixIndex, Watch | None]":
     """The index, and what feeds it besides the calls themselves."""
     given = settings.kv_events
@@ -65,7 +65,7 @@ def watched_index_of(
             given.topic,
             partial(secret.several, given.secret_file) if given.secret_file else tuple,
         ),
-        instances,
+        endpoints,
         access,
         tokenize=given.tokenize,
     )
@@ -73,7 +73,7 @@ def watched_index_of(
 
 
 def replicas_of(
-    settings: Settings, instances: Instances, index: PrefixIndex, load_folder: Path | None
+    settings: Settings, endpoints: Endpoints, index: PrefixIndex, load_folder: Path | None
 ) -> "ReplicaStatus | None":
     """`load_folder` is shared by the workers of this gateway, where there are several."""
     if not settings.redis:
@@ -86,9 +86,9 @@ def replicas_of(
 
     entries = RedisLoadEntries(settings.redis, LEASE_SECONDS)
     name = _name(load_folder)
-    exchange = Exchange(FarLoad(instances, name), entries, time.monotonic)
-    prompts = FarPrompts(index, instances, name, RedisStream(settings.redis))
-    return ReplicaStatus(exchange, instances, prompts)
+    exchange = Exchange(FarLoad(endpoints, name), entries, time.monotonic)
+    prompts = FarPrompts(index, endpoints, name, RedisStream(settings.redis))
+    return ReplicaStatus(exchange, endpoints, prompts)
 
 
 def _name(load_folder: Path | None) -> str:

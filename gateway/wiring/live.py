@@ -60,19 +60,19 @@ class Live:
             service = self.front.service
             service.intake = replace(service.intake, own_fields=own)
             # Those that go by another name now are as well as they were.
-            known = {_place(c.instance): c for c in self.core.instances if c.instance.id in old}
+            known = {_place(c.instance): c for c in self.core.endpoints if c.instance.id in old}
             differing = [one for one in new.values() if old.get(one.id) != one]
             for instance_id in [*(old.keys() - new.keys()), *(one.id for one in differing)]:
-                self.core.instances.remove(instance_id)
+                self.core.endpoints.remove(instance_id)
                 self.core.prober.forget(instance_id)
             # Between the two: what is configured now is not announced, and the other way round.
             if self.feed is not None:
                 self.feed.adopt_by(adopt)
             for one in differing:
-                self.core.instances.put(one)
+                self.core.endpoints.put(one)
                 before_ = known.get(_place(one))
                 if before_ is not None and before_.up and before_.instance.model == one.model:
-                    self.core.instances.mark_up(one.id, before_.models)
+                    self.core.endpoints.mark_up(one.id, before_.models)
                 self.core.prober.add(one)
 
         return change

@@ -10,8 +10,8 @@ from prometheus_client.registry import Collector
 
 from pdgate.cluster.jobs import Jobs
 from pdgate.cluster.stderr import lines_dropped
+from pdgate.forwarders.kv_lease import KvLedger
 from pdgate.forwarders.lives import Lives
-from pdgate.forwarders.ownership import KvLedger
 from pdgate.gateway.admission.gate import Gate
 from pdgate.gateway.front.crowd import Crowd
 from pdgate.gateway.lifecycle.drain import Drain
@@ -20,12 +20,12 @@ from pdgate.gateway.metrics import families
 from pdgate.gateway.metrics.family import Key, Samples, Source
 from pdgate.gateway.metrics.zero_values import KEY_REFUSALS
 from pdgate.gateway.probe import Prober
-from pdgate.gateway.security.door import Door
+from pdgate.gateway.security.authenticator import Authenticator
 from pdgate.gateway.upstream.client import HttpUpstream
 from pdgate.gateway.watchdog import ELSEWHERE, Watchdog
 from pdgate.protocols.instance import Instance, Role
-from pdgate.scheduling.candidate import Candidate
-from pdgate.scheduling.instances import Instances
+from pdgate.scheduling.endpoint import Endpoint
+from pdgate.scheduling.endpoints import Endpoints
 from pdgate.scheduling.prefix.index import PrefixIndex
 from pdgate.scheduling.roles import SIDES
 
@@ -52,11 +52,11 @@ def together(*sources: Source) -> Source:
     return lambda: chain.from_iterable(source() for source in sources)
 
 
-def health(instances: Instances) -> Iterator[Samples]:
-    states = (((*_engine(one.instance), one.state), 1.0) for one in instances)
+def health(endpoints: Endpoints) -> Iterator[Samples]:
+    states = (((*_engine(one.instance), one.state), 1.0) for one in endpoints)
     yield families.INSTANCE_STATE.samples(states)
-    ejections = _by_engine((one.instance, one.ejections) for one in instances)
-    yield families.INSTANCE_EJECTIONS.samples(ejections, instances)
+    ejections = _by_engine((one.instance, one.ejections) for one in endpoints)
+    yield families.INSTANCE_EJECTIONS.samples(ejections, endpoints)
 
 
 def lifecycle(drain: Drain, reload: Reload) -> Iterator[Samples]:
@@ -79,13 +79,13 @@ def memory(crowd: Crowd) -> Iterator[Samples]:
     yield families.OUT_OF_MEMORY.samples([("refused", crowd.refused), ("cut", crowd.cut)])
 
 
-def liveness(instances: Instances, upstream: HttpUpstream, prober: Prober) -> Iterator[Samples]:
-    given_up = _by_engine((one.instance, one.given_up) for one in instances)
-    yield families.LEGS_GIVEN_UP.samples(given_up, instances)
+def liveness(endpoints: Endpoints, upstream: HttpUpstream, prober: Prober) -> Iterator[Samples]:
+    given_up = _by_engine((one.instance, one.given_up) for one in endpoints)
+    yield families.LEGS_GIVEN_UP.samples(given_up, endpoints)
     yield families.GATEWAY_SHORT.samples([("calls", upstream.short), ("looks", prober.short)])
 
 
-def kv(ledger: KvLedger, lives: Lives, fleet: Iterable[Candidate]) -> Iterator[Samples]:
+def kv(ledger: KvLedger, lives: Lives, fleet: Iterable[Endpoint]) -> Iterator[Samples]:
     """Where the KV of split calls is, as far as this process knows. Ages are looked at when asked."""
     yield families.KV_HELD.sample(ledger.held)
     yield families.KV_STRANDED.samples(ledger.stranded().items())
@@ -102,11 +102,11 @@ def policies(passed_over: Mapping[tuple[Role, str], Counter[str]]) -> Iterator[S
     )
 
 
-def predictions(candidates: Iterable[Candidate]) -> Iterator[Samples]:
+def predictions(endpoints: Iterable[Endpoint]) -> Iterator[Samples]:
     """Means of the last fifty or so: of seconds until a prompt was read, and between tokens."""
     compared = [
         ((one.instance.id, of), accuracy)
-        for one in candidates
+        for one in endpoints
         for of, accuracy in (
             ("prefill", one.latency.prefill_accuracy),
             ("step", one.latency.step_time.accuracy),
@@ -127,16 +127,18 @@ def prefixes(index: PrefixIndex) -> Iterator[Samples]:
     yield families.PREFIX_INDEX_EVICTED_BLOCKS.sample(index.evictions)
 
 
-def keys(door: Door) -> Iterator[Samples]:
+def keys(authenticator: Authenticator) -> Iterator[Samples]:
     """There are as many values of the label as there are keys."""
-    holders = door.holders.items()
-    yield families.KEY_CALLS.samples((name, holder.calls) for name, holder in holders)
-    yield families.KEY_CALLS_IN_FLIGHT.samples((name, holder.running) for name, holder in holders)
+    key_states = authenticator.key_states.items()
+    yield families.KEY_CALLS.samples((name, key_state.calls) for name, key_state in key_states)
+    yield families.KEY_CALLS_IN_FLIGHT.samples(
+        (name, key_state.running) for name, key_state in key_states
+    )
     zeros = dict.fromkeys(KEY_REFUSALS, 0)
     yield families.KEY_CALLS_REFUSED.samples(
         ((name, reason), count)
-        for name, holder in holders
-        for reason, count in {**zeros, **holder.refused}.items()
+        for name, key_state in key_states
+        for reason, count in {**zeros, **key_state.refused}.items()
     )
 
 
@@ -146,12 +148,12 @@ def admission(gate: Gate) -> Iterator[Samples]:
     yield families.CALLS_TURNED_AWAY.samples(gate.refused.items())
 
 
-def roles(adapting: "Adapting", candidates: Iterable[Candidate]) -> Iterator[Samples]:
+def roles(adapting: "Adapting", endpoints: Iterable[Endpoint]) -> Iterator[Samples]:
     from pdgate.gateway.adaptive.sides import group_name
 
     yield families.INSTANCE_SIDE.samples(
         ((one.instance.id, adapting.sides.of(one)), 1.0)
-        for one in candidates
+        for one in endpoints
         if one.instance.role is Role.BOTH
     )
     yield families.SIDE_PRESSURE.samples(
@@ -159,7 +161,7 @@ def roles(adapting: "Adapting", candidates: Iterable[Candidate]) -> Iterator[Sam
         for group in adapting.roles.groups()
         for side in SIDES
     )
-    yield families.ROLE_CHANGES.samples(adapting.counted.items(), candidates)
+    yield families.ROLE_CHANGES.samples(adapting.counted.items(), endpoints)
 
 
 class Traced(Protocol):

@@ -9,8 +9,8 @@ from starlette.types import ASGIApp
 
 from pdgate.cluster.directory import Directory
 from pdgate.forwarders.execution import Execution
+from pdgate.forwarders.kv_lease import KvLedger
 from pdgate.forwarders.lives import Lives
-from pdgate.forwarders.ownership import KvLedger
 from pdgate.gateway.admin.bearer import is_operator, knows
 from pdgate.gateway.admin.listener import Listeners
 from pdgate.gateway.admission.gate import Gate
@@ -37,7 +37,7 @@ from pdgate.gateway.memory_limit import for_bodies
 from pdgate.gateway.metrics.call_stats import CallStats
 from pdgate.gateway.policies import Policies
 from pdgate.gateway.probe import Prober
-from pdgate.gateway.security.door import Door
+from pdgate.gateway.security.authenticator import Authenticator
 from pdgate.gateway.security.engine_access import EngineAccess
 from pdgate.gateway.security.headers import HeaderPolicy
 from pdgate.gateway.service import Service
@@ -48,13 +48,13 @@ from pdgate.gateway.verification.watch import Watch
 from pdgate.gateway.ways import own_fields, ways
 from pdgate.protocols.instance import Role
 from pdgate.scheduling.admission import Limits
-from pdgate.scheduling.instances import Instances
+from pdgate.scheduling.endpoints import Endpoints
 from pdgate.scheduling.scheduler import Scheduler
 
 
-def scheduler_of(settings: Settings, instances: Instances, policies: Policies) -> Scheduler:
+def scheduler_of(settings: Settings, endpoints: Endpoints, policies: Policies) -> Scheduler:
     return Scheduler(
-        instances,
+        endpoints,
         prefill=policies.of(Role.PREFILL, settings),
         decode=policies.of(Role.DECODE, settings),
         plain=policies.of(Role.PLAIN, settings),
@@ -110,25 +110,25 @@ def crowd_of(settings: Settings) -> Crowd:
     return Crowd(for_bodies(settings.max_memory_bytes, settings.listen.workers, elsewhere_bytes))
 
 
-def prober_of(settings: Settings, instances: Instances, access: EngineAccess) -> Prober:
+def prober_of(settings: Settings, endpoints: Endpoints, access: EngineAccess) -> Prober:
     health = settings.health
     return Prober(
-        instances, health.interval_seconds, health.timeout_seconds, health.retry_seconds, access
+        endpoints, health.interval_seconds, health.timeout_seconds, health.retry_seconds, access
     )
 
 
 def feed_of(
-    settings: Settings, directory: Directory | None, instances: Instances, prober: Prober
+    settings: Settings, directory: Directory | None, endpoints: Endpoints, prober: Prober
 ) -> Feed | None:
     directory = directory or directory_of(settings)
     if directory is None:
         return None
     state = State(Path(settings.state_dir)) if settings.state_dir else None
-    return Feed(directory, instances, prober, adopter(settings), time.monotonic, state)
+    return Feed(directory, endpoints, prober, adopter(settings), time.monotonic, state)
 
 
 def gate_of(
-    settings: Settings, instances: Instances, scheduler: Scheduler, neighbours: SharedLoad | None
+    settings: Settings, endpoints: Endpoints, scheduler: Scheduler, neighbours: SharedLoad | None
 ) -> Gate | None:
     """None where nothing is limited."""
     limits = Limits(**settings.admission.model_dump()).shared_by(settings.listen.workers)
@@ -137,7 +137,7 @@ def gate_of(
     lines = None
     if neighbours is not None:
         lines = SharedLines(neighbours.neighbourhood, neighbours.take_in)
-    gate = Gate(limits, instances, lines)
+    gate = Gate(limits, endpoints, lines)
     scheduler.freed = gate.look
     return gate
 
@@ -153,17 +153,17 @@ def operators_of(settings: Settings, admin_port: int | None) -> Callable[[Reques
     return is_operator(read_token(path) if path else "", admin_port)
 
 
-def door_of(settings: Settings) -> Door | None:
+def door_of(settings: Settings) -> Authenticator | None:
     """None where no keys are asked for."""
     keys = api_keys(settings.api_keys, settings.api_keys_file, settings.aliases)
-    return Door(keys, settings.listen.workers) if keys else None
+    return Authenticator(keys, settings.listen.workers) if keys else None
 
 
-def watch_of(settings: Settings, instances: Instances, access: EngineAccess) -> Watch | None:
+def watch_of(settings: Settings, endpoints: Endpoints, access: EngineAccess) -> Watch | None:
     given = settings.engine_metrics
     if not given.interval_seconds:
         return None
-    return Watch(instances, given.interval_seconds, given.timeout_seconds, time.monotonic, access)
+    return Watch(endpoints, given.interval_seconds, given.timeout_seconds, time.monotonic, access)
 
 
 def pings_of(settings: Settings) -> Pings | None:
@@ -181,9 +181,9 @@ def service_of(core: Core) -> Service:
         core.intake,
         core.execution,
         core.stats,
-        core.door,
+        core.authenticator,
         core.gate,
         core.drain,
-        core.instances,
+        core.endpoints,
         total_time_of(core.settings),
     )

@@ -12,7 +12,7 @@ from pdgate.lab.simulator.hardware import Hardware
 from pdgate.lab.simulator.usage import Usage
 from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.account import Account, told
-from pdgate.scheduling.instances import Instances
+from pdgate.scheduling.endpoints import Endpoints
 from pdgate.scheduling.status import Status
 
 MODEL: Final = "simulated"
@@ -61,13 +61,13 @@ class Fleet:
         self.engines = {
             name: Engine(name, hardware, agenda, Usage(SLICE_SECONDS)) for name in roles
         }
-        self.instances = Instances(
+        self.endpoints = Endpoints(
             (_record(name, role) for name, role in roles.items()),
             clock=agenda.clock,
             draw=random.random,
         )
         for name in roles:
-            self.instances.mark_up(name, (MODEL,))
+            self.endpoints.mark_up(name, (MODEL,))
 
     def plan(self, outages: Sequence[Outage]) -> None:
         """Raises ValueError for an engine that there is not."""
@@ -82,10 +82,10 @@ class Fleet:
     def say_until(self, over: float) -> None:
         """Engines say how busy they are, every STATUS_SECONDS."""
         now = self._agenda.now
-        for candidate in self.instances:
-            engine = self.engines[candidate.instance.id]
+        for endpoint in self.endpoints:
+            engine = self.engines[endpoint.instance.id]
             status = _status(engine) if engine.alive else None
-            told(candidate, status, Account.of(candidate))
+            told(endpoint, status, Account.of(endpoint))
         if now < over:
             self._agenda.at(now + STATUS_SECONDS, partial(self.say_until, over))
 
@@ -101,9 +101,9 @@ class Fleet:
 
     def _probe(self, engine: Engine) -> None:
         if engine.alive:
-            self.instances.mark_up(engine.name, (MODEL,))
+            self.endpoints.mark_up(engine.name, (MODEL,))
         else:
-            self.instances.mark_down(engine.name, "refused")
+            self.endpoints.mark_down(engine.name, "refused")
 
 
 def _record(name: str, role: Role) -> Instance:

@@ -10,7 +10,7 @@ from typing import Final
 
 from pdgate.lab.simulator.agenda import Agenda
 from pdgate.scheduling.admission import Limits, Line, Pace, Place, Room
-from pdgate.scheduling.instances import Instances
+from pdgate.scheduling.endpoints import Endpoints
 
 TICK_SECONDS: Final = 0.25
 
@@ -21,11 +21,11 @@ class Gate:
         refused: Calls that were turned away.
     """
 
-    def __init__(self, limits: Limits, instances: Instances, agenda: Agenda) -> None:
+    def __init__(self, limits: Limits, endpoints: Endpoints, agenda: Agenda) -> None:
         self.refused = 0
         self._limits = limits
         self._room = Room(limits)
-        self._instances = instances
+        self._endpoints = endpoints
         self._agenda = agenda
         self._line = Line()
         self._pace = Pace()
@@ -64,7 +64,7 @@ class Gate:
             begin()
 
     def _has_room(self) -> bool:
-        return self._room.for_one_more(self._instances.lineup(None), self._begun, 0)
+        return self._room.for_one_more(self._endpoints.eligible(None), self._begun, 0)
 
     def _is_hopeless(self) -> bool:
         expected = self._pace.wait(len(self._line), self._agenda.now)

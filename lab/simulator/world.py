@@ -96,14 +96,14 @@ def run(
         return policy(name, PolicyContext(role, index, plan.targets, chance, agenda.clock))
 
     scheduler = Scheduler(
-        fleet.instances,
+        fleet.endpoints,
         prefill=of(Role.PREFILL, plan.prefill_policy),
         decode=of(Role.DECODE, plan.decode_policy),
         plain=of(Role.PLAIN, plan.decode_policy),
         rule=plan.rule(),
         prefixes=index,
     )
-    gate = Gate(plan.limits, fleet.instances, agenda)
+    gate = Gate(plan.limits, fleet.endpoints, agenda)
     scheduler.freed = gate.look
     roads = Roads(agenda, scheduler, fleet.engines, Links(agenda, plan.hardware), plan.staged)
     journeys: list[Journey] = []

@@ -142,7 +142,7 @@ KV_PEERS_REFUSED: Final = Check(
 )  # fmt: skip
 LEASES_EXPIRED: Final = Check(
     "leases_expired", _BEWARE, _LOOK,
-    "a prefill engine has dropped KV that nobody fetched in time, of a hundredth of its calls or more",
+    "a prefill engine has dropped KV that no decode engine fetched in time, of a hundredth of its calls or more",
     "until then it took up room there; a decode that comes later may read other prompts' KV",
     "more decode engines, fewer calls at once (`--decode-concurrency`), or a longer `kv_lease_duration` with "
     "`--kv-lease-seconds` of the gateway",

@@ -126,7 +126,7 @@ def doctor(
     from pdgate.operations.asking import BadAsk, GatewayAway
     from pdgate.operations.doctor import report
     from pdgate.operations.doctor.examining import examine, ids_of, write_ids
-    from pdgate.operations.doctor.judging import findings
+    from pdgate.operations.doctor.rules import findings
 
     try:
         wish = _wish(context, context.params)
@@ -157,8 +157,8 @@ def _wish(context: typer.Context, flags: Mapping[str, Any]) -> "Wish":
     from functools import partial
 
     from pdgate.operations.asking import BadAsk, asking
+    from pdgate.operations.doctor.collect import fleet_of
     from pdgate.operations.doctor.examining import Wish, read_ids
-    from pdgate.operations.doctor.looking import fleet_of
 
     reads: Reads = context.find_root().obj
     of_serve = {name: value for name, value in flags.items() if name not in _NOT_SERVES}

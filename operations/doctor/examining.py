@@ -14,7 +14,7 @@ from typing import Protocol
 
 import httpx2
 
-from pdgate.operations.doctor import looking, probing
+from pdgate.operations.doctor import collect, probing
 from pdgate.operations.doctor.seen import Examined, Gatewise, Probes, Seen
 from pdgate.protocols.instance import Instance
 
@@ -106,7 +106,7 @@ async def _look(client: httpx2.AsyncClient, instances: Sequence[Instance], bar: 
 
     async def one(instance: Instance) -> None:
         async with turns:
-            found[instance.id] = await looking.look(client, instance)
+            found[instance.id] = await collect.look(client, instance)
         bar.step()
 
     async with asyncio.TaskGroup() as group:

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import httpx2
 
-from pdgate.operations.doctor import hashes, looking, parsing
+from pdgate.operations.doctor import collect, hashes, parsing
 from pdgate.operations.doctor.seen import Crossing, Dial, Examined, Kept, Probes, Seen
 from pdgate.protocols.dialects import nixl
 from pdgate.protocols.dialects.sglang import DEFAULT_PORT as SGLANG_PORT
@@ -111,7 +111,7 @@ async def _alone(
 
 
 def _bears_hand_over(seen: Seen) -> bool:
-    return seen.instance.protocol == NIXL and (seen.kind == looking.OURS or seen.has_nixl is True)
+    return seen.instance.protocol == NIXL and (seen.kind == collect.OURS or seen.has_nixl is True)
 
 
 def _crossings(examined: Examined) -> list[tuple[Seen, Seen]]:
@@ -152,7 +152,7 @@ async def _cross(
 async def _fetch(
     client: httpx2.AsyncClient, prefill: Seen, decode: Seen, text: str, kept: Kept
 ) -> Crossing:
-    before = await looking.page_of(client, decode.instance)
+    before = await collect.page_of(client, decode.instance)
     answer = await _ask(client, decode, {"prompt": text, nixl.FIELD: kept.params})
     if isinstance(answer, str):
         return Crossing(prefill.id, decode.id, answer)
@@ -174,7 +174,7 @@ async def _taken(
     with suppress(TimeoutError):
         async with asyncio.timeout(COUNTED_SECONDS):
             while True:
-                after = await looking.page_of(client, decode.instance)
+                after = await collect.page_of(client, decode.instance)
                 taken = (after.taken_tokens or 0) - before.taken_tokens
                 # The last token is decode's own in any case, and an incomplete block may be.
                 if taken >= wanted / 2:

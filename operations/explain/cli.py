@@ -22,7 +22,7 @@ def explain(
     The gateway must run with --debug-routes, or with an admin token, which is needed here then.
     """
     from pdgate.operations.asking import BadAsk, GatewayAway, asking
-    from pdgate.operations.explain.looking import record_of
+    from pdgate.operations.explain.collect import record_of
     from pdgate.operations.explain.story import story
 
     try:

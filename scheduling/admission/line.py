@@ -104,7 +104,7 @@ class Line:
     def next(self) -> Place:
         """Takes the one whose turn it is. Raises LookupError if no call waits."""
         if not self._waiting:
-            raise LookupError("nobody waits")
+            raise LookupError("no call waits")
         level = self._levels[min(u for u, level in self._levels.items() if level.tenants)]
         place = level.take()
         self._waiting.remove(place)

@@ -20,14 +20,14 @@ from pdgate.protocols.instance import DECODE, PLAIN, PREFILL, Instance
 from pdgate.scheduling.account import unread_tokens_there
 from pdgate.scheduling.admission.limits import Limits
 from pdgate.scheduling.admission.others import NOBODY, Others, may_have_one_more
-from pdgate.scheduling.candidate import Candidate
-from pdgate.scheduling.lineup import Lineup
+from pdgate.scheduling.eligible import EligibleSet
+from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.neighbours import calls_of_this_gateway
 
 
 @dataclass(frozen=True, slots=True)
 class Ample:
-    """Where there is room for sure, among the engines of one lineup, as there mostly is.
+    """Where there is room for sure, among the engines of one eligible set, as there mostly is.
 
     Attributes:
         begun: Fewer calls than that have begun, and
@@ -35,11 +35,11 @@ class Ample:
     """
 
     begun: int
-    reader: Candidate
+    reader: Endpoint
     reading: int
 
 
-NEVER: Final = Ample(0, Candidate(Instance("", "", PLAIN, "")), 0)
+NEVER: Final = Ample(0, Endpoint(Instance("", "", PLAIN, "")), 0)
 """One has to look."""
 
 
@@ -47,11 +47,11 @@ class Room:
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
 
-    def ample(self, lineup: Lineup) -> Ample:
+    def ample(self, eligible: EligibleSet) -> Ample:
         """What `for_one_more` says yes to, where there are no other processes."""
-        whole = not lineup.disaggregated and lineup.up[PLAIN]
-        answering = lineup.up[PLAIN if whole else DECODE]
-        reading = () if whole else lineup.up[PREFILL]
+        whole = not eligible.disaggregated and eligible.up[PLAIN]
+        answering = eligible.up[PLAIN if whole else DECODE]
+        reading = () if whole else eligible.up[PREFILL]
         if not answering or self._limits.kv_free is not None:
             # Engines' pages change with each look at them.
             return NEVER
@@ -64,7 +64,7 @@ class Room:
 
     def for_one_more(
         self,
-        lineup: Lineup,
+        eligible: EligibleSet,
         begun: int,
         beginning: int,
         others: Others = NOBODY,
@@ -77,15 +77,15 @@ class Room:
             others: Other processes, with which the limits are kept together.
             since: When one of our line last began, monotonic ns; None for one that has just come.
         """
-        up = lineup.up
-        if not lineup.disaggregated and up[PLAIN]:
+        up = eligible.up
+        if not eligible.disaggregated and up[PLAIN]:
             return self._can_answer(up[PLAIN], begun, others, since)
         return self._can_answer(up[DECODE], begun, others, since) and self._can_read(
             up[PREFILL], beginning, others, since
         )
 
     def _can_answer(
-        self, engines: Sequence[Candidate], begun: int, others: Others, since: int | None
+        self, engines: Sequence[Endpoint], begun: int, others: Others, since: int | None
     ) -> bool:
         """Without an engine there is nothing to wait for here: the call learns that at once."""
         if not engines:
@@ -100,7 +100,7 @@ class Room:
         return kv_free is None or any(_kv_free(engine) >= kv_free for engine in engines)
 
     def _can_read(
-        self, engines: Sequence[Candidate], beginning: int, others: Others, since: int | None
+        self, engines: Sequence[Endpoint], beginning: int, others: Others, since: int | None
     ) -> bool:
         limit = self._limits.prefill_concurrency
         if limit is None or not engines:
@@ -117,15 +117,15 @@ class Room:
         return False
 
 
-def seconds_to_read(lineup: Lineup, prompt_tokens: int) -> float | None:
+def seconds_to_read(eligible: EligibleSet, prompt_tokens: int) -> float | None:
     """Return how soon the prompt of a call that began now would be read, wherever that is soonest.
 
     None for what cannot be known: there is no engine, or one that has shown nothing yet. Whatever
     of the prompt is cached somewhere is not known here, so this is the most that it takes.
     """
     least: float | None = None
-    for candidate in lineup.up[PREFILL if lineup.disaggregated else PLAIN]:
-        expected = _seconds(candidate, prompt_tokens)
+    for endpoint in eligible.up[PREFILL if eligible.disaggregated else PLAIN]:
+        expected = _seconds(endpoint, prompt_tokens)
         if expected is None:
             return None
         if least is None or expected < least:
@@ -133,14 +133,14 @@ def seconds_to_read(lineup: Lineup, prompt_tokens: int) -> float | None:
     return least
 
 
-def _kv_free(engine: Candidate) -> float:
+def _kv_free(engine: Endpoint) -> float:
     """All of it, of one that does not say."""
     status = engine.status
     return 1.0 if status is None or status.kv_free is None else status.kv_free
 
 
-def _seconds(candidate: Candidate, prompt_tokens: int) -> float | None:
-    return candidate.latency.prefill_seconds(
-        unread_tokens_there(candidate) + prompt_tokens,
-        candidate.unread_squares + prompt_tokens * prompt_tokens,
+def _seconds(endpoint: Endpoint, prompt_tokens: int) -> float | None:
+    return endpoint.latency.prefill_seconds(
+        unread_tokens_there(endpoint) + prompt_tokens,
+        endpoint.unread_squares + prompt_tokens * prompt_tokens,
     )

@@ -21,7 +21,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar, Final
 
 from pdgate.protocols.call import Call
-from pdgate.scheduling.candidate import Candidate
 from pdgate.scheduling.disaggregation.decision import MEASURING, SOONER, Decision, Taken
 from pdgate.scheduling.disaggregation.rules import (
     NOTHING_CACHED,
@@ -29,6 +28,7 @@ from pdgate.scheduling.disaggregation.rules import (
     UncachedTokensAbove,
     uncached_tokens,
 )
+from pdgate.scheduling.endpoint import Endpoint
 
 LOOK_EVERY: Final = 50
 
@@ -45,8 +45,8 @@ class Auto(Rule):
     def decide(
         self,
         call: Call,
-        prefill: Candidate,
-        decodes: Sequence[Candidate],
+        prefill: Endpoint,
+        decodes: Sequence[Endpoint],
         cached: Mapping[str, int] = NOTHING_CACHED,
     ) -> Decision:
         split = split_seconds(call, prefill, decodes)
@@ -71,7 +71,7 @@ class Auto(Rule):
 
 
 def _may_look(
-    way: Taken, short: bool, call: Call, prefill: Candidate, decodes: Sequence[Candidate]
+    way: Taken, short: bool, call: Call, prefill: Endpoint, decodes: Sequence[Endpoint]
 ) -> bool:
     """Whether a call teaches something of this way, and disturbs no other call there."""
     if not call.streams:
@@ -83,7 +83,7 @@ def _may_look(
     return not all(decode.calls for decode in decodes)
 
 
-def split_seconds(call: Call, prefill: Candidate, decodes: Sequence[Candidate]) -> float | None:
+def split_seconds(call: Call, prefill: Endpoint, decodes: Sequence[Endpoint]) -> float | None:
     """Until the first token, if prefill reads the prompt; the call waits there already."""
     reading = prefill.latency.prefill_seconds(prefill.unread_tokens, prefill.unread_squares)
     loading = _least(decode.latency.loading_seconds(call.prompt_tokens) for decode in decodes)
@@ -91,7 +91,7 @@ def split_seconds(call: Call, prefill: Candidate, decodes: Sequence[Candidate]) 
 
 
 def least_local(
-    call: Call, decodes: Sequence[Candidate], cached: Mapping[str, int] = NOTHING_CACHED
+    call: Call, decodes: Sequence[Endpoint], cached: Mapping[str, int] = NOTHING_CACHED
 ) -> tuple[float, float] | None:
     """At the decode engine that costs least: until the first token, and others held up."""
     costs = (
@@ -100,7 +100,7 @@ def least_local(
     return min(filter(None, costs), key=sum, default=None)
 
 
-def _local(to_read: int, decode: Candidate) -> tuple[float, float] | None:
+def _local(to_read: int, decode: Endpoint) -> tuple[float, float] | None:
     squares = decode.unread_squares + to_read * to_read
     waits = decode.latency.prefill_seconds(decode.unread_tokens + to_read, squares)
     if waits is None:

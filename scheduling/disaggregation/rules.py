@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from pdgate.protocols.call import Call
-from pdgate.scheduling.candidate import Candidate
 from pdgate.scheduling.disaggregation.decision import (
     ALWAYS,
     LONG_PROMPT,
@@ -24,6 +23,7 @@ from pdgate.scheduling.disaggregation.decision import (
     Decision,
     Taken,
 )
+from pdgate.scheduling.endpoint import Endpoint
 
 NOTHING_CACHED: Final[Mapping[str, int]] = {}
 
@@ -40,8 +40,8 @@ class Rule(ABC):
     def decide(
         self,
         call: Call,
-        prefill: Candidate,
-        decodes: Sequence[Candidate],
+        prefill: Endpoint,
+        decodes: Sequence[Endpoint],
         cached: Mapping[str, int] = NOTHING_CACHED,
     ) -> Decision:
         """SPLIT or LOCAL.
@@ -66,8 +66,8 @@ class Always(Rule):
     def decide(
         self,
         call: Call,
-        prefill: Candidate,
-        decodes: Sequence[Candidate],
+        prefill: Endpoint,
+        decodes: Sequence[Endpoint],
         cached: Mapping[str, int] = NOTHING_CACHED,
     ) -> Decision:
         return _ALWAYS
@@ -80,8 +80,8 @@ class Never(Rule):
     def decide(
         self,
         call: Call,
-        prefill: Candidate,
-        decodes: Sequence[Candidate],
+        prefill: Endpoint,
+        decodes: Sequence[Endpoint],
         cached: Mapping[str, int] = NOTHING_CACHED,
     ) -> Decision:
         return _NEVER
@@ -101,8 +101,8 @@ class UncachedTokensAbove(Rule):
     def decide(
         self,
         call: Call,
-        prefill: Candidate,
-        decodes: Sequence[Candidate],
+        prefill: Endpoint,
+        decodes: Sequence[Endpoint],
         cached: Mapping[str, int] = NOTHING_CACHED,
     ) -> Decision:
         if uncached_tokens(call, decodes, cached) <= self.tokens:
@@ -112,7 +112,7 @@ class UncachedTokensAbove(Rule):
         return _LONG
 
 
-def uncached_tokens(call: Call, decodes: Sequence[Candidate], cached: Mapping[str, int]) -> int:
+def uncached_tokens(call: Call, decodes: Sequence[Endpoint], cached: Mapping[str, int]) -> int:
     """Of the prompt, where most of it is cached."""
     if not cached:
         return call.prompt_tokens

@@ -3,6 +3,6 @@
 cause       whose fault a failure is, and so whether it says anything of the engine
 breaker     many failures: no calls for a while, then one on trial
 
-The instances hold a breaker each (scheduling/candidate.py), the scheduler reports how legs
+The instances hold a breaker each (scheduling/endpoint.py), the scheduler reports how legs
 ended, the prober how engines look (gateway/probe.py).
 """

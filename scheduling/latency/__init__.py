@@ -1,6 +1,6 @@
 """Latency model of an engine: how long it will take, learnt from how long it took.
 
-model           what is asked: one for each instance, on its Candidate; and of those that are alike
+model           what is asked: one for each instance, on its Endpoint; and of those that are alike
 rate            seconds for so many tokens: reading prompts, taking KV over; and how far off it was
 quadratic       what attention adds for long prompts
 step_time       seconds for a step of decode

@@ -1,7 +1,7 @@
 """Latency model of one instance: how long it will take; None for what is not known yet.
 
-    candidate.latency.prefill_seconds(candidate.unread_tokens + uncached_tokens)
-    candidate.latency.step_seconds(candidate.answering + 1, candidate.tokens + prompt_tokens)
+    endpoint.latency.prefill_seconds(endpoint.unread_tokens + uncached_tokens)
+    endpoint.latency.step_seconds(endpoint.answering + 1, endpoint.tokens + prompt_tokens)
 
 The queue is part of it: a prompt is read when those before it are, so what is learnt is how
 long everything took that was unread when the call came, itself included. That needs nothing of
@@ -83,7 +83,7 @@ class LatencyModel:
         if squares is None:
             squares = float(uncached_tokens) * uncached_tokens
         # `QuadraticTerm.straight` and `Rate.expect` of a known one, without a call of either: this is
-        # done for each candidate of each call.
+        # done for each endpoint of each call.
         if not rate.fresh:
             rate.fit()
         straight = uncached_tokens + self.family.quadratic.per_token * squares

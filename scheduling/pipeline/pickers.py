@@ -11,13 +11,13 @@ from random import Random
 from mypy_extensions import mypyc_attr
 
 from pdgate.protocols.call import Call
-from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling.endpoint import Endpoint
 
-Score = Callable[[Call, Candidate], float]
+Score = Callable[[Call, Endpoint], float]
 """How much one is preferred, all in all; the more the better."""
 
 
-def drawn(random: Random, equals: Sequence[Candidate]) -> Candidate:
+def drawn(random: Random, equals: Sequence[Endpoint]) -> Endpoint:
     """As `random.choice`, which is two functions of Python and draws until it fits."""
     return equals[floor(random.random() * len(equals))]
 
@@ -30,7 +30,7 @@ class Picker(ABC):
         self.random = random or Random()
 
     @abstractmethod
-    def among(self, call: Call, kept: Sequence[Candidate], score: Score) -> Candidate:
+    def among(self, call: Call, kept: Sequence[Endpoint], score: Score) -> Endpoint:
         """Of one at least. Those that are not scored cost nothing."""
 
 
@@ -38,9 +38,9 @@ class Picker(ABC):
 class Best(Picker):
     """Equals are drawn, or an idle fleet would be one busy engine."""
 
-    def among(self, call: Call, kept: Sequence[Candidate], score: Score) -> Candidate:
+    def among(self, call: Call, kept: Sequence[Endpoint], score: Score) -> Endpoint:
         most, best = -inf, kept[0]
-        equals: list[Candidate] | None = None
+        equals: list[Endpoint] | None = None
         for one in kept:
             its = score(call, one)
             if its > most:
@@ -57,7 +57,7 @@ class Best(Picker):
 class PowerOfTwo(Picker):
     """The better of two that are drawn: several gateways do not run to the same engine."""
 
-    def among(self, call: Call, kept: Sequence[Candidate], score: Score) -> Candidate:
+    def among(self, call: Call, kept: Sequence[Endpoint], score: Score) -> Endpoint:
         if len(kept) == 1:
             return kept[0]
         one, other = self.random.sample(kept, 2)
@@ -75,7 +75,7 @@ class Softmax(Picker):
             raise ValueError(f"a temperature must be above 0, not {temperature}")
         self._temperature = temperature
 
-    def among(self, call: Call, kept: Sequence[Candidate], score: Score) -> Candidate:
+    def among(self, call: Call, kept: Sequence[Endpoint], score: Score) -> Endpoint:
         scores = [score(call, one) for one in kept]
         most = max(scores)
         chances = [exp((of - most) / self._temperature) for of in scores]

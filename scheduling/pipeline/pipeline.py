@@ -1,7 +1,7 @@
 """Pipeline, a policy as steps: filters, then scorers, then a picker.
 
-    filters     call, candidate -> bool   which come into question
-    scorers     call, candidate -> 0..1   each with its weight, added up
+    filters     call, endpoint -> bool   which come into question
+    scorers     call, endpoint -> 0..1   each with its weight, added up
     picker      Best, PowerOfTwo, Softmax
     otherwise   the policy that chooses, among all again, if a filter leaves none; else the filter
                 is passed over
@@ -17,16 +17,16 @@ from collections.abc import Callable, Collection, Sequence
 from pdgate.protocols.call import Call
 from pdgate.protocols.instance import Instance
 from pdgate.protocols.place import FAR, Place
-from pdgate.scheduling.candidate import Candidate
 from pdgate.scheduling.decision_trace import Weighed
+from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.partners import Partners
 from pdgate.scheduling.pipeline.pickers import Picker, Score
 from pdgate.scheduling.pipeline.shortlist import ALL, Shortlist, told_apart_by
 from pdgate.scheduling.policy import Policy
 from pdgate.scheduling.policy_context import Prefixes
 
-Filter = Callable[[Call, Candidate], bool]
-Scorer = Callable[[Call, Candidate], float]
+Filter = Callable[[Call, Endpoint], bool]
+Scorer = Callable[[Call, Endpoint], float]
 
 
 class Pipeline(Policy):
@@ -62,79 +62,77 @@ class Pipeline(Policy):
         self._near = near
         self._shortlist = Shortlist(prefixes, picker.random)
         # Where some can be nearer than others, of those that could be chosen last.
-        self._seen: Sequence[Candidate] = ()
-        self._named: Sequence[Candidate] = ()
+        self._seen: Sequence[Endpoint] = ()
+        self._named: Sequence[Endpoint] = ()
         self._names: Collection[str] = ()
 
-    def choose(self, call: Call, candidates: Sequence[Candidate]) -> Candidate:
-        return self._chosen(call, candidates, self._score)
+    def choose(self, call: Call, endpoints: Sequence[Endpoint]) -> Endpoint:
+        return self._chosen(call, endpoints, self._score)
 
-    def choose_beside(
-        self, call: Call, candidates: Sequence[Candidate], peer: Instance
-    ) -> Candidate:
+    def choose_beside(self, call: Call, endpoints: Sequence[Endpoint], peer: Instance) -> Endpoint:
         if not self._near:
-            return self._chosen(call, candidates, self._score)
+            return self._chosen(call, endpoints, self._score)
         score, place, names = self._score, peer.place, self._names
-        if candidates is not self._named:
-            names = self._names_of(candidates, place)
+        if endpoints is not self._named:
+            names = self._names_of(endpoints, place)
         if place.host in names or place.rack in names or place.zone in names:
             score = self._score_beside(peer)
-        return self._chosen(call, candidates, score, peer)
+        return self._chosen(call, endpoints, score, peer)
 
     def choose_ahead(
-        self, call: Call, candidates: Sequence[Candidate], partners: Partners
-    ) -> Candidate:
+        self, call: Call, endpoints: Sequence[Endpoint], partners: Partners
+    ) -> Endpoint:
         alone, worth = self._score, partners.worth
 
-        def score(call: Call, candidate: Candidate) -> float:
-            return alone(call, candidate) + worth(candidate.instance)
+        def score(call: Call, endpoint: Endpoint) -> float:
+            return alone(call, endpoint) + worth(endpoint.instance)
 
-        return self._chosen(call, candidates, score)
+        return self._chosen(call, endpoints, score)
 
-    def partners(self, call: Call, candidates: Sequence[Candidate]) -> Partners | None:
+    def partners(self, call: Call, endpoints: Sequence[Endpoint]) -> Partners | None:
         if not self._near:
             return None
-        kept = self._shortlist.of(call, candidates)
+        kept = self._shortlist.of(call, endpoints)
         for keeps in self._filters:
-            kept = [candidate for candidate in kept if keeps(call, candidate)] or kept
+            kept = [endpoint for endpoint in kept if keeps(call, endpoint)] or kept
         score = self._score
-        return Partners(((candidate, score(call, candidate)) for candidate in kept), self._near)
+        return Partners(((endpoint, score(call, endpoint)) for endpoint in kept), self._near)
 
     def explain(
-        self, call: Call, candidates: Sequence[Candidate], peer: Instance | None = None
+        self, call: Call, endpoints: Sequence[Endpoint], peer: Instance | None = None
     ) -> Sequence[Weighed]:
         """Each scorer's value times its weight. Of very many, some were looked at (shortlist.py)."""
         beside = self._score_beside(peer) if peer and self._near else self._score
         said = []
-        for candidate in candidates:
-            score = beside(call, candidate)
-            failed = [_name(keeps) for keeps in self._filters if not keeps(call, candidate)]
+        for endpoint in endpoints:
+            score = beside(call, endpoint)
+            failed = [_name(keeps) for keeps in self._filters if not keeps(call, endpoint)]
             parts = [
-                f"{_name(one)} {one(call, candidate):.3f}" + (f" x {weight:g}" * (weight != 1))
+                f"{_name(one)} {one(call, endpoint):.3f}" + (f" x {weight:g}" * (weight != 1))
                 for weight, one in self._scorers
             ]
             if peer is not None and self._near:
-                nearness = 1 - peer.place.distance(candidate.instance.place) / FAR
+                nearness = 1 - peer.place.distance(endpoint.instance.place) / FAR
                 parts.append(f"near {nearness:.3f} x {self._near:g}")
             why = " + ".join(parts)
             if failed:
                 why = f"not kept, unless nobody is: {', '.join(failed)} says no; {why}"
-            said.append(Weighed(candidate.instance.id, score, why))
+            said.append(Weighed(endpoint.instance.id, score, why))
         return said
 
     def _chosen(
         self,
         call: Call,
-        candidates: Sequence[Candidate],
+        endpoints: Sequence[Endpoint],
         score: Score,
         peer: Instance | None = None,
-    ) -> Candidate:
-        looked_at = candidates
-        if len(candidates) > ALL:
-            looked_at = self._shortlist.of(call, candidates, peer)
+    ) -> Endpoint:
+        looked_at = endpoints
+        if len(endpoints) > ALL:
+            looked_at = self._shortlist.of(call, endpoints, peer)
         kept = looked_at
         for keeps in self._filters:
-            some = [candidate for candidate in kept if keeps(call, candidate)]
+            some = [endpoint for endpoint in kept if keeps(call, endpoint)]
             if some:
                 kept = some
                 continue
@@ -143,23 +141,23 @@ class Pipeline(Policy):
                 return self._otherwise.choose(call, looked_at)
         return self._picker.among(call, kept, score)
 
-    def _names_of(self, candidates: Sequence[Candidate], place: Place) -> Collection[str]:
+    def _names_of(self, endpoints: Sequence[Endpoint], place: Place) -> Collection[str]:
         """By which they are distinguished. A list that is new may be made for this call only, and
         is
         not worth to be looked through: it is said to be distinguished by this place."""
-        if candidates is not self._seen:
-            self._seen = candidates
+        if endpoints is not self._seen:
+            self._seen = endpoints
             return (place.host,)
-        self._named, self._names = candidates, told_apart_by(candidates)
+        self._named, self._names = endpoints, told_apart_by(endpoints)
         return self._names
 
     def _score_beside(self, peer: Instance) -> Score:
         alone, near = self._score, self._near
         distance = peer.place.distance
 
-        def score(call: Call, candidate: Candidate) -> float:
-            nearness = 1 - distance(candidate.instance.place) / FAR
-            return alone(call, candidate) + near * nearness
+        def score(call: Call, endpoint: Endpoint) -> float:
+            nearness = 1 - distance(endpoint.instance.place) / FAR
+            return alone(call, endpoint) + near * nearness
 
         return score
 
@@ -169,10 +167,10 @@ def _together(scorers: Sequence[tuple[float, Scorer]]) -> Score:
     if len(scorers) == 1 and scorers[0][0] == 1:
         return scorers[0][1]
 
-    def score(call: Call, candidate: Candidate) -> float:
+    def score(call: Call, endpoint: Endpoint) -> float:
         together = 0.0
         for weight, one in scorers:
-            together += weight * one(call, candidate)
+            together += weight * one(call, endpoint)
         return together
 
     return score

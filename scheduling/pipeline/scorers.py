@@ -15,7 +15,7 @@ from typing import Final
 
 from pdgate.protocols.call import Call
 from pdgate.scheduling.account import calls_there, kv_free_after
-from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.pipeline.pipeline import Scorer
 from pdgate.scheduling.policy_context import PolicyContext
 
@@ -37,7 +37,7 @@ STEP_SECONDS: Final = 0.02
 STEP_CALLS: Final = 64
 STEP_TOKENS: Final = 200_000
 
-Seconds = Callable[[Call, Candidate], float]
+Seconds = Callable[[Call, Endpoint], float]
 
 
 def falling(amount: float, half: float) -> float:
@@ -48,29 +48,29 @@ def falling(amount: float, half: float) -> float:
 # Of memory and load.
 
 
-def fits(call: Call, candidate: Candidate) -> bool:
+def fits(call: Call, endpoint: Endpoint) -> bool:
     """Its KV has room for the call, behind all that is on its way there."""
-    free = kv_free_after(call, candidate)
+    free = kv_free_after(call, endpoint)
     return free is None or free >= 0
 
 
-def room(call: Call, candidate: Candidate) -> float:
+def room(call: Call, endpoint: Endpoint) -> float:
     """Of its KV, what is free once it has the call and all that is on its way there."""
-    free = kv_free_after(call, candidate)
+    free = kv_free_after(call, endpoint)
     if free is not None:
         return max(0.0, free)
-    return falling(in_flight(candidate) + call.prompt_tokens, MANY_TOKENS)
+    return falling(in_flight(endpoint) + call.prompt_tokens, MANY_TOKENS)
 
 
-def in_flight(candidate: Candidate) -> int:
+def in_flight(endpoint: Endpoint) -> int:
     """Tokens of prompts, and of answers as far as they can be guessed."""
-    return candidate.tokens + (candidate.calls + candidate.beyond.calls) * TOKENS_PER_CALL
+    return endpoint.tokens + (endpoint.calls + endpoint.beyond.calls) * TOKENS_PER_CALL
 
 
-def idleness(call: Call, candidate: Candidate) -> float:
-    # `falling(in_flight(candidate), MANY_TOKENS)`, in one: most engines are chosen by it.
-    calls = candidate.calls + candidate.beyond.calls
-    return MANY_TOKENS / (MANY_TOKENS + candidate.tokens + calls * TOKENS_PER_CALL)
+def idleness(call: Call, endpoint: Endpoint) -> float:
+    # `falling(in_flight(endpoint), MANY_TOKENS)`, in one: most engines are chosen by it.
+    calls = endpoint.calls + endpoint.beyond.calls
+    return MANY_TOKENS / (MANY_TOKENS + endpoint.tokens + calls * TOKENS_PER_CALL)
 
 
 # Of caches.
@@ -81,7 +81,7 @@ def cached_share(context: PolicyContext) -> Scorer:
     return nothing_cached if context.prefixes is None else context.prefixes.cached_share
 
 
-def nothing_cached(call: Call, candidate: Candidate) -> float:
+def nothing_cached(call: Call, endpoint: Endpoint) -> float:
     return 0.0
 
 
@@ -99,8 +99,8 @@ class _Quickness:
         self._seconds = seconds
         self._half = half
 
-    def __call__(self, call: Call, candidate: Candidate) -> float:
-        return falling(self._seconds(call, candidate), self._half)
+    def __call__(self, call: Call, endpoint: Endpoint) -> float:
+        return falling(self._seconds(call, endpoint), self._half)
 
 
 def first_token_soon(context: PolicyContext) -> Scorer:
@@ -111,48 +111,48 @@ def steps_quick(context: PolicyContext) -> Scorer:
     return _Quickness("quick", step_seconds, context.targets.tpot_seconds)
 
 
-def reading(candidate: Candidate, uncached_tokens: int) -> tuple[float, float]:
+def reading(endpoint: Endpoint, uncached_tokens: int) -> tuple[float, float]:
     """Seconds until it has read what it has to read already, and this prompt; and of these, those
     in which it reads this prompt."""
-    tokens = candidate.unread_tokens + candidate.beyond.unread_tokens + uncached_tokens
+    tokens = endpoint.unread_tokens + endpoint.beyond.unread_tokens + uncached_tokens
     squares = 1.0 * uncached_tokens * uncached_tokens
-    if candidate.unread_tokens:
-        alone = candidate.shared is None
-        squares += candidate.own_unread_squares if alone else candidate.unread_squares
-    expected = candidate.latency.prefill_seconds(tokens, squares)
+    if endpoint.unread_tokens:
+        alone = endpoint.shared is None
+        squares += endpoint.own_unread_squares if alone else endpoint.unread_squares
+    expected = endpoint.latency.prefill_seconds(tokens, squares)
     seconds = tokens / TOKENS_PER_SECOND if expected is None else expected
     return seconds, seconds * uncached_tokens / tokens if tokens else 0.0
 
 
-def reading_seconds(candidate: Candidate, uncached_tokens: int) -> float:
+def reading_seconds(endpoint: Endpoint, uncached_tokens: int) -> float:
     """Until it has read what it has to read already, and this prompt."""
-    return reading(candidate, uncached_tokens)[0]
+    return reading(endpoint, uncached_tokens)[0]
 
 
-def waiting_seconds(candidate: Candidate) -> float:
-    return reading_seconds(candidate, 0)
+def waiting_seconds(endpoint: Endpoint) -> float:
+    return reading_seconds(endpoint, 0)
 
 
-def alone_seconds(candidate: Candidate, uncached_tokens: int) -> float:
+def alone_seconds(endpoint: Endpoint, uncached_tokens: int) -> float:
     """For a prompt that need not wait."""
-    expected = candidate.latency.prefill_seconds(uncached_tokens, uncached_tokens**2)
+    expected = endpoint.latency.prefill_seconds(uncached_tokens, uncached_tokens**2)
     return uncached_tokens / TOKENS_PER_SECOND if expected is None else expected
 
 
 def first_token_seconds(context: PolicyContext) -> Seconds:
     share = cached_share(context)
 
-    def seconds(call: Call, candidate: Candidate) -> float:
+    def seconds(call: Call, endpoint: Endpoint) -> float:
         tokens = call.prompt_tokens
-        return reading_seconds(candidate, tokens - round(tokens * share(call, candidate)))
+        return reading_seconds(endpoint, tokens - round(tokens * share(call, endpoint)))
 
     return seconds
 
 
-def step_seconds(call: Call, candidate: Candidate) -> float:
-    batch = calls_there(candidate) + 1
-    context = candidate.tokens + max(0, candidate.beyond.kv_tokens) + call.prompt_tokens
-    expected = candidate.latency.step_seconds(batch, context)
+def step_seconds(call: Call, endpoint: Endpoint) -> float:
+    batch = calls_there(endpoint) + 1
+    context = endpoint.tokens + max(0, endpoint.beyond.kv_tokens) + call.prompt_tokens
+    expected = endpoint.latency.step_seconds(batch, context)
     if expected is None:
         return STEP_SECONDS * (1 + batch / STEP_CALLS + context / STEP_TOKENS)
     return expected

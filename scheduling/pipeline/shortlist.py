@@ -12,7 +12,7 @@ from typing import Final
 from pdgate.protocols.call import Call
 from pdgate.protocols.instance import Instance
 from pdgate.protocols.place import Place
-from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.policy_context import Prefixes
 
 ALL: Final = 64
@@ -27,24 +27,24 @@ class Shortlist:
     def __init__(self, prefixes: Prefixes | None, random: Random) -> None:
         self._prefixes = prefixes
         self._random = random
-        self._of: Sequence[Candidate] = ()
-        self._by_id: dict[str, Candidate] = {}
-        self._near_of: Sequence[Candidate] = ()
-        self._by_host: dict[str, list[Candidate]] = {}
-        self._by_rack: dict[tuple[str, str], list[Candidate]] = {}
+        self._of: Sequence[Endpoint] = ()
+        self._by_id: dict[str, Endpoint] = {}
+        self._near_of: Sequence[Endpoint] = ()
+        self._by_host: dict[str, list[Endpoint]] = {}
+        self._by_rack: dict[tuple[str, str], list[Endpoint]] = {}
 
     def of(
-        self, call: Call, candidates: Sequence[Candidate], peer: Instance | None = None
-    ) -> Sequence[Candidate]:
+        self, call: Call, endpoints: Sequence[Endpoint], peer: Instance | None = None
+    ) -> Sequence[Endpoint]:
         """`peer`: to be near to."""
-        if len(candidates) <= ALL:
-            return candidates
+        if len(endpoints) <= ALL:
+            return endpoints
         # Neighbours in the list are as good as any: where it begins is drawn anew each time.
-        first = self._random.randrange(len(candidates))
-        drawn = [*candidates[first : first + DRAWN]]
-        drawn += candidates[: DRAWN - len(drawn)]
+        first = self._random.randrange(len(endpoints))
+        drawn = [*endpoints[first : first + DRAWN]]
+        drawn += endpoints[: DRAWN - len(drawn)]
         if peer is not None:
-            near = self._near(candidates, peer.place)
+            near = self._near(endpoints, peer.place)
             if near:
                 drawn = list(dict.fromkeys((*near, *drawn)))
         if self._prefixes is None:
@@ -52,7 +52,7 @@ class Shortlist:
         found = self._matched(self._prefixes.matched(call))
         if not found:
             return drawn
-        by_id = self._known(candidates)
+        by_id = self._known(endpoints)
         return [*dict.fromkeys((*(by_id[one] for one in found if one in by_id), *drawn))]
 
     def _matched(self, tokens: Mapping[str, int]) -> Sequence[str]:
@@ -66,36 +66,36 @@ class Shortlist:
             found = self._random.sample(found, MATCHED)
         return found
 
-    def _near(self, candidates: Sequence[Candidate], place: Place) -> Sequence[Candidate]:
+    def _near(self, endpoints: Sequence[Endpoint], place: Place) -> Sequence[Endpoint]:
         """On its host; if none is, in its rack."""
-        if self._near_of is not candidates:
-            self._near_of = candidates
+        if self._near_of is not endpoints:
+            self._near_of = endpoints
             self._by_host, self._by_rack = {}, {}
-            for one in candidates:
+            for one in endpoints:
                 its = one.instance.place
                 if its.host:
                     self._by_host.setdefault(its.host, []).append(one)
                 if its.rack:
                     self._by_rack.setdefault((its.zone, its.rack), []).append(one)
         rack = place.zone, place.rack
-        near: Sequence[Candidate] = self._by_host.get(place.host) or self._by_rack.get(rack) or ()
+        near: Sequence[Endpoint] = self._by_host.get(place.host) or self._by_rack.get(rack) or ()
         return near if len(near) <= NEAR else self._random.sample(near, NEAR)
 
-    def _known(self, candidates: Sequence[Candidate]) -> dict[str, Candidate]:
-        """Lineups stay the same objects until something changes (scheduling/instances.py)."""
-        if self._of is not candidates:
-            self._of = candidates
-            self._by_id = {c.instance.id: c for c in candidates}
+    def _known(self, endpoints: Sequence[Endpoint]) -> dict[str, Endpoint]:
+        """Eligible sets stay the same objects until something changes (scheduling/endpoints.py)."""
+        if self._of is not endpoints:
+            self._of = endpoints
+            self._by_id = {c.instance.id: c for c in endpoints}
         return self._by_id
 
 
-def told_apart_by(candidates: Sequence[Candidate]) -> frozenset[str]:
+def told_apart_by(endpoints: Sequence[Endpoint]) -> frozenset[str]:
     """Return the hosts, racks and zones by which engines can be nearer to a place than each other.
 
     To a place that is in none of these all of them are as near. Mostly there are none, and then no
     engine need be asked how near it is: they run on one host, or each on one of its own.
     """
-    places = [candidate.instance.place for candidate in candidates]
+    places = [endpoint.instance.place for endpoint in endpoints]
     hosts = {place.host for place in places}
     racks = {place.rack for place in places}
     zones = {place.zone for place in places}

@@ -14,21 +14,21 @@ from random import Random
 from pdgate.protocols.call import Call
 from pdgate.protocols.instance import Instance
 from pdgate.scheduling.account import calls_there
-from pdgate.scheduling.candidate import Candidate
 from pdgate.scheduling.decision_trace import Weighed
+from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.pipeline.scorers import in_flight
 from pdgate.scheduling.policy import Policy
 from pdgate.scheduling.policy_context import PolicyContext
 
 
-def load(candidate: Candidate) -> int:
-    return in_flight(candidate) + candidate.beyond.unread_tokens
+def load(endpoint: Endpoint) -> int:
+    return in_flight(endpoint) + endpoint.beyond.unread_tokens
 
 
-def weighed(candidate: Candidate) -> Weighed:
-    tokens = candidate.tokens + candidate.beyond.unread_tokens
-    why = f"{calls_there(candidate)} calls with {tokens} tokens in flight"
-    return Weighed(candidate.instance.id, -load(candidate), why)
+def weighed(endpoint: Endpoint) -> Weighed:
+    tokens = endpoint.tokens + endpoint.beyond.unread_tokens
+    why = f"{calls_there(endpoint)} calls with {tokens} tokens in flight"
+    return Weighed(endpoint.instance.id, -load(endpoint), why)
 
 
 class LeastLoaded(Policy):
@@ -41,15 +41,15 @@ class LeastLoaded(Policy):
     def made(cls, context: PolicyContext) -> Policy:
         return cls(context.random)
 
-    def choose(self, call: Call, candidates: Sequence[Candidate]) -> Candidate:
-        count = len(candidates)
+    def choose(self, call: Call, endpoints: Sequence[Endpoint]) -> Endpoint:
+        count = len(endpoints)
         self._turn += 1
         if self._turn >= count:
             self._turn, self._begin = 0, self._random.randrange(count)
         first = (self._begin + self._turn) % count
-        return min((*candidates[first:], *candidates[:first]), key=load)
+        return min((*endpoints[first:], *endpoints[:first]), key=load)
 
     def explain(
-        self, call: Call, candidates: Sequence[Candidate], peer: Instance | None = None
+        self, call: Call, endpoints: Sequence[Endpoint], peer: Instance | None = None
     ) -> Sequence[Weighed]:
-        return [weighed(candidate) for candidate in candidates]
+        return [weighed(endpoint) for endpoint in endpoints]

@@ -9,8 +9,8 @@ from random import Random
 
 from pdgate.protocols.call import Call
 from pdgate.protocols.instance import Instance
-from pdgate.scheduling.candidate import Candidate
 from pdgate.scheduling.decision_trace import Weighed
+from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.policies.least_loaded import load, weighed
 from pdgate.scheduling.policy import Policy
 from pdgate.scheduling.policy_context import PolicyContext
@@ -24,13 +24,13 @@ class RandomTwo(Policy):
     def made(cls, context: PolicyContext) -> Policy:
         return cls(context.random)
 
-    def choose(self, call: Call, candidates: Sequence[Candidate]) -> Candidate:
-        if len(candidates) == 1:
-            return candidates[0]
-        return min(self._random.sample(candidates, 2), key=load)
+    def choose(self, call: Call, endpoints: Sequence[Endpoint]) -> Endpoint:
+        if len(endpoints) == 1:
+            return endpoints[0]
+        return min(self._random.sample(endpoints, 2), key=load)
 
     def explain(
-        self, call: Call, candidates: Sequence[Candidate], peer: Instance | None = None
+        self, call: Call, endpoints: Sequence[Endpoint], peer: Instance | None = None
     ) -> Sequence[Weighed]:
         """Which two were drawn is forgotten; the chosen one was no worse than the other."""
-        return [weighed(candidate) for candidate in candidates]
+        return [weighed(endpoint) for endpoint in endpoints]

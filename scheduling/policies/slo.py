@@ -39,8 +39,8 @@ from typing import Final
 
 from pdgate.protocols.call import Call
 from pdgate.protocols.instance import Instance, Role
-from pdgate.scheduling.candidate import Candidate
 from pdgate.scheduling.decision_trace import Weighed
+from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.partners import Partners
 from pdgate.scheduling.pipeline.pickers import Best, drawn
 from pdgate.scheduling.pipeline.pipeline import Pipeline, Scorer
@@ -111,74 +111,74 @@ class InTime(Policy):
         self._steps = steps_quick(context) if context.role is Role.PLAIN else None
 
     def choose(
-        self, call: Call, candidates: Sequence[Candidate], partners: Partners | None = None
-    ) -> Candidate:
+        self, call: Call, endpoints: Sequence[Endpoint], partners: Partners | None = None
+    ) -> Endpoint:
         tokens = call.prompt_tokens
         matched = NOTHING if self._prefixes is None else self._prefixes.matched(call)
         self._late.came(tokens - max(matched.values()) if matched else tokens)
-        if len(candidates) > ALL:
-            candidates = self._shortlist.of(call, candidates)
+        if len(endpoints) > ALL:
+            endpoints = self._shortlist.of(call, endpoints)
         in_time, least, kept = self._in_time, inf, []
         uncached = tokens
-        for candidate in candidates:
+        for endpoint in endpoints:
             if matched:
-                uncached = tokens - matched.get(candidate.instance.id, 0)
-            seconds, own_seconds = reading(candidate, uncached)
+                uncached = tokens - matched.get(endpoint.instance.id, 0)
+            seconds, own_seconds = reading(endpoint, uncached)
             if seconds <= in_time:
                 cost = seconds + COMPUTING * own_seconds
                 if self._steps is not None:
-                    cost += self._answering(call, candidate, self._steps)
+                    cost += self._answering(call, endpoint, self._steps)
                 if partners is not None:
-                    cost -= tokens * MOVING * partners.worth(candidate.instance) / partners.near
-                kept.append((cost, uncached, candidate))
+                    cost -= tokens * MOVING * partners.worth(endpoint.instance) / partners.near
+                kept.append((cost, uncached, endpoint))
                 if cost < least:  # noqa: PLR1730 (a fifth of the time of min)
                     least = cost
         if not kept:
             self.passed_over["first_token_in_time"] += 1
-            return self._late.choose(call, candidates)
+            return self._late.choose(call, endpoints)
         most = least + self._close
         # More than any engine has to read, so the first one is taken.
-        fewest, lightest, best = tokens + 1, 0, candidates[0]
-        equals: list[Candidate] | None = None
-        for cost, uncached, candidate in kept:
+        fewest, lightest, best = tokens + 1, 0, endpoints[0]
+        equals: list[Endpoint] | None = None
+        for cost, uncached, endpoint in kept:
             if cost <= most and uncached <= fewest:
-                load = in_flight(candidate)
+                load = in_flight(endpoint)
                 if uncached < fewest or load < lightest:
-                    fewest, lightest, best, equals = uncached, load, candidate, None
+                    fewest, lightest, best, equals = uncached, load, endpoint, None
                 elif load == lightest:
                     if equals is None:
-                        equals = [best, candidate]
+                        equals = [best, endpoint]
                     else:
-                        equals.append(candidate)
+                        equals.append(endpoint)
         return best if equals is None else drawn(self._random, equals)
 
     def choose_ahead(
-        self, call: Call, candidates: Sequence[Candidate], partners: Partners
-    ) -> Candidate:
-        return self.choose(call, candidates, partners)
+        self, call: Call, endpoints: Sequence[Endpoint], partners: Partners
+    ) -> Endpoint:
+        return self.choose(call, endpoints, partners)
 
-    def _answering(self, call: Call, candidate: Candidate, steps: Scorer) -> float:
+    def _answering(self, call: Call, endpoint: Endpoint, steps: Scorer) -> float:
         """What it costs that it also answers: a step of the target's length costs half the time for
         the first token."""
-        return self._target * (1 - steps(call, candidate))
+        return self._target * (1 - steps(call, endpoint))
 
     def explain(
-        self, call: Call, candidates: Sequence[Candidate], peer: Instance | None = None
+        self, call: Call, endpoints: Sequence[Endpoint], peer: Instance | None = None
     ) -> Sequence[Weighed]:
         tokens = call.prompt_tokens
         matched = NOTHING if self._prefixes is None else self._prefixes.matched(call)
         said = []
-        for candidate in candidates:
-            cached = matched.get(candidate.instance.id, 0)
-            seconds, own_seconds = reading(candidate, tokens - cached)
+        for endpoint in endpoints:
+            cached = matched.get(endpoint.instance.id, 0)
+            seconds, own_seconds = reading(endpoint, tokens - cached)
             cost = seconds + COMPUTING * own_seconds
             if self._steps is not None:
-                cost += self._answering(call, candidate, self._steps)
+                cost += self._answering(call, endpoint, self._steps)
             why = f"first token in {seconds:.3f} s, {cached} of {tokens} tokens cached"
             if seconds > self._in_time:
                 # Such calls go where others are late already.
                 why = f"late: {why}, {self._in_time:g} s are in time"
-            said.append(Weighed(candidate.instance.id, -cost, why))
+            said.append(Weighed(endpoint.instance.id, -cost, why))
         return said
 
 
@@ -200,12 +200,12 @@ class LateTogether(Policy):
         if self._hopeless:
             self._hopeless -= FORGOTTEN * self._hopeless
 
-    def choose(self, call: Call, candidates: Sequence[Candidate]) -> Candidate:
+    def choose(self, call: Call, endpoints: Sequence[Endpoint]) -> Endpoint:
         uncached = self._uncached(call)
-        if all(alone_seconds(candidate, uncached) > self._target for candidate in candidates):
+        if all(alone_seconds(endpoint, uncached) > self._target for endpoint in endpoints):
             self._hopeless += uncached
-        by_wait = sorted(candidates, key=waiting_seconds, reverse=True)
-        seconds = [self._seconds(call, candidate) for candidate in by_wait]
+        by_wait = sorted(endpoints, key=waiting_seconds, reverse=True)
+        seconds = [self._seconds(call, endpoint) for endpoint in by_wait]
         most = min(seconds) + self._overtaken
         theirs = self._engines(len(by_wait))
         best = min(range(theirs), key=seconds.__getitem__)

@@ -17,8 +17,8 @@ from xxhash import xxh3_64_intdigest
 
 from pdgate.protocols.call import Call, encode
 from pdgate.protocols.instance import Instance
-from pdgate.scheduling.candidate import Candidate
 from pdgate.scheduling.decision_trace import Weighed
+from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.pipeline.scorers import TOKENS_PER_CALL, in_flight
 from pdgate.scheduling.policy import Policy
 from pdgate.scheduling.prefix.blocks import blocks_of
@@ -39,47 +39,47 @@ class StickySession(Policy):
     def __init__(self) -> None:
         self._seeds: dict[str, int] = {}
 
-    def choose(self, call: Call, candidates: Sequence[Candidate]) -> Candidate:
+    def choose(self, call: Call, endpoints: Sequence[Endpoint]) -> Endpoint:
         session = session_of(call)
         if session is None:
-            return min(candidates, key=in_flight)
-        loads = list(map(in_flight, candidates))
+            return min(endpoints, key=in_flight)
+        loads = list(map(in_flight, endpoints))
         most = _most(call, loads)
-        seeds = self._seeds_of(candidates)
-        best, rank = candidates[0], -1
-        for candidate, load in zip(candidates, loads, strict=True):
+        seeds = self._seeds_of(endpoints)
+        best, rank = endpoints[0], -1
+        for endpoint, load in zip(endpoints, loads, strict=True):
             if load <= most:
-                its = _rank(session, seeds[candidate.instance.id])
+                its = _rank(session, seeds[endpoint.instance.id])
                 if its > rank:
-                    best, rank = candidate, its
+                    best, rank = endpoint, its
         return best
 
     def explain(
-        self, call: Call, candidates: Sequence[Candidate], peer: Instance | None = None
+        self, call: Call, endpoints: Sequence[Endpoint], peer: Instance | None = None
     ) -> Sequence[Weighed]:
         session = session_of(call)
-        loads = list(map(in_flight, candidates))
+        loads = list(map(in_flight, endpoints))
         if session is None:
             return [
                 Weighed(one.instance.id, -load, f"no session; {load} tokens in flight")
-                for one, load in zip(candidates, loads, strict=True)
+                for one, load in zip(endpoints, loads, strict=True)
             ]
-        most, seeds = _most(call, loads), self._seeds_of(candidates)
+        most, seeds = _most(call, loads), self._seeds_of(endpoints)
         said = []
-        for one, load in zip(candidates, loads, strict=True):
+        for one, load in zip(endpoints, loads, strict=True):
             rank = _rank(session, seeds[one.instance.id]) / 2**64
             fair = "" if load <= most else f"too many, passed over: {most:.0f} are fair; "
             why = f"{fair}{load} tokens in flight; the score is its rank for the session"
             said.append(Weighed(one.instance.id, rank, why))
         return said
 
-    def _seeds_of(self, candidates: Sequence[Candidate]) -> dict[str, int]:
+    def _seeds_of(self, endpoints: Sequence[Endpoint]) -> dict[str, int]:
         seeds = self._seeds
-        if len(seeds) > len(candidates) + _GONE:
+        if len(seeds) > len(endpoints) + _GONE:
             seeds.clear()
-        for candidate in candidates:
-            if candidate.instance.id not in seeds:
-                seeds[candidate.instance.id] = xxh3_64_intdigest(candidate.instance.id.encode())
+        for endpoint in endpoints:
+            if endpoint.instance.id not in seeds:
+                seeds[endpoint.instance.id] = xxh3_64_intdigest(endpoint.instance.id.encode())
         return seeds
 
 

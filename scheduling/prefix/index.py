@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from pdgate.protocols.call import Call
-from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.prefix.blocks import BLOCK_TOKENS, BlocksOf, blocks_of
 from pdgate.scheduling.prefix.tree import Tree
 
@@ -96,9 +96,9 @@ class PrefixIndex:
         self._asked, self._answer = blocks, found
         return found
 
-    def cached_share(self, call: Call, candidate: Candidate) -> float:
+    def cached_share(self, call: Call, endpoint: Endpoint) -> float:
         """Of the call's prompt, how much this one has: 0..1."""
-        cached = self.matched(call).get(candidate.instance.id, 0)
+        cached = self.matched(call).get(endpoint.instance.id, 0)
         return cached / call.prompt_tokens if cached else 0.0
 
     def routed(self, call: Call, instance_id: str, *, reads: bool = True) -> int:
@@ -200,7 +200,7 @@ class PrefixUpdate:
 
     __slots__ = ("_call", "_index", "_instance_id", "_reads", "cached_tokens")
 
-    def __init__(self, index: PrefixIndex, call: Call, at: Candidate, *, reads: bool) -> None:
+    def __init__(self, index: PrefixIndex, call: Call, at: Endpoint, *, reads: bool) -> None:
         """`reads`: it computes the prompt, instead of taking over its KV."""
         self._index = index
         self._call = call
@@ -210,9 +210,7 @@ class PrefixUpdate:
         self.cached_tokens = index.routed(call, self._instance_id, reads=reads)
 
     @classmethod
-    def of(
-        cls, index: PrefixIndex, call: Call, at: Candidate, reads: bool
-    ) -> "PrefixUpdate | None":
+    def of(cls, index: PrefixIndex, call: Call, at: Endpoint, reads: bool) -> "PrefixUpdate | None":
         """None where there is nothing to note, as the prompt is shorter than a block."""
         blocks = call.blocks
         if blocks is None:

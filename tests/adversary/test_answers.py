@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from pdgate.forwarders.base import Leg
-from pdgate.forwarders.good_start import good_start, good_whole
+from pdgate.forwarders.first_event import good_start, good_whole
 from pdgate.protocols import sse
 from pdgate.protocols.apis import APIS, MESSAGES, RESPONSES
 from pdgate.protocols.call import CHAT, COMPLETIONS, Call, encode, parse_object

@@ -20,7 +20,7 @@ from pdgate.gateway.discovery.adopt import adopter
 from pdgate.gateway.discovery.feed import MOST_LINES, Feed
 from pdgate.gateway.probe import MOST_AT_ONCE, Prober
 from pdgate.protocols.instance import Instance, Role
-from pdgate.scheduling.instances import Instances
+from pdgate.scheduling.endpoints import Endpoints
 from tests.support.cpu import CALLBACK_SECONDS, cpu_seconds, longest_step
 from tests.support.raw_server import Peer, raw_server, reply
 from tests.support.waiting import PATIENCE_SECONDS
@@ -54,9 +54,9 @@ FLOODS: Mapping[str, Mapping[str, bytes]] = {
 
 
 def feed() -> Feed:
-    instances = Instances(())
+    endpoints = Endpoints(())
     return Feed(
-        Memory(), instances, Prober(instances, 600, 2, 0.5), adopter(Settings()), time.monotonic
+        Memory(), endpoints, Prober(endpoints, 600, 2, 0.5), adopter(Settings()), time.monotonic
     )
 
 
@@ -152,7 +152,7 @@ async def test_engines_that_a_directory_forges_are_not_asked_all_at_once() -> No
         forged = [
             Instance(f"d{n}", server.url, Role.DECODE, "vllm-nixl") for n in range(3 * MOST_AT_ONCE)
         ]
-        prober = Prober(Instances(forged), 600, PATIENCE_SECONDS, retry_seconds=600)
+        prober = Prober(Endpoints(forged), 600, PATIENCE_SECONDS, retry_seconds=600)
         looking = asyncio.create_task(prober.run())
         async with asyncio.timeout(PATIENCE_SECONDS):
             await prober.first_round.wait()

@@ -21,13 +21,13 @@ from pdgate.transfer.base import (
     Range,
     TransferError,
 )
-from pdgate.transfer.kit import channel as channels
-from pdgate.transfer.kit import handshake
-from pdgate.transfer.kit.channel import dial
-from pdgate.transfer.kit.fleet import Identity
-from pdgate.transfer.kit.handshake import Answering, Dialling, Unproven
 from pdgate.transfer.messenger import messages
 from pdgate.transfer.messenger.shape import Shape
+from pdgate.transfer.runtime import channel as channels
+from pdgate.transfer.runtime import handshake
+from pdgate.transfer.runtime.channel import dial
+from pdgate.transfer.runtime.fleet import Identity
+from pdgate.transfer.runtime.handshake import Answering, Dialling, Unproven
 from pdgate.transfer.tcp import wire
 from pdgate.transfer.tcp.backend import Tcp
 from pdgate.transfer.tcp.owner import PURPOSE as TCP

@@ -12,8 +12,8 @@ import pytest
 
 from pdgate.engine.hand_over import bootstrap as servers
 from pdgate.engine.hand_over.bootstrap import Bootstrap, query
-from pdgate.transfer.kit.fleet import Identity, key_id
 from pdgate.transfer.messenger.errors import HandOverError
+from pdgate.transfer.runtime.fleet import Identity, key_id
 from tests.support.fake_core import SECONDS
 from tests.support.kv_strangers import SECRET, member, no_secret, open_identity, raw, rest, stranger
 

@@ -15,7 +15,7 @@ import pytest
 
 from pdgate.cluster.queue.contract import Item
 from pdgate.cluster.redis_store import scripts
-from pdgate.transfer.kit.fleet import key_id
+from pdgate.transfer.runtime.fleet import key_id
 from tests.end_to_end.reference.fleet import Engine, Fleet
 from tests.support.etcd import etcd_server
 from tests.support.kv_exploit import Memory, TurnedAway, asked, prefill

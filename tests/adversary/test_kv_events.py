@@ -21,7 +21,7 @@ from pdgate.engine.kv_events.serving import publishing
 from pdgate.engine.settings import Settings
 from pdgate.gateway.kv_events.sources import BadSource, Source, from_answer
 from pdgate.protocols.instance import Instance, Role
-from pdgate.transfer.kit.fleet import Identity, Keyring
+from pdgate.transfer.runtime.fleet import Identity, Keyring
 from tests.gateway.kv_events.hearing import hearing, lossy
 from tests.support.kv_strangers import SECRET, Recorder, member, open_identity, stranger
 from tests.support.waiting import PATIENCE_SECONDS

@@ -13,11 +13,11 @@ from pdgate.transfer.base import (
     PeerLost,
     Range,
 )
-from pdgate.transfer.kit import channel as channels
-from pdgate.transfer.kit import handshake
-from pdgate.transfer.kit.fleet import Identity
-from pdgate.transfer.kit.handshake import Dialling
 from pdgate.transfer.messenger import messages
+from pdgate.transfer.runtime import channel as channels
+from pdgate.transfer.runtime import handshake
+from pdgate.transfer.runtime.fleet import Identity
+from pdgate.transfer.runtime.handshake import Dialling
 from pdgate.transfer.tcp import wire
 from pdgate.transfer.tcp.backend import Tcp
 from tests.support.engine_pair import D_BLOCKS, DIALECTS, Pair, arrival

@@ -10,12 +10,12 @@ from contextlib import ExitStack
 
 import pytest
 
-from pdgate.transfer.kit import channel as channels
-from pdgate.transfer.kit import handshake
-from pdgate.transfer.kit.channel import dial
-from pdgate.transfer.kit.handshake import Dialling
-from pdgate.transfer.kit.strangers import MOST
 from pdgate.transfer.messenger import messages
+from pdgate.transfer.runtime import channel as channels
+from pdgate.transfer.runtime import handshake
+from pdgate.transfer.runtime.channel import dial
+from pdgate.transfer.runtime.handshake import Dialling
+from pdgate.transfer.runtime.strangers import MOST
 from tests.support.fake_core import SECONDS, FakeCore
 from tests.support.kv_strangers import member, raw, rest, select_readable
 

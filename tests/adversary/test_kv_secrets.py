@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from pdgate.transfer.kit import fleet
-from pdgate.transfer.kit.channel import dial
-from pdgate.transfer.kit.fleet import Identity, Keyring
-from pdgate.transfer.kit.handshake import Unproven
+from pdgate.transfer.runtime import fleet
+from pdgate.transfer.runtime.channel import dial
+from pdgate.transfer.runtime.fleet import Identity, Keyring
+from pdgate.transfer.runtime.handshake import Unproven
 from pdgate.transfer.tcp.backend import Tcp
 from pdgate.transfer.tcp.owner import PURPOSE as TCP
 from tests.support.fake_core import SECONDS

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from pdgate.transfer.base import PeerLost, Range, TransferError
-from pdgate.transfer.kit import fleet
-from pdgate.transfer.kit.channel import dial
-from pdgate.transfer.kit.fleet import Identity, Keyring
-from pdgate.transfer.kit.tls import Tls
 from pdgate.transfer.messenger import messages
+from pdgate.transfer.runtime import fleet
+from pdgate.transfer.runtime.channel import dial
+from pdgate.transfer.runtime.fleet import Identity, Keyring
+from pdgate.transfer.runtime.tls import Tls
 from pdgate.transfer.tcp.backend import Tcp
 from tests.support.certificates import Authority
 from tests.support.engine_pair import D_BLOCKS, Pair

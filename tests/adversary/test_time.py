@@ -15,11 +15,11 @@ from pdgate.gateway.apis.passing import Asked, passing
 from pdgate.gateway.config import Settings
 from pdgate.gateway.engine_metrics.page import parse_in_turns
 from pdgate.gateway.engine_metrics.reader import MAX_PAGE_BYTES
-from pdgate.gateway.heads import Heads
 from pdgate.gateway.intake import READ_AT_ONCE_BYTES, Intake
 from pdgate.gateway.kv_events.events import MOST_BATCH_BLOCKS, MOST_UNKNOWN_EVENTS, Malformed
 from pdgate.gateway.kv_events.events import read as read_events
 from pdgate.gateway.kv_events.translation import Seen, Translation
+from pdgate.gateway.request_headers import RequestHeaders
 from pdgate.gateway.security.addresses import without_addresses
 from pdgate.gateway.upstream.exchange import MAX_ERROR_BYTES
 from pdgate.protocols import internal, named_events, openai, request_id
@@ -48,7 +48,7 @@ async def test_the_longest_error_of_an_engine(word: str) -> None:
 
 
 HELD_BYTES = 128 << 10
-"""Of an answer, while nothing of it is good yet (forwarders/good_start.py)."""
+"""Of an answer, while nothing of it is good yet (forwarders/first_event.py)."""
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_the_longest_id(word: str) -> None:
 
 MAX_BODY_BYTES = Settings().max_body_bytes
 INTAKE = Intake(MAX_BODY_BYTES)
-NO_HEADS = Heads([])
+NO_HEADS = RequestHeaders([])
 HOSTILE = {
     "lists": b'{"model":"m","prompt":[%b0]}' % (b"[]," * (MAX_BODY_BYTES // 3 - 20)),
     "numbers": b'{"model":"m","prompt":[%b0]}' % (b"1," * (MAX_BODY_BYTES // 2 - 20)),
@@ -188,14 +188,14 @@ PASSING = {
 @pytest.mark.parametrize(("kind", "body"), PASSING.values(), ids=PASSING.keys())
 @pytest.mark.parametrize("for_one_model", [False, True])
 def test_reading_what_passes(kind: bytes, body: bytes, for_one_model: bool) -> None:
-    heads = Heads([(b"content-type", kind)] if kind else [])
+    headers = RequestHeaders([(b"content-type", kind)] if kind else [])
 
     def pass_on() -> None:
         try:
             if for_one_model:
                 restricted.only_model("/v1/x", "", kind, body, str, ())
             else:
-                passing(INTAKE, ROUTE, heads, body, "x", ())
+                passing(INTAKE, ROUTE, headers, body, "x", ())
         except GatewayError:
             return
 

@@ -11,7 +11,7 @@ from pdgate.gateway.config import load
 from pdgate.protocols.call import CHAT, Call
 from pdgate.protocols.instance import Role
 from pdgate.scheduling import policy
-from pdgate.scheduling.instances import Instances
+from pdgate.scheduling.endpoints import Endpoints
 from pdgate.scheduling.policy_context import PolicyContext
 from pdgate.scheduling.scheduler import Scheduler
 from tests.docs.package import write
@@ -35,11 +35,11 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_an_entry_point_is_all_that_it_takes(package: Path) -> None:
     """Reserved through the real scheduler, from the configuration of the page's flags."""
     settings = load(None, _flags())
-    instances = Instances(settings.fleet)
-    for candidate in instances:
-        instances.mark_up(candidate.instance.id, ["tiny"])
+    endpoints = Endpoints(settings.fleet)
+    for endpoint in endpoints:
+        endpoints.mark_up(endpoint.instance.id, ["tiny"])
     chooses = policy.load(settings.prefill_policy, PolicyContext(Role.PREFILL))
-    scheduler = Scheduler(instances, prefill=chooses, decode=chooses, plain=chooses)
+    scheduler = Scheduler(endpoints, prefill=chooses, decode=chooses, plain=chooses)
     call = Call("c", "c-1", CHAT, {}, headers=[(b"x-session-id", b"s1")], model="tiny")
 
     with (

@@ -3,7 +3,7 @@
 import pytest
 
 from pdgate.operations.doctor.checks import CHECKS
-from pdgate.operations.doctor.judging.alone import TESTED
+from pdgate.operations.doctor.rules.alone import TESTED
 from tests.docs.pages import DOCS, table
 
 PAGE = DOCS / "operations" / "doctor.md"

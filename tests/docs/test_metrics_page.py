@@ -14,7 +14,7 @@ from pdgate.forwarders.record import STAGES
 from pdgate.gateway.metrics import families
 from pdgate.gateway.metrics.family import Family
 from pdgate.gateway.metrics.histogram import SECONDS
-from pdgate.transfer.kit.refusals import Reason, Refusals
+from pdgate.transfer.runtime.refusals import Reason, Refusals
 from tests.docs.pages import DOCS, code, table
 from tests.support.engine_cores import engine, layout
 from tests.support.fake_connector import FakeConnector, Meeting

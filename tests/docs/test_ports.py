@@ -30,7 +30,7 @@ NOT_LISTENERS = {
     "lab/conformance/bench.py": "looks for a free port",
     "lab/demo/plan.py": "looks for free ports",
     "lab/demo/queue.py": "looks for a free port",
-    "transfer/kit/fleet.py": "is what the others call",
+    "transfer/runtime/fleet.py": "is what the others call",
 }
 
 pytestmark = pytest.mark.source

@@ -9,8 +9,8 @@ from pdgate.engine.api import app
 from pdgate.engine.api.service import Service
 from pdgate.engine.constrained import schema
 from pdgate.engine.core import EngineCore
-from pdgate.engine.mailroom import Mailroom
 from pdgate.engine.metrics import EngineMetrics
+from pdgate.engine.output_queue import OutputQueue
 from tests.docs.pages import DOCS
 from tests.support.engine_cores import layout, tiny
 
@@ -19,9 +19,11 @@ PAGE = DOCS / "reference-engine.md"
 
 async def served() -> set[str]:
     where = layout()
-    mailroom = Mailroom(asyncio.get_running_loop())
-    core = EngineCore(tiny(), where, [memoryview(bytearray(where.total_bytes))], mailroom.deliver)
-    built = app.build(Service(core, mailroom, EngineMetrics(core, None, "tiny"), ("tiny",), 32))
+    output_queue = OutputQueue(asyncio.get_running_loop())
+    core = EngineCore(
+        tiny(), where, [memoryview(bytearray(where.total_bytes))], output_queue.deliver
+    )
+    built = app.build(Service(core, output_queue, EngineMetrics(core, None, "tiny"), ("tiny",), 32))
     return set(built.openapi()["paths"])
 
 

@@ -2,16 +2,16 @@
 
 from pdgate.protocols.errors import EngineFailed
 from pdgate.scheduling.disaggregation.rules import Never
-from pdgate.scheduling.instances import Instances
+from pdgate.scheduling.endpoints import Endpoints
 from tests.support.answers import piece, prefilled
 from tests.support.scripted import D0, P0, Crossing, Scripted, chat
 
 
-def counted(instances: Instances, instance_id: str) -> tuple[int, int]:
+def counted(endpoints: Endpoints, instance_id: str) -> tuple[int, int]:
     """(calls handed over to it, calls whose prompt was its own to compute)"""
-    candidate = instances.get(instance_id)
-    assert candidate is not None
-    return candidate.handed_over, candidate.whole_calls
+    endpoint = endpoints.get(instance_id)
+    assert endpoint is not None
+    return endpoint.handed_over, endpoint.whole_calls
 
 
 async def test_a_call_that_is_split_is_prefills_to_compute_and_handed_over_to_decode() -> None:
@@ -19,8 +19,8 @@ async def test_a_call_that_is_split_is_prefills_to_compute_and_handed_over_to_de
 
     await crossing.ask(chat())
 
-    assert counted(crossing.instances, "p0") == (0, 1)
-    assert counted(crossing.instances, "d0") == (1, 0)
+    assert counted(crossing.endpoints, "p0") == (0, 1)
+    assert counted(crossing.endpoints, "d0") == (1, 0)
 
 
 async def test_a_call_that_is_not_split_is_decodes_own() -> None:
@@ -28,7 +28,7 @@ async def test_a_call_that_is_not_split_is_decodes_own() -> None:
 
     await crossing.ask(chat())
 
-    assert counted(crossing.instances, "d0") == (0, 1)
+    assert counted(crossing.endpoints, "d0") == (0, 1)
 
 
 async def test_nothing_is_handed_over_to_an_engine_that_fails() -> None:
@@ -36,4 +36,4 @@ async def test_nothing_is_handed_over_to_an_engine_that_fails() -> None:
 
     await crossing.ask(chat())
 
-    assert counted(crossing.instances, "d0") == (0, 0)
+    assert counted(crossing.endpoints, "d0") == (0, 0)

@@ -10,8 +10,8 @@ from pdgate.forwarders import registry
 from pdgate.forwarders.attempt import Attempt, Means
 from pdgate.forwarders.base import Answer, Mode
 from pdgate.forwarders.choices import OnPrefillFailure
+from pdgate.forwarders.kv_lease import OVER, KvLease, KvLedger, KvRules
 from pdgate.forwarders.lives import Lives
-from pdgate.forwarders.ownership import OVER, KvLedger, KvRules, Ownership
 from pdgate.forwarders.record import LOCAL, Record
 from pdgate.forwarders.retry import FRESH, RetryPolicy
 from pdgate.forwarders.route import Route, Way
@@ -98,7 +98,7 @@ def test_a_bug_at_the_end_of_one_engine_keeps_neither_the_other_nor_the_kv(
     made, ledger = attempt(), KvLedger()
     prefill = made.reading = Noted(P0)
     made.answering = Noted(D0, slips=True)
-    made.kv = Ownership(KvRules(30.0), P0.id, ledger)
+    made.kv = KvLease(KvRules(30.0), P0.id, ledger)
     made.kv.prefilled(0.0)
 
     with pytest.raises(RuntimeError, match="a bug"):

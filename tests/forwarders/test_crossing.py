@@ -257,7 +257,7 @@ async def test_a_client_that_leaves_as_prefill_fails_is_not_served_again(turns: 
 async def test_nobody_up_is_said_without_asking_anybody() -> None:
     engines = Scripted()
     crossing = Crossing(engines, P0, D0, mode=Mode.STAGED)
-    crossing.instances.mark_down("d0")
+    crossing.endpoints.mark_down("d0")
 
     told = await crossing.ask(chat())
 

@@ -78,8 +78,8 @@ async def test_who_waited_for_a_frozen_prefill_goes_to_another_only_if_that_work
     """Else decode reads the prompt: cores that froze at once are not waited for one by one."""
     engines = Scripted(p0=EngineFrozen("frozen"), p1=EngineFrozen("frozen"), d0=OK)
     crossing = Crossing(engines, P0, P1, D0)
-    for candidate in crossing.instances:
-        candidate.worked_lately = works
+    for endpoint in crossing.endpoints:
+        endpoint.worked_lately = works
     told = await crossing.ask(chat())
 
     assert told.body == OK[0]
@@ -209,7 +209,7 @@ async def test_a_refusal_marks_the_engine_down() -> None:
     crossing = Crossing(engines, P0, D0, D1)
     await crossing.ask(chat())
 
-    up = {c.instance.id: c.up for c in crossing.instances}
+    up = {c.instance.id: c.up for c in crossing.endpoints}
 
     assert up == {"p0": True, "d0": True, "d1": False}
 

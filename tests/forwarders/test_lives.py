@@ -91,7 +91,7 @@ async def test_calls_find_it_out() -> None:
     crossing = Crossing(engines, P0, D0, on_prefill_failure=OnPrefillFailure.RETRY)
     await crossing.ask(chat())
     await crossing.ask(chat())
-    crossing.instances.mark_up("p0", ["m"])
+    crossing.endpoints.mark_up("p0", ["m"])
 
     await crossing.ask(chat())
 

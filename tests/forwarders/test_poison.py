@@ -97,7 +97,7 @@ async def test_the_engines_are_not_blamed() -> None:
         for _ in range(2):
             assert (await crossing.ask(chat())).body == OK[0]
 
-    assert {c.breaker.state for c in crossing.instances} == {State.CLOSED}
+    assert {c.breaker.state for c in crossing.endpoints} == {State.CLOSED}
 
 
 async def test_engines_that_fail_on_other_calls_as_well_are() -> None:
@@ -110,7 +110,7 @@ async def test_engines_that_fail_on_other_calls_as_well_are() -> None:
         assert (await crossing.ask(chat())).body == OK[0]
 
     assert State.CLOSED not in {
-        c.breaker.state for c in crossing.instances if c.instance.id != "d0"
+        c.breaker.state for c in crossing.endpoints if c.instance.id != "d0"
     }
 
 

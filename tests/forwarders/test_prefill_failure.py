@@ -116,7 +116,7 @@ async def test_the_last_attempt_is_decodes() -> None:
 async def test_while_no_prefill_is_up_decode_serves(policy: OnPrefillFailure) -> None:
     engines = Scripted(d0=OK)
     crossing = Crossing(engines, P0, D0, on_prefill_failure=policy)
-    crossing.instances.mark_down("p0")
+    crossing.endpoints.mark_down("p0")
 
     told = await crossing.ask(chat())
 
@@ -127,7 +127,7 @@ async def test_while_no_prefill_is_up_decode_serves(policy: OnPrefillFailure) ->
 @pytest.mark.parametrize("policy", [RETRY, FAIL])
 async def test_else_there_is_nobody(policy: OnPrefillFailure) -> None:
     crossing = Crossing(Scripted(d0=OK), P0, D0, on_prefill_failure=policy)
-    crossing.instances.mark_down("p0")
+    crossing.endpoints.mark_down("p0")
 
     told = await crossing.ask(chat())
 
@@ -151,13 +151,13 @@ async def test_a_decode_that_cannot_read_prompts_is_not_sent_one() -> None:
     p0, d0 = (replace(one, protocol="sglang") for one in (P0, D0))
     engines = Scripted(p0=EngineRefused("down"), d0=OK, d1=OK)
     crossing = Crossing(engines, p0, d0, D1)
-    crossing.instances.mark_down("p0")
+    crossing.endpoints.mark_down("p0")
 
     told = await crossing.ask(chat())
 
     assert told.body == OK[0]
     assert engines.visits == ["d1"]
-    crossing.instances.mark_down("d1")
+    crossing.endpoints.mark_down("d1")
     assert isinstance((await crossing.ask(chat())).error, NoInstance)
 
 

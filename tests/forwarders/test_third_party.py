@@ -23,7 +23,7 @@ MODULE = '''
 from typing import ClassVar
 
 from pdgate.forwarders.base import HandOff, Leg, one_token
-from pdgate.forwarders.ownership import KvRules
+from pdgate.forwarders.kv_lease import KvRules
 from pdgate.protocols.call import Call, Json, value
 from pdgate.protocols.errors import EngineFailed
 from pdgate.protocols.instance import Instance

@@ -7,8 +7,8 @@ import pytest
 
 from pdgate.forwarders.body_filter import Watched
 from pdgate.protocols.errors import EngineFailed
-from pdgate.scheduling.candidate import Candidate
 from pdgate.scheduling.disaggregation import Auto, Rule, UncachedTokensAbove
+from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.watch import Watch
 from tests.support.answers import piece, prefilled
 from tests.support.by_hand import ByHand
@@ -21,7 +21,7 @@ EVENTS = [A, A + A, A[:6], A[6:]]
 
 class Heard(Watch):
     def __init__(self) -> None:
-        super().__init__(Candidate(D0))
+        super().__init__(Endpoint(D0))
         self.heard: list[object] = []
 
     def pieces(self, count: int, now: float) -> None:
@@ -86,7 +86,7 @@ async def test_streams_are_watched_while_they_last_if_the_rule_wants_to_know(
     goes_on = asyncio.Event()
     engines = Scripted(p0=prefilled(), d0=[*EVENTS, goes_on, *EVENTS])
     crossing = Crossing(engines, P0, D0, rule=rule)
-    decode = crossing.instances.get("d0")
+    decode = crossing.endpoints.get("d0")
     assert decode is not None
 
     asking = asyncio.create_task(crossing.ask(chat()))
@@ -108,6 +108,6 @@ async def test_a_client_that_leaves_is_watched_no_more() -> None:
     with pytest.raises(asyncio.CancelledError):
         await asking
 
-    decode = crossing.instances.get("d0")
+    decode = crossing.endpoints.get("d0")
     assert decode is not None
     assert (decode.answering, decode.watched) == (0, 0)

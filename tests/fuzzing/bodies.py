@@ -7,8 +7,8 @@ from pdgate.forwarders.other_apis import why_whole
 from pdgate.forwarders.prompt import prompt_alone
 from pdgate.forwarders.vllm_nixl import VllmNixl
 from pdgate.gateway.apis.stored import placed
-from pdgate.gateway.heads import Heads
 from pdgate.gateway.intake import Intake
+from pdgate.gateway.request_headers import RequestHeaders
 from pdgate.protocols.apis import MESSAGES, RESPONSES
 from pdgate.protocols.call import CHAT, COMPLETIONS, Call, encode, parse_object
 from pdgate.protocols.errors import BadRequest
@@ -24,7 +24,7 @@ SEEDS = (
     b'{"a":' * 2000,
 )
 _INTAKE = Intake(1 << 20)
-_HEADS = Heads([(b"content-type", b"application/json"), (b"authorization", b"Bearer x")])
+_HEADS = RequestHeaders([(b"content-type", b"application/json"), (b"authorization", b"Bearer x")])
 
 
 def check(data: bytes) -> None:

@@ -40,9 +40,9 @@ OURS: list[dict[str, Any]] = [
     {"disaggregated_params": DIAL},
 ]
 HIDDEN = [
-    {holder: fields}
+    {key_state: fields}
     for fields in OURS[::3]
-    for holder in ("vllm_xargs", "extra_args", "extra_body")
+    for key_state in ("vllm_xargs", "extra_args", "extra_body")
 ]
 
 

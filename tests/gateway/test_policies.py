@@ -5,7 +5,7 @@ from pdgate.gateway.config.sections import Targets
 from pdgate.gateway.policies import Policies
 from pdgate.gateway.sync.workers.policy import LooksAround
 from pdgate.protocols.instance import Role
-from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.policies.round_robin import RoundRobin
 from pdgate.scheduling.policy import Policy
 from pdgate.scheduling.policy import load as found
@@ -66,7 +66,7 @@ def test_policies_that_keep_all_engines_have_no_count() -> None:
     assert policies.passed_over == {}
 
 
-def _full() -> list[Candidate]:
+def _full() -> list[Endpoint]:
     """Engines whose KV has no room for a call."""
     among = fleet(2, Role.DECODE)
     for one in among:

@@ -12,7 +12,7 @@ from pdgate.scheduling.account import (
     told,
     unread_tokens_there,
 )
-from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.reservation import Reservation
 from pdgate.scheduling.status import NOTHING, Status
 from tests.support.scripted import D0, P0, chat
@@ -20,9 +20,9 @@ from tests.support.scripted import D0, P0, chat
 CALL = chat()
 
 
-def says(candidate: Candidate, status: Status | None) -> None:
+def says(endpoint: Endpoint, status: Status | None) -> None:
     """Nothing of ours happened between the question and the answer."""
-    told(candidate, status, Account.of(candidate))
+    told(endpoint, status, Account.of(endpoint))
 
 
 def pages(free: float) -> Status:
@@ -30,44 +30,44 @@ def pages(free: float) -> Status:
 
 
 def test_calls_of_other_gateways_are_seen_in_what_the_engine_says() -> None:
-    candidate = Candidate(D0, calls=5)
+    endpoint = Endpoint(D0, calls=5)
 
-    says(candidate, Status(running=30, waiting=2))
+    says(endpoint, Status(running=30, waiting=2))
 
-    assert calls_there(candidate) == 32
+    assert calls_there(endpoint) == 32
 
 
 def test_calls_that_we_send_after_the_engine_has_spoken_count_at_once() -> None:
-    candidate = Candidate(P0)
-    says(candidate, Status(running=3, queued_tokens=500))
+    endpoint = Endpoint(P0)
+    says(endpoint, Status(running=3, queued_tokens=500))
 
-    with Reservation(candidate, 10, reads=True), Reservation(candidate, 10, reads=True):
-        assert calls_there(candidate) == 5
-        assert unread_tokens_there(candidate) == 520
-    assert calls_there(candidate) == 3
+    with Reservation(endpoint, 10, reads=True), Reservation(endpoint, 10, reads=True):
+        assert calls_there(endpoint) == 5
+        assert unread_tokens_there(endpoint) == 520
+    assert calls_there(endpoint) == 3
 
 
 def test_calls_of_ours_that_the_engine_speaks_of_count_once() -> None:
-    candidate = Candidate(P0)
-    with Reservation(candidate, 10, reads=True):
-        says(candidate, Status(running=1, queued_tokens=10))
+    endpoint = Endpoint(P0)
+    with Reservation(endpoint, 10, reads=True):
+        says(endpoint, Status(running=1, queued_tokens=10))
 
-        assert calls_there(candidate) == 1
-        assert unread_tokens_there(candidate) == 10
-    assert calls_there(candidate) == 0
+        assert calls_there(endpoint) == 1
+        assert unread_tokens_there(endpoint) == 10
+    assert calls_there(endpoint) == 0
 
 
 def test_calls_that_begin_or_end_while_it_is_asked_are_taken_for_ours() -> None:
-    candidate = Candidate(P0, calls=2, unread_tokens=20)
+    endpoint = Endpoint(P0, calls=2, unread_tokens=20)
     asked = Account(calls=8, tokens=80, unread_tokens=80)
 
-    told(candidate, Status(running=8, queued_tokens=80), asked)
+    told(endpoint, Status(running=8, queued_tokens=80), asked)
 
-    assert candidate.beyond == NOTHING
+    assert endpoint.beyond == NOTHING
 
 
 def test_who_says_that_it_is_idle_has_our_calls_all_the_same() -> None:
-    liar = Candidate(D0, calls=5, tokens=500, unread_tokens=100)
+    liar = Endpoint(D0, calls=5, tokens=500, unread_tokens=100)
 
     says(liar, Status(kv_free=1, running=0, waiting=0, kv_tokens=1000))
 
@@ -77,63 +77,63 @@ def test_who_says_that_it_is_idle_has_our_calls_all_the_same() -> None:
 
 
 def test_who_says_no_more_has_nothing_beyond_our_account() -> None:
-    candidate = Candidate(D0, calls=5)
-    says(candidate, Status(running=30))
+    endpoint = Endpoint(D0, calls=5)
+    says(endpoint, Status(running=30))
 
-    says(candidate, None)
+    says(endpoint, None)
 
-    assert candidate.status is None
-    assert calls_there(candidate) == 5
+    assert endpoint.status is None
+    assert calls_there(endpoint) == 5
 
 
 def test_pages_that_our_calls_share_are_not_counted_twice() -> None:
-    candidate = Candidate(D0, calls=2, tokens=400)
+    endpoint = Endpoint(D0, calls=2, tokens=400)
 
-    says(candidate, pages(free=0.7))
+    says(endpoint, pages(free=0.7))
 
-    assert kv_free_after(CALL, candidate) == 1 - (300 + CALL.prompt_tokens) / 1000
+    assert kv_free_after(CALL, endpoint) == 1 - (300 + CALL.prompt_tokens) / 1000
 
 
 def test_pages_of_answers_and_of_others_count() -> None:
-    candidate = Candidate(D0, calls=2, tokens=400)
+    endpoint = Endpoint(D0, calls=2, tokens=400)
 
-    says(candidate, pages(free=0.2))
+    says(endpoint, pages(free=0.2))
 
-    assert kv_free_after(CALL, candidate) == 1 - (800 + CALL.prompt_tokens) / 1000
+    assert kv_free_after(CALL, endpoint) == 1 - (800 + CALL.prompt_tokens) / 1000
 
 
 def test_prompts_that_wait_at_the_engine_will_need_pages() -> None:
-    candidate = Candidate(P0, calls=2, tokens=400, unread_tokens=300)
+    endpoint = Endpoint(P0, calls=2, tokens=400, unread_tokens=300)
 
-    says(candidate, pages(free=0.9))
+    says(endpoint, pages(free=0.9))
 
-    assert kv_free_after(CALL, candidate) == 1 - (400 + CALL.prompt_tokens) / 1000
+    assert kv_free_after(CALL, endpoint) == 1 - (400 + CALL.prompt_tokens) / 1000
 
 
 def test_a_burst_that_does_not_fit_leaves_less_than_nothing() -> None:
-    candidate = Candidate(D0)
-    says(candidate, pages(free=1))
-    with Reservation(candidate, 1500, reads=False):
-        left = kv_free_after(CALL, candidate)
+    endpoint = Endpoint(D0)
+    says(endpoint, pages(free=1))
+    with Reservation(endpoint, 1500, reads=False):
+        left = kv_free_after(CALL, endpoint)
 
     assert left is not None
     assert left < -0.5
 
 
 def test_calls_that_shared_pages_and_have_ended_leave_no_more_free_than_there_is() -> None:
-    candidate = Candidate(D0)
-    with Reservation(candidate, 400, reads=False), Reservation(candidate, 400, reads=False):
-        says(candidate, pages(free=0.5))
+    endpoint = Endpoint(D0)
+    with Reservation(endpoint, 400, reads=False), Reservation(endpoint, 400, reads=False):
+        says(endpoint, pages(free=0.5))
 
-    assert kv_free_after(CALL, candidate) == 1 - CALL.prompt_tokens / 1000
+    assert kv_free_after(CALL, endpoint) == 1 - CALL.prompt_tokens / 1000
 
 
 def test_nothing_is_said_of_the_kv_of_an_engine_whose_size_is_unknown() -> None:
-    candidate = Candidate(D0)
-    says(candidate, Status(kv_free=0.5))
+    endpoint = Endpoint(D0)
+    says(endpoint, Status(kv_free=0.5))
 
-    assert kv_free_after(CALL, candidate) is None
-    assert kv_free_after(CALL, Candidate(D0)) is None
+    assert kv_free_after(CALL, endpoint) is None
+    assert kv_free_after(CALL, Endpoint(D0)) is None
 
 
 numbers = st.integers(0, 1 << 40)
@@ -163,19 +163,19 @@ def test_whatever_an_engine_says_our_account_is_the_floor(
 def test_whatever_it_says_of_its_pages_at_least_half_of_what_it_has_read_counts(
     free: float, tokens: int
 ) -> None:
-    candidate = Candidate(D0, tokens=tokens)
-    says(candidate, pages(free))
+    endpoint = Endpoint(D0, tokens=tokens)
+    says(endpoint, pages(free))
 
-    left = kv_free_after(CALL, candidate)
+    left = kv_free_after(CALL, endpoint)
 
     assert left is not None
     assert 1 - left >= tokens / 2 / 1000
 
 
 def test_what_an_engine_says_of_its_steps_is_learnt() -> None:
-    candidate = Candidate(D0)
+    endpoint = Endpoint(D0)
     for running in (1, 11, 21) * 10:
         status = Status(running=running, step_seconds=0.01 + 0.001 * running)
-        told(candidate, status, Account.of(candidate))
+        told(endpoint, status, Account.of(endpoint))
 
-    assert candidate.latency.step_seconds(21, 0) == pytest.approx(0.031, rel=0.1)
+    assert endpoint.latency.step_seconds(21, 0) == pytest.approx(0.031, rel=0.1)

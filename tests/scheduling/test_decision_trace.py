@@ -9,10 +9,10 @@ from pdgate.protocols.call import Call
 from pdgate.protocols.errors import NoInstance
 from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling import policy
-from pdgate.scheduling.candidate import Candidate
 from pdgate.scheduling.decision_trace import MOST_SHOWN, ONLY_ONE, DecisionTrace, Weighed
+from pdgate.scheduling.endpoint import Endpoint
+from pdgate.scheduling.endpoints import Endpoints
 from pdgate.scheduling.health.cause import Cause
-from pdgate.scheduling.instances import Instances
 from pdgate.scheduling.policy import Policy
 from pdgate.scheduling.policy_context import PolicyContext
 from pdgate.scheduling.scheduler import Scheduler
@@ -27,10 +27,10 @@ BUILT_IN = (
 
 
 def telling(
-    instances: Instances, chooses: Policy | None = None
+    endpoints: Endpoints, chooses: Policy | None = None
 ) -> tuple[Scheduler, list[DecisionTrace]]:
     some = chooses or policy.load("least_loaded", PolicyContext(Role.PREFILL))
-    scheduler, told = Scheduler(instances, some, some, some), list[DecisionTrace]()
+    scheduler, told = Scheduler(endpoints, some, some, some), list[DecisionTrace]()
     scheduler.told = lambda _, choice: told.append(choice)
     return scheduler, told
 
@@ -74,10 +74,10 @@ def test_the_only_one_needs_no_policy() -> None:
     ],
 )  # fmt: skip
 def test_who_was_left_out_and_why(keep_out: object, words: str) -> None:
-    instances = fleet(replace(P0, role=Role.BOTH), P1, D0)
-    scheduler, told = telling(instances)
+    endpoints = fleet(replace(P0, role=Role.BOTH), P1, D0)
+    scheduler, told = telling(endpoints)
     assert callable(keep_out)
-    keep_out(instances)
+    keep_out(endpoints)
 
     scheduler.reserve(Role.PREFILL, CALL).end()
 
@@ -97,9 +97,9 @@ def test_who_failed_the_call_is_left_out_and_so_is_who_speaks_otherwise() -> Non
 
 
 def test_that_there_is_nobody_is_told_too() -> None:
-    instances = fleet(P0, D0)
-    instances.mark_down("d0")
-    scheduler, told = telling(instances)
+    endpoints = fleet(P0, D0)
+    endpoints.mark_down("d0")
+    scheduler, told = telling(endpoints)
 
     with pytest.raises(NoInstance):
         scheduler.reserve(Role.DECODE, CALL)
@@ -131,14 +131,14 @@ def test_explaining_does_not_change_what_is_chosen(name: str, role: Role) -> Non
     """With the same lots, who explains each choice chooses as one who never does."""
     asked, silent = (policy.load(name, PolicyContext(role, random=Lots(7))) for _ in "ab")
     # Equals, so that turns and lots decide.
-    candidates = [busy(one, 1) for one in (P0, P1, P2)]
+    endpoints = [busy(one, 1) for one in (P0, P1, P2)]
 
     for number in range(20):
         call = chat(user=f"u{number}")
-        chosen = asked.choose_beside(call, candidates, D0)
-        weighed = asked.explain(call, candidates, D0)
+        chosen = asked.choose_beside(call, endpoints, D0)
+        weighed = asked.explain(call, endpoints, D0)
 
-        assert silent.choose_beside(call, candidates, D0) is chosen
+        assert silent.choose_beside(call, endpoints, D0) is chosen
         assert [one.instance for one in weighed] == ["p0", "p1", "p2"]
         assert all(one.why for one in weighed)
 
@@ -146,20 +146,20 @@ def test_explaining_does_not_change_what_is_chosen(name: str, role: Role) -> Non
 @pytest.mark.parametrize("name", ["least_latency", "least_loaded", "projected_kv", "slo"])
 def test_the_best_score_is_that_of_the_chosen_one(name: str) -> None:
     chooses = policy.load(name, PolicyContext(Role.PREFILL, random=Lots(7)))
-    candidates = [busy(P0, 9), busy(P1, 2), busy(P2, 5)]
+    endpoints = [busy(P0, 9), busy(P1, 2), busy(P2, 5)]
 
-    scores = {one.instance: one.score or 0 for one in chooses.explain(CALL, candidates)}
+    scores = {one.instance: one.score or 0 for one in chooses.explain(CALL, endpoints)}
 
-    assert chooses.choose(CALL, candidates).instance.id == "p1"
+    assert chooses.choose(CALL, endpoints).instance.id == "p1"
     assert max(scores, key=lambda one: scores[one]) == "p1"
 
 
 def test_a_policy_that_explains_nothing_is_told_of_all_the_same() -> None:
     class Last(Policy):
-        def choose(self, call: Call, candidates: object) -> Candidate:
-            assert isinstance(candidates, list)
-            found = candidates[-1]
-            assert isinstance(found, Candidate)
+        def choose(self, call: Call, endpoints: object) -> Endpoint:
+            assert isinstance(endpoints, list)
+            found = endpoints[-1]
+            assert isinstance(found, Endpoint)
             return found
 
     scheduler, told = telling(fleet(P0, P1, D0), Last())
@@ -170,6 +170,6 @@ def test_a_policy_that_explains_nothing_is_told_of_all_the_same() -> None:
     assert [(one.instance, one.score) for one in told[0].considered] == [("p0", None), ("p1", None)]
 
 
-def busy(instance: Instance, calls: int) -> Candidate:
+def busy(instance: Instance, calls: int) -> Endpoint:
     tokens = 1000 * calls
-    return Candidate(instance, up=True, calls=calls, tokens=tokens, unread_tokens=tokens)
+    return Endpoint(instance, up=True, calls=calls, tokens=tokens, unread_tokens=tokens)

@@ -9,8 +9,9 @@ from types import ModuleType
 
 import pytest
 
-from pdgate.scheduling import decision_trace, pipeline, policy_context
-from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling import decision_trace, eligible, pipeline, policy_context
+from pdgate.scheduling.endpoint import Endpoint
+from pdgate.scheduling.endpoints import Endpoints
 from pdgate.scheduling.pipeline import scorers
 from pdgate.scheduling.policy import Policy
 from tests.support.fleets import fleet, prompt
@@ -74,6 +75,10 @@ def test_a_picker_of_before_chooses(plugin: ModuleType) -> None:
 @pytest.mark.parametrize(
     ("module", "name", "now"),
     [
+        ("candidate", "Candidate", Endpoint),
+        ("instances", "Instances", Endpoints),
+        ("lineup", "Lineup", eligible.EligibleSet),
+        ("lineup", "lineup_of", eligible.eligible_of),
         ("surroundings", "Surroundings", policy_context.PolicyContext),
         ("surroundings", "Targets", policy_context.Targets),
         ("choice", "Choice", decision_trace.DecisionTrace),
@@ -96,8 +101,8 @@ def test_what_never_was_there_is_not_there_now() -> None:
 
 
 def test_what_is_expected_of_an_engine_has_its_former_name() -> None:
-    candidate = fleet(1)[0]
+    endpoint = fleet(1)[0]
 
     with pytest.warns(DeprecationWarning, match="latency"):
-        assert candidate.predicts is candidate.latency
-    assert isinstance(candidate, Candidate)
+        assert endpoint.predicts is endpoint.latency
+    assert isinstance(endpoint, Endpoint)

@@ -6,7 +6,7 @@ import pytest
 
 from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.account import MOST_TIMES, Account, most_kv_tokens, told
-from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.latency.model import Family
 from pdgate.scheduling.policy import load
 from pdgate.scheduling.policy_context import PolicyContext
@@ -22,7 +22,7 @@ CALL = chat()
 IDLE = Status(kv_free=1.0, running=0, waiting=0, kv_tokens=KV_TOKENS, queued_tokens=0)
 
 
-def truth(engine: Candidate) -> Status:
+def truth(engine: Endpoint) -> Status:
     free, steps = 1 - engine.tokens / KV_TOKENS, 0.02 * (1 + engine.calls / 64)
     return Status(free, engine.calls, 0, step_seconds=steps, kv_tokens=KV_TOKENS)
 
@@ -30,7 +30,7 @@ def truth(engine: Candidate) -> Status:
 def calls_of_a_liar(policy_name: str, lie: Status, role: Role = Role.PLAIN) -> int:
     """Of CALLS that do not end, while each engine reports now and then."""
     engines = [
-        Candidate(Instance(f"e{n}", f"http://10.0.0.{n}", role, "vllm-nixl"), up=True)
+        Endpoint(Instance(f"e{n}", f"http://10.0.0.{n}", role, "vllm-nixl"), up=True)
         for n in range(ENGINES)
     ]
     kind = Family()
@@ -68,8 +68,8 @@ def test_who_says_that_its_steps_take_no_time_gets_its_share_and_no_more(
 
 
 def test_who_says_that_it_can_hold_everything_is_not_believed() -> None:
-    honest = Candidate(Instance("e0", "http://10.0.0.1", Role.PLAIN, "plain"))
-    liar = Candidate(Instance("e1", "http://10.0.0.2", Role.PLAIN, "plain"))
+    honest = Endpoint(Instance("e0", "http://10.0.0.1", Role.PLAIN, "plain"))
+    liar = Endpoint(Instance("e1", "http://10.0.0.2", Role.PLAIN, "plain"))
     told(honest, IDLE, Account())
     told(liar, Status(kv_free=1.0, kv_tokens=10**12), Account())
     most = most_kv_tokens([honest, liar])[Role.PLAIN]

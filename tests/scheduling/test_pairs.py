@@ -10,7 +10,7 @@ import pytest
 from pdgate.protocols.instance import Instance, Role
 from pdgate.protocols.place import Place
 from pdgate.scheduling.decision_trace import DecisionTrace
-from pdgate.scheduling.instances import Instances
+from pdgate.scheduling.endpoints import Endpoints
 from pdgate.scheduling.policy import DEFAULT, load
 from pdgate.scheduling.policy_context import PolicyContext
 from pdgate.scheduling.prefix.index import PrefixIndex
@@ -26,7 +26,7 @@ BUSY_TOKENS = 60_000
 
 class Site:
     def __init__(self, places: Sequence[Place] = PLACES) -> None:
-        self.instances = Instances(
+        self.endpoints = Endpoints(
             Instance(
                 f"{role.value}-{place.host}",
                 f"http://{role.value}-{place.host}",
@@ -37,14 +37,14 @@ class Site:
             for role in (Role.PREFILL, Role.DECODE)
             for place in places
         )
-        for one in list(self.instances):
-            self.instances.mark_up(one.instance.id, ("m",))
+        for one in list(self.endpoints):
+            self.endpoints.mark_up(one.instance.id, ("m",))
         index, lots = PrefixIndex(), Random(1)
         prefill, decode, plain = (
             load(DEFAULT, PolicyContext(role, index, random=lots))
             for role in (Role.PREFILL, Role.DECODE, Role.PLAIN)
         )
-        self.scheduler = Scheduler(self.instances, prefill, decode, plain, prefixes=index)
+        self.scheduler = Scheduler(self.endpoints, prefill, decode, plain, prefixes=index)
 
     def pair(self, held: ExitStack, tokens: int = 50) -> tuple[Place, Place]:
         """Of one more call, which goes on until the block ends."""
@@ -56,7 +56,7 @@ class Site:
 
     def busy(self, *decodes: int) -> None:
         for number in decodes:
-            one = self.instances.get(f"decode-h{number}")
+            one = self.endpoints.get(f"decode-h{number}")
             assert one is not None
             one.tokens += BUSY_TOKENS
 

@@ -4,14 +4,14 @@ from random import Random
 
 from pdgate.protocols.instance import Instance, Role
 from pdgate.protocols.place import Distance, Place
-from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.partners import Partners
 
 NEAR = 0.3
 
 
-def engine(id: str, place: Place, protocol: str = "vllm-nixl") -> Candidate:
-    return Candidate(Instance(id, f"http://{id}", Role.BOTH, protocol, place=place), up=True)
+def engine(id: str, place: Place, protocol: str = "vllm-nixl") -> Endpoint:
+    return Endpoint(Instance(id, f"http://{id}", Role.BOTH, protocol, place=place), up=True)
 
 
 def somewhere(random: Random) -> Place:
@@ -25,7 +25,7 @@ def somewhere(random: Random) -> Place:
     )
 
 
-def best_of_all(one: Candidate, others: list[tuple[Candidate, float]]) -> float:
+def best_of_all(one: Endpoint, others: list[tuple[Endpoint, float]]) -> float:
     distance = one.instance.place.distance
     return max(
         score + NEAR * (1 - distance(other.instance.place) / Distance.FAR)

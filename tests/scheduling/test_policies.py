@@ -9,7 +9,7 @@ import pytest
 from pdgate.protocols import plugins
 from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling import policy
-from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.pipeline.scorers import TOKENS_PER_CALL
 from pdgate.scheduling.policies.least_loaded import LeastLoaded
 from pdgate.scheduling.policies.random_two import RandomTwo
@@ -21,10 +21,10 @@ from tests.support.scripted import chat
 CALL = chat()
 
 
-def candidates(*loads: tuple[int, int]) -> list[Candidate]:
+def endpoints(*loads: tuple[int, int]) -> list[Endpoint]:
     """(calls, tokens) each."""
     return [
-        Candidate(
+        Endpoint(
             Instance(str(n), f"http://{n}", Role.DECODE, "p"), up=True, calls=calls, tokens=tokens
         )
         for n, (calls, tokens) in enumerate(loads)
@@ -32,7 +32,7 @@ def candidates(*loads: tuple[int, int]) -> list[Candidate]:
 
 
 def test_round_robin_is_even() -> None:
-    among, turns = candidates((0, 0), (0, 0), (0, 0)), RoundRobin()
+    among, turns = endpoints((0, 0), (0, 0), (0, 0)), RoundRobin()
 
     chosen = [turns.choose(CALL, among).instance.id for _ in range(9)]
 
@@ -43,20 +43,20 @@ def test_round_robin_is_even() -> None:
 def test_round_robin_survives_a_smaller_fleet() -> None:
     turns = RoundRobin()
     for _ in range(5):
-        turns.choose(CALL, candidates((0, 0), (0, 0), (0, 0)))
+        turns.choose(CALL, endpoints((0, 0), (0, 0), (0, 0)))
 
-    assert turns.choose(CALL, candidates((0, 0))).instance.id == "0"
+    assert turns.choose(CALL, endpoints((0, 0))).instance.id == "0"
 
 
 def test_least_loaded_counts_prompt_tokens() -> None:
-    among = candidates((1, 5000), (1, 100), (1, 4000))
+    among = endpoints((1, 5000), (1, 100), (1, 4000))
 
     assert all(LeastLoaded().choose(CALL, among) is among[1] for _ in range(3))
 
 
 def test_least_loaded_sees_many_short_calls() -> None:
     """Their answers have to be decoded, whatever their prompts were."""
-    among = candidates((10, 100), (1, 9 * TOKENS_PER_CALL))
+    among = endpoints((10, 100), (1, 9 * TOKENS_PER_CALL))
 
     assert LeastLoaded().choose(CALL, among) is among[1]
 
@@ -65,7 +65,7 @@ def test_least_loaded_sees_many_short_calls() -> None:
 @pytest.mark.parametrize("kind", [LeastLoaded, RandomTwo])
 def test_what_others_have_there_counts(kind: type[LeastLoaded | RandomTwo], beyond: Beyond) -> None:
     """Of engines that several gateways use, without telling each other."""
-    among = candidates((0, 0), (2, 400))
+    among = endpoints((0, 0), (2, 400))
     among[0].beyond = beyond
     policy = kind(Random(3))
 
@@ -76,7 +76,7 @@ def test_what_others_have_there_counts(kind: type[LeastLoaded | RandomTwo], beyo
 
 def test_least_loaded_lets_equals_take_turns() -> None:
     """Otherwise an idle fleet would be one busy engine."""
-    among, least = candidates((0, 0), (0, 0), (0, 0)), LeastLoaded()
+    among, least = endpoints((0, 0), (0, 0), (0, 0)), LeastLoaded()
 
     least.choose(CALL, among), least.choose(CALL, among)
     chosen = Counter(least.choose(CALL, among).instance.id for _ in range(9))
@@ -86,7 +86,7 @@ def test_least_loaded_lets_equals_take_turns() -> None:
 
 def test_two_least_loaded_do_not_go_in_step() -> None:
     """An idle fleet of two and two has four pairs, not two."""
-    among = candidates((0, 0), (0, 0))
+    among = endpoints((0, 0), (0, 0))
     prefill, decode = LeastLoaded(Random(1)), LeastLoaded(Random(2))
 
     pairs = {
@@ -98,13 +98,13 @@ def test_two_least_loaded_do_not_go_in_step() -> None:
 
 
 def test_random_two_takes_the_less_loaded_of_its_draw() -> None:
-    among = candidates((9, 900), (0, 0))
+    among = endpoints((9, 900), (0, 0))
 
     assert all(RandomTwo(Random(n)).choose(CALL, among) is among[1] for n in range(9))
 
 
 def test_random_two_never_takes_the_most_loaded_of_three() -> None:
-    among, two = candidates((9, 900), (0, 0), (1, 10)), RandomTwo(Random(1))
+    among, two = endpoints((9, 900), (0, 0), (1, 10)), RandomTwo(Random(1))
 
     chosen = {two.choose(CALL, among).instance.id for _ in range(50)}
 
@@ -112,7 +112,7 @@ def test_random_two_never_takes_the_most_loaded_of_three() -> None:
 
 
 def test_random_two_repeats_itself_with_the_same_seed() -> None:
-    among = candidates(*[(0, 0)] * 9)
+    among = endpoints(*[(0, 0)] * 9)
 
     one, other = (
         [two.choose(CALL, among).instance.id for _ in range(20)]
@@ -123,7 +123,7 @@ def test_random_two_repeats_itself_with_the_same_seed() -> None:
 
 
 def test_random_two_is_content_with_one() -> None:
-    among = candidates((0, 0))
+    among = endpoints((0, 0))
 
     assert RandomTwo().choose(CALL, among) is among[0]
 
@@ -168,7 +168,7 @@ def test_what_is_no_policy_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_policy_is_made_of_its_context() -> None:
     """Two with the same lots draw alike, so that a simulation repeats itself."""
-    among = candidates(*[(0, 0)] * 9)
+    among = endpoints(*[(0, 0)] * 9)
     one, other = (policy.load("random_two", PolicyContext(random=Random(7))) for _ in range(2))
 
     assert [one.choose(CALL, among) for _ in range(9)] == [

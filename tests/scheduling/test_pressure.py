@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pdgate.protocols.instance import Role
-from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.policy_context import Targets
 from pdgate.scheduling.pressure import FULL, MANY_CALLS, NONE, Pressure, mean, pressure
 from pdgate.scheduling.status import Status
@@ -16,20 +16,20 @@ from tests.support.scripted import D0, P0
 TARGETS = Targets(ttft_seconds=2.0, tpot_seconds=0.05)
 
 
-def reader(unread_tokens: int) -> Candidate:
+def reader(unread_tokens: int) -> Endpoint:
     """It reads 1,000 tokens in a second."""
-    candidate = Candidate(P0, calls=1, tokens=unread_tokens, unread_tokens=unread_tokens)
+    endpoint = Endpoint(P0, calls=1, tokens=unread_tokens, unread_tokens=unread_tokens)
     for tokens in (500, 1000, 1500) * 5:
-        candidate.latency.has_read(tokens, 0.0, tokens / 1000, None)
-    return candidate
+        endpoint.latency.has_read(tokens, 0.0, tokens / 1000, None)
+    return endpoint
 
 
-def maker(calls: int, status: Status | None = None) -> Candidate:
+def maker(calls: int, status: Status | None = None) -> Endpoint:
     """Its steps take 10 ms, and 1 ms for each answer."""
-    candidate = Candidate(D0, calls=calls, answering=calls, status=status)
+    endpoint = Endpoint(D0, calls=calls, answering=calls, status=status)
     for batch in (1, 10, 40) * 20:
-        candidate.latency.has_stepped(8, 0, 8 * (0.01 + 0.001 * batch), batch, 0)
-    return candidate
+        endpoint.latency.has_stepped(8, 0, 8 * (0.01 + 0.001 * batch), batch, 0)
+    return endpoint
 
 
 def test_who_does_nothing_is_under_none() -> None:
@@ -67,8 +67,8 @@ def test_calls_that_wait_for_a_turn_count() -> None:
 
 
 def test_unknown_engines_count_by_their_calls() -> None:
-    prefill = Candidate(P0, calls=1, tokens=40_000, unread_tokens=40_000)
-    decode = Candidate(D0, calls=MANY_CALLS, answering=MANY_CALLS)
+    prefill = Endpoint(P0, calls=1, tokens=40_000, unread_tokens=40_000)
+    decode = Endpoint(D0, calls=MANY_CALLS, answering=MANY_CALLS)
 
     assert pressure(prefill, Role.PREFILL, TARGETS).now == pytest.approx(2.0)
     assert pressure(decode, Role.DECODE, TARGETS).now == pytest.approx(1.0)

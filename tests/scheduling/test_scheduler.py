@@ -14,9 +14,9 @@ from pdgate.protocols.errors import (
     UnknownModel,
 )
 from pdgate.protocols.instance import Instance, Role
-from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling.endpoint import Endpoint
+from pdgate.scheduling.endpoints import Endpoints
 from pdgate.scheduling.health.breaker import Limits
-from pdgate.scheduling.instances import Instances
 from pdgate.scheduling.policy import Policy
 from pdgate.scheduling.scheduler import Scheduler
 from tests.support.scripted import D0, D1, P0, P1, chat, fleet, scheduler
@@ -26,49 +26,49 @@ PLAIN = Instance("s0", "http://s0", Role.PLAIN, "plain")
 SGLANG = [replace(one, id=f"{one.id}-sglang", protocol="sglang") for one in (P0, D0)]
 
 
-def account(instances: Instances, instance_id: str) -> tuple[int, int]:
-    candidate = instances.get(instance_id)
-    assert candidate is not None
-    return candidate.calls, candidate.tokens
+def account(endpoints: Endpoints, instance_id: str) -> tuple[int, int]:
+    endpoint = endpoints.get(instance_id)
+    assert endpoint is not None
+    return endpoint.calls, endpoint.tokens
 
 
 def test_a_reserved_instance_counts_until_the_block_ends() -> None:
-    instances = fleet(P0, D0)
+    endpoints = fleet(P0, D0)
 
-    with scheduler(instances).reserve(Role.PREFILL, CALL) as prefill:
+    with scheduler(endpoints).reserve(Role.PREFILL, CALL) as prefill:
         assert prefill.instance is P0
-        assert account(instances, "p0") == (1, CALL.prompt_tokens)
+        assert account(endpoints, "p0") == (1, CALL.prompt_tokens)
 
-    assert account(instances, "p0") == (0, 0)
+    assert account(endpoints, "p0") == (0, 0)
 
 
 def test_it_may_end_before_its_block_and_counts_once() -> None:
-    instances = fleet(P0, D0)
+    endpoints = fleet(P0, D0)
 
-    with scheduler(instances).reserve(Role.PREFILL, CALL) as prefill:
+    with scheduler(endpoints).reserve(Role.PREFILL, CALL) as prefill:
         prefill.end()
-        assert account(instances, "p0") == (0, 0)
+        assert account(endpoints, "p0") == (0, 0)
 
-    assert account(instances, "p0") == (0, 0)
+    assert account(endpoints, "p0") == (0, 0)
 
 
 def test_an_error_ends_it_too() -> None:
-    instances = fleet(P0, D0)
+    endpoints = fleet(P0, D0)
 
-    with pytest.raises(RuntimeError), scheduler(instances).reserve(Role.DECODE, CALL):
+    with pytest.raises(RuntimeError), scheduler(endpoints).reserve(Role.DECODE, CALL):
         raise RuntimeError
 
-    assert account(instances, "d0") == (0, 0)
+    assert account(endpoints, "d0") == (0, 0)
 
 
 def test_an_instance_that_comes_back_is_not_charged_for_what_it_left() -> None:
-    instances = fleet(P0, D0)
+    endpoints = fleet(P0, D0)
 
-    with scheduler(instances).reserve(Role.PREFILL, CALL):
-        instances.remove("p0")
-        instances.put(P0)
+    with scheduler(endpoints).reserve(Role.PREFILL, CALL):
+        endpoints.remove("p0")
+        endpoints.put(P0)
 
-    assert account(instances, "p0") == (0, 0)
+    assert account(endpoints, "p0") == (0, 0)
 
 
 def test_avoided_instances_are_left_out() -> None:
@@ -160,22 +160,22 @@ def test_an_engine_of_both_roles_never_pairs_with_itself() -> None:
 
 def test_a_prefill_that_becomes_decode_meanwhile_is_not_paired_with_itself() -> None:
     """Staged, decode is chosen when prefill is done, which may have another role by then."""
-    instances = fleet(P0, P1, D0)
-    with scheduler(instances).reserve(Role.PREFILL, CALL) as prefill:
-        instances.put(replace(prefill.instance, role=Role.DECODE))
+    endpoints = fleet(P0, P1, D0)
+    with scheduler(endpoints).reserve(Role.PREFILL, CALL) as prefill:
+        endpoints.put(replace(prefill.instance, role=Role.DECODE))
 
         for _ in range(3):
-            with scheduler(instances).reserve(Role.DECODE, CALL, peer=prefill.instance) as decode:
+            with scheduler(endpoints).reserve(Role.DECODE, CALL, peer=prefill.instance) as decode:
                 assert decode.instance == D0
 
 
 def test_the_account_of_an_engine_goes_on_in_another_role() -> None:
-    instances = fleet(P0, P1, D0)
-    with scheduler(instances).reserve(Role.PREFILL, CALL) as prefill:
-        instances.put(replace(prefill.instance, role=Role.DECODE))
-        assert account(instances, prefill.instance.id) == (1, CALL.prompt_tokens)
+    endpoints = fleet(P0, P1, D0)
+    with scheduler(endpoints).reserve(Role.PREFILL, CALL) as prefill:
+        endpoints.put(replace(prefill.instance, role=Role.DECODE))
+        assert account(endpoints, prefill.instance.id) == (1, CALL.prompt_tokens)
 
-    assert account(instances, prefill.instance.id) == (0, 0)
+    assert account(endpoints, prefill.instance.id) == (0, 0)
 
 
 def test_another_protocol_is_preferred_to_a_decode_that_failed() -> None:
@@ -195,67 +195,67 @@ def test_the_only_pair_stays_possible_after_a_failure() -> None:
 
 
 def test_whoever_asked_before_gets_the_engines_of_now() -> None:
-    instances = fleet(P0, P1, D0)
-    engines = scheduler(instances)
+    endpoints = fleet(P0, P1, D0)
+    engines = scheduler(endpoints)
     assert engines.disaggregates(CALL)
 
-    instances.mark_down("d0")
+    endpoints.mark_down("d0")
     with pytest.raises(NoInstance):
         engines.reserve(Role.PREFILL, CALL)
 
-    instances.mark_up("d0", ["m"])
-    instances.mark_down("p0")
+    endpoints.mark_up("d0", ["m"])
+    endpoints.mark_down("p0")
     assert engines.reserve(Role.PREFILL, CALL).instance is P1
 
 
 def test_a_leg_that_worked_ends_a_trial_also_where_no_failure_is_left() -> None:
     """The only one was the call's fault, so it was forgotten."""
-    instances = fleet(P0, P1, D0)
-    instances.limits = Limits(failures=1)
-    engines = scheduler(instances)
+    endpoints = fleet(P0, P1, D0)
+    endpoints.limits = Limits(failures=1)
+    engines = scheduler(endpoints)
     engines.report(P0, EngineFailed("500"))
     engines.excuse(["p0"])
-    candidate = instances.get("p0")
-    assert candidate is not None
-    assert candidate.state == "trial"
+    endpoint = endpoints.get("p0")
+    assert endpoint is not None
+    assert endpoint.state == "trial"
 
     engines.report(P0, None)
 
-    assert candidate.state == "slow_start"
+    assert endpoint.state == "slow_start"
 
 
 def test_a_leg_that_worked_ends_a_row_of_failures() -> None:
-    instances = fleet(P0, P1, D0)
-    instances.limits = Limits(failures=2)
-    engines = scheduler(instances)
+    endpoints = fleet(P0, P1, D0)
+    endpoints.limits = Limits(failures=2)
+    engines = scheduler(endpoints)
 
     for error in (EngineFailed("500"), None, EngineFailed("500"), None):
         engines.report(P0, error)
 
-    candidate = instances.get("p0")
-    assert candidate is not None
-    assert candidate.state == "up"
+    endpoint = endpoints.get("p0")
+    assert endpoint is not None
+    assert endpoint.state == "up"
 
 
 def test_refusing_engines_go_down_and_failing_ones_stay() -> None:
     """One that fails calls may still serve others; the probe decides on it."""
-    instances = fleet(P0, D0, D1)
-    engines = scheduler(instances)
+    endpoints = fleet(P0, D0, D1)
+    engines = scheduler(endpoints)
 
     engines.report(D0, EngineRefused("down"))
     engines.report(D1, EngineFailed("500"))
     engines.report(P0, None)
 
-    assert [c.instance.id for c in instances if c.up] == ["p0", "d1"]
+    assert [c.instance.id for c in endpoints if c.up] == ["p0", "d1"]
 
 
 class Fixed(Policy):
     def __init__(self) -> None:
         self.asked: list[Call] = []
 
-    def choose(self, call: Call, candidates: Sequence[Candidate]) -> Candidate:
+    def choose(self, call: Call, endpoints: Sequence[Endpoint]) -> Endpoint:
         self.asked.append(call)
-        return candidates[-1]
+        return endpoints[-1]
 
 
 def test_each_role_has_a_policy_of_its_own() -> None:

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.latency.model import LatencyModel
 from pdgate.scheduling.latency.step_time import StepTime
 from pdgate.scheduling.reservation import Reservation
@@ -36,7 +36,7 @@ class Stream:
 
     def __init__(self) -> None:
         self.pace = Taught()
-        self.engine = Candidate(D0, latency=LatencyModel(step_time=self.pace))
+        self.engine = Endpoint(D0, latency=LatencyModel(step_time=self.pace))
         self.watch = Watch(self.engine)
         self.now = 0.0
 
@@ -121,7 +121,7 @@ def test_it_counts_among_the_watched_until_its_end() -> None:
 
 def test_no_more_are_watched_than_say_enough() -> None:
     """They share the engine's steps, and each one that is watched costs a little."""
-    engine = Candidate(D0)
+    engine = Endpoint(D0)
 
     with ExitStack() as streams:
         begun = [

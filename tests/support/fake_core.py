@@ -17,9 +17,9 @@ from pdgate.engine.hand_over.two_sided import TwoSided
 from pdgate.engine.layout import Layout
 from pdgate.transfer import registry
 from pdgate.transfer.base import Region
-from pdgate.transfer.kit.fleet import Identity
 from pdgate.transfer.messenger.process_mover import ProcessMover
 from pdgate.transfer.messenger.receiving import Patience
+from pdgate.transfer.runtime.fleet import Identity
 from tests.support import waiting
 from tests.support.ports import free_port
 

@@ -1,4 +1,4 @@
-"""Candidates for policies to choose from, and prefixes of which the test says who has them."""
+"""Endpoints for policies to choose from, and prefixes of which the test says who has them."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -8,7 +8,7 @@ import msgspec
 from pdgate.protocols.call import Call
 from pdgate.protocols.instance import Instance, Role
 from pdgate.protocols.place import NOWHERE, Place
-from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.status import Beyond
 from tests.support.scripted import chat
 
@@ -18,23 +18,22 @@ def prompt(tokens: int, **fields: object) -> Call:
     return msgspec.structs.replace(chat(**fields), prompt_tokens=tokens)
 
 
-def fleet(count: int, role: Role = Role.PREFILL) -> list[Candidate]:
+def fleet(count: int, role: Role = Role.PREFILL) -> list[Endpoint]:
     """Idle ones, called "0", "1" and so on."""
     return [
-        Candidate(Instance(str(n), f"http://e{n}", role, "vllm-nixl"), up=True)
-        for n in range(count)
+        Endpoint(Instance(str(n), f"http://e{n}", role, "vllm-nixl"), up=True) for n in range(count)
     ]
 
 
-def holding(candidate: Candidate, kv_capacity: int) -> Candidate:
+def holding(endpoint: Endpoint, kv_capacity: int) -> Endpoint:
     """It has said how many tokens it can hold."""
-    candidate.beyond = Beyond(kv_capacity=kv_capacity)
-    return candidate
+    endpoint.beyond = Beyond(kv_capacity=kv_capacity)
+    return endpoint
 
 
-def at(candidate: Candidate, place: Place = NOWHERE) -> Candidate:
-    candidate.instance = replace(candidate.instance, place=place)
-    return candidate
+def at(endpoint: Endpoint, place: Place = NOWHERE) -> Endpoint:
+    endpoint.instance = replace(endpoint.instance, place=place)
+    return endpoint
 
 
 class Known:
@@ -46,5 +45,5 @@ class Known:
     def matched(self, call: Call) -> Mapping[str, int]:
         return self.tokens
 
-    def cached_share(self, call: Call, candidate: Candidate) -> float:
-        return self.tokens.get(candidate.instance.id, 0) / call.prompt_tokens
+    def cached_share(self, call: Call, endpoint: Endpoint) -> float:
+        return self.tokens.get(endpoint.instance.id, 0) / call.prompt_tokens

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from pdgate.transfer.base import Descriptor
 from pdgate.transfer.external_mover import wire
-from pdgate.transfer.kit.channel import Channel
+from pdgate.transfer.runtime.channel import Channel
 from tests.support import waiting
 from tests.support.kv_owner import Owned
 from tests.support.proven import channel, listening

@@ -16,11 +16,11 @@ from pdgate.transfer.base import (
     Descriptor,
     Range,
 )
-from pdgate.transfer.kit.channel import dial
-from pdgate.transfer.kit.fleet import Identity, Keyring
-from pdgate.transfer.kit.listener import Listener, shut
 from pdgate.transfer.messenger import messages
 from pdgate.transfer.messenger.shape import Shape
+from pdgate.transfer.runtime.channel import dial
+from pdgate.transfer.runtime.fleet import Identity, Keyring
+from pdgate.transfer.runtime.listener import Listener, shut
 from pdgate.transfer.tcp.backend import Tcp
 from tests.support.engine_pair import D_BLOCKS, P_BLOCKS, PROMPT, Pair
 from tests.support.fake_core import LAYOUT, SECONDS, FakeCore

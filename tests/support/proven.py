@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from pdgate.transfer.base import Region
-from pdgate.transfer.kit.channel import Channel, Door, dial
-from pdgate.transfer.kit.fleet import Identity
-from pdgate.transfer.kit.handshake import Answering, Dialling
-from pdgate.transfer.kit.listener import Listener
 from pdgate.transfer.messenger import messages
+from pdgate.transfer.runtime.channel import Channel, Door, dial
+from pdgate.transfer.runtime.fleet import Identity
+from pdgate.transfer.runtime.handshake import Answering, Dialling
+from pdgate.transfer.runtime.listener import Listener
 from tests.support import waiting
 
 SECONDS = waiting.PATIENCE_SECONDS

@@ -29,8 +29,8 @@ from pdgate.forwarders import registry
 from pdgate.forwarders.base import Answer, Leg, Mode, Sink
 from pdgate.forwarders.choices import OnPrefillFailure
 from pdgate.forwarders.execution import Execution
+from pdgate.forwarders.kv_lease import KvLedger
 from pdgate.forwarders.lives import Lives
-from pdgate.forwarders.ownership import KvLedger
 from pdgate.forwarders.record import Record
 from pdgate.forwarders.retry import RetryPolicy
 from pdgate.forwarders.route import Way
@@ -38,7 +38,7 @@ from pdgate.protocols.call import CHAT, Call, Headers, Json, encode, parse_objec
 from pdgate.protocols.errors import GatewayError
 from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.disaggregation import Rule
-from pdgate.scheduling.instances import Instances
+from pdgate.scheduling.endpoints import Endpoints
 from pdgate.scheduling.policies.round_robin import RoundRobin
 from pdgate.scheduling.scheduler import Scheduler
 from tests.support import waiting
@@ -311,8 +311,8 @@ class Crossing:
         lease_seconds: float | None = None,
     ) -> None:
         self.engines = engines
-        self.instances = fleet(*records)
-        self.scheduler = scheduler(self.instances, rule)
+        self.endpoints = fleet(*records)
+        self.scheduler = scheduler(self.endpoints, rule)
         self.called: list[Told] = []
         self._clock = clock
         self._mode = mode
@@ -347,7 +347,7 @@ class Crossing:
     @property
     def reserved(self) -> dict[str, int]:
         """Instance id -> calls that it is counted busy with."""
-        return {c.instance.id: c.calls for c in self.instances if c.calls or c.tokens}
+        return {c.instance.id: c.calls for c in self.endpoints if c.calls or c.tokens}
 
     def _way_of(self, instance: Instance) -> Way:
         generation = instance.generation
@@ -355,13 +355,13 @@ class Crossing:
         return Way(forwarder, self._mode, self._lease_seconds)
 
 
-def fleet(*records: Instance, model: str = "m") -> Instances:
+def fleet(*records: Instance, model: str = "m") -> Endpoints:
     """All of them up and serving one model."""
-    instances = Instances(records)
+    endpoints = Endpoints(records)
     for record in records:
-        instances.mark_up(record.id, [model])
-    return instances
+        endpoints.mark_up(record.id, [model])
+    return endpoints
 
 
-def scheduler(instances: Instances, rule: Rule | None = None) -> Scheduler:
-    return Scheduler(instances, RoundRobin(), RoundRobin(), RoundRobin(), rule)
+def scheduler(endpoints: Endpoints, rule: Rule | None = None) -> Scheduler:
+    return Scheduler(endpoints, RoundRobin(), RoundRobin(), RoundRobin(), rule)

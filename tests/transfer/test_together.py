@@ -1,7 +1,7 @@
 import pytest
 
 from pdgate.transfer.base import PeerLost, State, TransferError
-from pdgate.transfer.kit.running import Running
+from pdgate.transfer.runtime.running import Running
 from pdgate.transfer.together import Together
 
 

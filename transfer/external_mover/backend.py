@@ -11,9 +11,9 @@
                            not settled and neither region can be used again
     counted writes         said after the library's end of the write, once, on our socket
 
-What it costs is two round trips for each transfer. What a peer is told in ENTER (the
+What it costs is two round trips for each transfer. What a peer reads in ENTER (the
 owner's address and card) is enough for it to read and write all of the region by the library
-alone. So only peers that have proven themselves (kit/handshake.py) are told; what they then do,
+alone. So only peers that have proven themselves (runtime/handshake.py) are told; what they then do,
 and the library's own ports, cannot be checked here.
 """
 
@@ -30,16 +30,16 @@ from pdgate.transfer.external_mover.library import Library, Move, Piece
 from pdgate.transfer.external_mover.owner import Owner
 from pdgate.transfer.external_mover.regions import VisitedMemory, VisitedRegion
 from pdgate.transfer.external_mover.wire import BadRequest
-from pdgate.transfer.kit import memfd
-from pdgate.transfer.kit.channel import Channel
-from pdgate.transfer.kit.fleet import Identity
-from pdgate.transfer.kit.jobs import Plan
-from pdgate.transfer.kit.links import Address, Links
-from pdgate.transfer.kit.listener import shut
-from pdgate.transfer.kit.moving import Moving, Order
-from pdgate.transfer.kit.running import Interrupted, Running
-from pdgate.transfer.kit.sockets import hung_up
 from pdgate.transfer.memory import Memory, view
+from pdgate.transfer.runtime import memfd
+from pdgate.transfer.runtime.channel import Channel
+from pdgate.transfer.runtime.fleet import Identity
+from pdgate.transfer.runtime.jobs import Plan
+from pdgate.transfer.runtime.links import Address, Links
+from pdgate.transfer.runtime.listener import shut
+from pdgate.transfer.runtime.moving import Moving, Order
+from pdgate.transfer.runtime.running import Interrupted, Running
+from pdgate.transfer.runtime.sockets import hung_up
 
 
 class Visiting(Moving):

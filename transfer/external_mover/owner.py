@@ -6,10 +6,10 @@ from pdgate.transfer.external_mover import wire
 from pdgate.transfer.external_mover.library import Library
 from pdgate.transfer.external_mover.regions import VisitedRegion, leave_by
 from pdgate.transfer.external_mover.wire import BadRequest
-from pdgate.transfer.kit import fleet
-from pdgate.transfer.kit.channel import Channel, Door
-from pdgate.transfer.kit.fleet import Identity
-from pdgate.transfer.kit.listener import Listener
+from pdgate.transfer.runtime import fleet
+from pdgate.transfer.runtime.channel import Channel, Door
+from pdgate.transfer.runtime.fleet import Identity
+from pdgate.transfer.runtime.listener import Listener
 
 STALL_SECONDS = 30.0
 

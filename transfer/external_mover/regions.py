@@ -17,8 +17,8 @@ from contextlib import contextmanager
 from pdgate.transfer import memory as memories
 from pdgate.transfer.base import Descriptor, StaleDescriptor
 from pdgate.transfer.external_mover.library import Library
-from pdgate.transfer.kit.arrivals import Arrivals
-from pdgate.transfer.kit.regions import LocalMemory
+from pdgate.transfer.runtime.arrivals import Arrivals
+from pdgate.transfer.runtime.regions import LocalMemory
 
 LEAVE_SECONDS = 5.0
 
@@ -28,7 +28,7 @@ _kept_for_good: list["VisitedMemory"] = []
 
 
 def leave_by() -> float:
-    """When who is inside now must have left, on time.monotonic()'s clock."""
+    """When the transfers inside now must have left, on time.monotonic()'s clock."""
     return time.monotonic() + LEAVE_SECONDS
 
 

@@ -8,7 +8,7 @@
       |   or FAIL                               |
       | <-- status                              |
 
-On a proven connection, with a MAC behind each message (kit/handshake.py): what it takes to reach
+On a proven connection, with a MAC behind each message (runtime/handshake.py): what it takes to reach
 the memory is sent to peers with the fleet's secret only. A peer that hangs up has left, and counts
 nothing. A connection carries one visit after the other. Integers are little-endian; `base` is an
 address in the owner's memory, the card is what the library needs to find the owner, the ticket is
@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
-from pdgate.transfer.kit.channel import Channel
-from pdgate.transfer.kit.handshake import MAC_BYTES
-from pdgate.transfer.kit.sockets import receive, receive_views
+from pdgate.transfer.runtime.channel import Channel
+from pdgate.transfer.runtime.handshake import MAC_BYTES
+from pdgate.transfer.runtime.sockets import receive, receive_views
 
 MAGIC: Final = b"PDVT"
 TICKET_BYTES: Final = 16

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pdgate.transfer.base import Descriptor
-from pdgate.transfer.kit.arrivals import MAX_IMMEDIATE
 from pdgate.transfer.messenger import context, messages, shards
 from pdgate.transfer.messenger.errors import HandOverError, Why
 from pdgate.transfer.messenger.shape import Shape
 from pdgate.transfer.messenger.tiles import Tiles
 from pdgate.transfer.plan.count import Rhythm
+from pdgate.transfer.runtime.arrivals import MAX_IMMEDIATE
 
 MAX_SECONDS = 3600.0
 MAX_TILE_TOKENS = 1 << 24

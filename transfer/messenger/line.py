@@ -4,8 +4,8 @@ import select
 import socket
 import threading
 
-from pdgate.transfer.kit.channel import Channel
 from pdgate.transfer.messenger import messages
+from pdgate.transfer.runtime.channel import Channel
 
 MAX_UNREAD_BYTES = 64 << 10
 """Of ours, which a peer may let pile up; about, as the kernel rounds it."""

@@ -14,8 +14,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from pdgate.transfer.base import Backend, Region, TransferError
-from pdgate.transfer.kit.fleet import Identity
-from pdgate.transfer.kit.listener import shut
 from pdgate.transfer.messenger.context import Context
 from pdgate.transfer.messenger.core import Core
 from pdgate.transfer.messenger.counters import Counters
@@ -29,6 +27,8 @@ from pdgate.transfer.messenger.receiving import Patience
 from pdgate.transfer.messenger.shape import Shape
 from pdgate.transfer.messenger.slots import Slots
 from pdgate.transfer.messenger.source import Moved, Source, Target
+from pdgate.transfer.runtime.fleet import Identity
+from pdgate.transfer.runtime.listener import shut
 
 CLOSE_SECONDS = 10.0
 FAREWELL_SECONDS = 2.0

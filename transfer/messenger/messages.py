@@ -1,6 +1,6 @@
 """Messages between two engines: length (u32, big-endian), msgpack, MAC [16].
 
-They have proven themselves before (kit/handshake.py).
+They have proven themselves before (runtime/handshake.py).
 
     decode says   prefill answers
     Ask           Offered | Refused      after up to wait_seconds; the pages are being read
@@ -23,11 +23,11 @@ from typing import Any, Final
 
 import msgspec
 
-from pdgate.transfer.kit.channel import Channel
-from pdgate.transfer.kit.handshake import MAC_BYTES
-from pdgate.transfer.kit.sockets import receive as exactly
-from pdgate.transfer.kit.sockets import receive_first
 from pdgate.transfer.messenger.shape import Shape
+from pdgate.transfer.runtime.channel import Channel
+from pdgate.transfer.runtime.handshake import MAC_BYTES
+from pdgate.transfer.runtime.sockets import receive as exactly
+from pdgate.transfer.runtime.sockets import receive_first
 
 PURPOSE: Final = "messenger"
 MAX_BYTES: Final = 32 << 20

@@ -15,8 +15,8 @@ from typing import Any, Final
 import msgspec
 
 from pdgate.transfer.base import Range
-from pdgate.transfer.kit.fleet import Identity, Keyring
-from pdgate.transfer.kit.tls import Tls
+from pdgate.transfer.runtime.fleet import Identity, Keyring
+from pdgate.transfer.runtime.tls import Tls
 
 MAX_BYTES: Final = 128 << 10
 """Of a packet; below what a socket takes at once by default."""

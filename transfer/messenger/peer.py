@@ -6,13 +6,13 @@ from types import TracebackType
 from typing import Self
 
 from pdgate.cluster import address as address_text
-from pdgate.transfer.kit.channel import Watch, dial
-from pdgate.transfer.kit.fleet import Identity
-from pdgate.transfer.kit.handshake import Unproven
-from pdgate.transfer.kit.listener import shut
 from pdgate.transfer.messenger import messages
 from pdgate.transfer.messenger.errors import HandOverError, Why
 from pdgate.transfer.messenger.shape import Shape
+from pdgate.transfer.runtime.channel import Watch, dial
+from pdgate.transfer.runtime.fleet import Identity
+from pdgate.transfer.runtime.handshake import Unproven
+from pdgate.transfer.runtime.listener import shut
 
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 5.0

@@ -19,10 +19,10 @@ from collections.abc import Sequence
 
 from pdgate.transfer import descriptors
 from pdgate.transfer.base import Backend, Descriptor, PeerLost, Range, Region, TransferError
-from pdgate.transfer.kit.fleet import Identity
 from pdgate.transfer.messenger import mover_wire as wire
 from pdgate.transfer.messenger.mover import Destination, Done, Mover
 from pdgate.transfer.plan.segments import Ranges
+from pdgate.transfer.runtime.fleet import Identity
 
 _NUMBERS = itertools.count(1)
 

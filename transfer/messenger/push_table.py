@@ -5,7 +5,7 @@
     mover       a tile has ended                                   on a thread of its own
 
 Nothing here waits but `leave`. A push that ends lets the engine have its pages back: the
-core is told to release them, or to abort what still computes them.
+core has to release them, or to abort what still computes them.
 """
 
 import logging

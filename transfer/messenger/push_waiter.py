@@ -8,12 +8,12 @@ import time
 from collections.abc import Callable
 
 from pdgate.transfer.base import State, Transfer, TransferError
-from pdgate.transfer.kit.channel import Channel
-from pdgate.transfer.kit.handshake import Unproven
 from pdgate.transfer.messenger import messages
 from pdgate.transfer.messenger.errors import HandOverError, Why
 from pdgate.transfer.messenger.receiving import Phase, Receiving, Say
 from pdgate.transfer.messenger.shape import Shape
+from pdgate.transfer.runtime.channel import Channel
+from pdgate.transfer.runtime.handshake import Unproven
 
 MESSAGE_SECONDS = 5.0
 """For what has begun to come."""

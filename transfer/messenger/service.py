@@ -7,11 +7,6 @@ from dataclasses import dataclass, field
 
 from pdgate.transfer import descriptors
 from pdgate.transfer.base import Grant, Op, Region
-from pdgate.transfer.kit import fleet
-from pdgate.transfer.kit.channel import Channel, Door
-from pdgate.transfer.kit.fleet import Identity
-from pdgate.transfer.kit.handshake import VERSION, Unproven
-from pdgate.transfer.kit.listener import Listener
 from pdgate.transfer.messenger import asked, messages, shards
 from pdgate.transfer.messenger.core import Core
 from pdgate.transfer.messenger.counters import Counters, Readings
@@ -21,6 +16,11 @@ from pdgate.transfer.messenger.offers import Offer, Offers
 from pdgate.transfer.messenger.push import Push
 from pdgate.transfer.messenger.push_table import PushTable
 from pdgate.transfer.messenger.shape import Shape
+from pdgate.transfer.runtime import fleet
+from pdgate.transfer.runtime.channel import Channel, Door
+from pdgate.transfer.runtime.fleet import Identity
+from pdgate.transfer.runtime.handshake import VERSION, Unproven
+from pdgate.transfer.runtime.listener import Listener
 
 MAX_WAIT_SECONDS = 3600.0
 READ_MARGIN_SECONDS = 5.0

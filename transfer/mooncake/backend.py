@@ -28,8 +28,8 @@ from typing import Any, ClassVar
 from pdgate.transfer.base import PeerLost, TransferError
 from pdgate.transfer.external_mover.backend import Visiting
 from pdgate.transfer.external_mover.library import Library, Move
-from pdgate.transfer.kit.fleet import Identity
 from pdgate.transfer.mooncake.engine import HANDSHAKE, Engine, Make, Settings, maker
+from pdgate.transfer.runtime.fleet import Identity
 
 PIECES_PER_CALL = 512
 MAX_PIECES_PER_PEER = 1024

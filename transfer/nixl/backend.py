@@ -1,7 +1,7 @@
 """KV transfer by NIXL over UCX: RDMA, shared memory or TCP; visiting/ keeps its rules.
 
 It is what vLLM's NixlConnector uses. UCX chooses the transport for each pair; set its own
-variables (UCX_TLS, UCX_NET_DEVICES) to choose for it. On a loopback host it is told to
+variables (UCX_TLS, UCX_NET_DEVICES) to choose for it. On a loopback host it has to
 listen there only.
 
 What we do not leave to it (observed with nixl-cu12 1.5.1): a peer that deregistered its
@@ -22,8 +22,8 @@ from pdgate.transfer.base import Op, PeerLost, TransferError
 from pdgate.transfer.descriptors import new_epoch
 from pdgate.transfer.external_mover.backend import Visiting
 from pdgate.transfer.external_mover.library import Library, Move
-from pdgate.transfer.kit.fleet import Identity
 from pdgate.transfer.nixl import library as nixl_library
+from pdgate.transfer.runtime.fleet import Identity
 
 FIRST_LOOK_SECONDS = 50e-6
 LONGEST_LOOK_SECONDS = 1e-3

@@ -24,13 +24,13 @@ import numpy.typing as npt
 
 from pdgate.transfer import descriptors
 from pdgate.transfer.base import Descriptor, Op, PeerLost, Region, StaleDescriptor
-from pdgate.transfer.kit.jobs import Plan
-from pdgate.transfer.kit.moving import Moving, Order
-from pdgate.transfer.kit.ranges import Piece
-from pdgate.transfer.kit.running import Interrupted, Running
 from pdgate.transfer.memory import Memory
 from pdgate.transfer.memory import address as address_of
 from pdgate.transfer.memory import view as view_of
+from pdgate.transfer.runtime.jobs import Plan
+from pdgate.transfer.runtime.moving import Moving, Order
+from pdgate.transfer.runtime.ranges import Piece
+from pdgate.transfer.runtime.running import Interrupted, Running
 from pdgate.transfer.shm.links import Link, Links
 from pdgate.transfer.shm.owner import Owner, ShmMemory, ShmRegion
 from pdgate.transfer.shm.segment import Segment

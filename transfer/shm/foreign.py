@@ -25,7 +25,7 @@ from itertools import chain
 from typing import Any, Final
 
 from pdgate.transfer.base import PeerLost, TransferError
-from pdgate.transfer.kit.ranges import Piece
+from pdgate.transfer.runtime.ranges import Piece
 
 CHUNK_BYTES: Final = 8 << 20
 MAX_PIECES: Final = 512

@@ -6,8 +6,8 @@ import socket
 import threading
 
 from pdgate.transfer.base import PeerLost, StaleDescriptor, TransferError
-from pdgate.transfer.kit.listener import shut
-from pdgate.transfer.kit.running import Interrupted, Running
+from pdgate.transfer.runtime.listener import shut
+from pdgate.transfer.runtime.running import Interrupted, Running
 from pdgate.transfer.shm import wire
 from pdgate.transfer.shm.foreign import Foreign
 from pdgate.transfer.shm.segment import Segment, stamp_of

@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from pdgate.transfer.base import Descriptor, StaleDescriptor
-from pdgate.transfer.kit.arrivals import Arrivals
-from pdgate.transfer.kit.listener import Listener
-from pdgate.transfer.kit.regions import LocalMemory
 from pdgate.transfer.memory import address
+from pdgate.transfer.runtime.arrivals import Arrivals
+from pdgate.transfer.runtime.listener import Listener
+from pdgate.transfer.runtime.regions import LocalMemory
 from pdgate.transfer.shm import wire
 from pdgate.transfer.shm.segment import create
 

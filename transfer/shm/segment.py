@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pdgate.transfer.base import StaleDescriptor, TransferError
-from pdgate.transfer.kit import memfd
+from pdgate.transfer.runtime import memfd
 
 HEADER_BYTES: Final = 4096
 MAGIC: Final = b"PDSHM1\0\0"

@@ -11,7 +11,7 @@ The address is 0 where the memfd is the memory; else the memory is the owner's a
 this address, and the memfd is a header without bytes.
 
 The socket's name is abstract (Linux): no file is left behind. Abstract names know no
-permissions, so the owner asks the kernel who is calling.
+permissions, so the owner asks the kernel which process calls.
 
 Source: unix(7), "Abstract sockets" and SO_PEERCRED.
 """

@@ -6,7 +6,7 @@
       | write: the bytes ---> status           recv_into the pages
 
 Connections are kept and used again; each carries one transfer at a time. Both ends of one have
-proven that they know the fleet's secret (kit/handshake.py), and the owner checks each request
+proven that they know the fleet's secret (runtime/handshake.py), and the owner checks each request
 against what was granted to that very peer: which pages, which way, until when (owner.py).
 Requests and answers have a MAC; the bytes of pages have none, and nothing is encrypted.
 """
@@ -17,15 +17,15 @@ from typing import ClassVar
 
 from pdgate.transfer import descriptors
 from pdgate.transfer.base import Descriptor, OutOfBounds, Region
-from pdgate.transfer.kit import memfd
-from pdgate.transfer.kit.fleet import Identity
-from pdgate.transfer.kit.jobs import MAX_THREADS, Plan
-from pdgate.transfer.kit.links import Links
-from pdgate.transfer.kit.moving import Moving, Order
-from pdgate.transfer.kit.ranges import split
-from pdgate.transfer.kit.regions import LocalMemory
 from pdgate.transfer.memory import Memory
 from pdgate.transfer.memory import view as view_of
+from pdgate.transfer.runtime import memfd
+from pdgate.transfer.runtime.fleet import Identity
+from pdgate.transfer.runtime.jobs import MAX_THREADS, Plan
+from pdgate.transfer.runtime.links import Links
+from pdgate.transfer.runtime.moving import Moving, Order
+from pdgate.transfer.runtime.ranges import split
+from pdgate.transfer.runtime.regions import LocalMemory
 from pdgate.transfer.tcp.owner import PURPOSE, Owner, TcpRegion
 from pdgate.transfer.tcp.talk import InUse, Talk, move_together
 from pdgate.transfer.tcp.wire import MAX_RANGES

@@ -10,14 +10,14 @@ from contextlib import AbstractContextManager, contextmanager
 
 from pdgate.transfer.base import Descriptor, Grant, Op, StaleDescriptor
 from pdgate.transfer.descriptors import new_epoch
-from pdgate.transfer.kit import fleet
-from pdgate.transfer.kit.arrivals import Arrivals
-from pdgate.transfer.kit.channel import Channel, Door
-from pdgate.transfer.kit.fleet import Identity
-from pdgate.transfer.kit.listener import Listener, shut
-from pdgate.transfer.kit.regions import LocalMemory
-from pdgate.transfer.kit.sockets import send_views
 from pdgate.transfer.parts import Part
+from pdgate.transfer.runtime import fleet
+from pdgate.transfer.runtime.arrivals import Arrivals
+from pdgate.transfer.runtime.channel import Channel, Door
+from pdgate.transfer.runtime.fleet import Identity
+from pdgate.transfer.runtime.listener import Listener, shut
+from pdgate.transfer.runtime.regions import LocalMemory
+from pdgate.transfer.runtime.sockets import send_views
 from pdgate.transfer.tcp import wire
 
 STALL_SECONDS = 30.0

@@ -16,12 +16,12 @@ from pdgate.transfer.base import (
     StaleDescriptor,
     TransferError,
 )
-from pdgate.transfer.kit.channel import Channel
-from pdgate.transfer.kit.links import Address, Links
-from pdgate.transfer.kit.listener import shut
-from pdgate.transfer.kit.ranges import Piece
-from pdgate.transfer.kit.running import Interrupted, Running
-from pdgate.transfer.kit.sockets import send_views
+from pdgate.transfer.runtime.channel import Channel
+from pdgate.transfer.runtime.links import Address, Links
+from pdgate.transfer.runtime.listener import shut
+from pdgate.transfer.runtime.ranges import Piece
+from pdgate.transfer.runtime.running import Interrupted, Running
+from pdgate.transfer.runtime.sockets import send_views
 from pdgate.transfer.tcp import wire
 
 _REFUSALS: dict[wire.Status, Callable[[str], TransferError]] = {

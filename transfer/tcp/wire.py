@@ -13,7 +13,7 @@ hangs up. The epoch is a grant's (or a region's, which is of all of it).
 
 Checked, the magic is "PDKC", and behind the bytes of a transfer comes their CRC-32 (u32, as zlib
 has it). Bytes that fail it are CORRUPT: they may have landed, and are not counted. The MACs
-(kit/handshake.py) are of requests and answers only.
+(runtime/handshake.py) are of requests and answers only.
 """
 
 import socket
@@ -26,9 +26,9 @@ from itertools import chain
 from operator import add
 from typing import Final
 
-from pdgate.transfer.kit.channel import Channel
-from pdgate.transfer.kit.handshake import MAC_BYTES
-from pdgate.transfer.kit.sockets import View, receive, receive_first, receive_views
+from pdgate.transfer.runtime.channel import Channel
+from pdgate.transfer.runtime.handshake import MAC_BYTES
+from pdgate.transfer.runtime.sockets import View, receive, receive_first, receive_views
 
 MAGIC: Final = b"PDKV"
 CHECKED_MAGIC: Final = b"PDKC"

@@ -15,7 +15,7 @@ def translated(args: Sequence[str]) -> Translation:
     """Raises NotTaken."""
     said, rest = _flags().read(args)
     found = Translation()
-    # Where it listens unless it is told.
+    # Where it listens by default.
     found.flag("--host", said.get("--host", "localhost"))
     found.flag("--port", said.get("--port", 8000))
     found.flag("--pdd-protocol", "vllm-nixl")

@@ -12,7 +12,7 @@ from pdgate.gateway.cli.compat.translation import Flags, NotTaken, Translation
 from pdgate.scheduling.health.breaker import WINDOW
 
 PORT: Final = 30000
-"""Where it listens unless it is told."""
+"""Where it listens by default."""
 
 PROTOCOLS: Final = {"nixl": "vllm-nixl", "mooncake": "vllm-mooncake"}
 

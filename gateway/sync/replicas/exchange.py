@@ -21,7 +21,7 @@ from pdgate.gateway.sync.replicas.base import LoadEntries
 from pdgate.gateway.sync.replicas.far_prompts import FarPrompts
 from pdgate.gateway.sync.replicas.load import FarLoad
 from pdgate.gateway.sync.shared_store import StoreState
-from pdgate.scheduling.instances import Instances
+from pdgate.scheduling.endpoints import Endpoints
 
 log = logging.getLogger(__name__)
 
@@ -112,11 +112,11 @@ class ReplicaStatus:
     """
 
     def __init__(
-        self, exchange: Exchange, instances: Instances, prompts: FarPrompts | None = None
+        self, exchange: Exchange, endpoints: Endpoints, prompts: FarPrompts | None = None
     ) -> None:
         self.exchange = exchange
         self.prompts = prompts
-        self._instances = instances
+        self._endpoints = endpoints
 
     def as_json(self) -> dict[str, str | int]:
         """Without a reason: /ready is for everybody, and reasons name addresses."""
@@ -141,5 +141,5 @@ class ReplicaStatus:
                 (one.instance.id, one.instance.role.value),
                 0 if one.shared is None else one.shared.far.calls,
             )
-            for one in self._instances
+            for one in self._endpoints
         )

@@ -18,7 +18,7 @@ from pdgate.cluster.directory import StoreAway
 from pdgate.gateway.sync.replicas.base import Stream
 from pdgate.gateway.sync.replicas.entry import name_of
 from pdgate.gateway.sync.replicas.prompts import BadPrompts, Batch, Sent, decode, encode, sent
-from pdgate.scheduling.instances import Instances
+from pdgate.scheduling.endpoints import Endpoints
 from pdgate.scheduling.policy import Policy
 from pdgate.scheduling.policy_context import PolicyContext
 from pdgate.scheduling.prefix.index import PrefixIndex
@@ -41,12 +41,12 @@ class FarPrompts:
     """
 
     def __init__(
-        self, index: PrefixIndex, instances: Instances, gateway: str, stream: Stream
+        self, index: PrefixIndex, endpoints: Endpoints, gateway: str, stream: Stream
     ) -> None:
         """`gateway`: the same for all workers of one, who tell each other by memory."""
         self.told = self.heard = self.dropped = self.refused = 0
         self._index = index
-        self._instances = instances
+        self._endpoints = endpoints
         self._gateway = gateway
         self._stream = stream
         self._joined = asyncio.Event()
@@ -98,18 +98,18 @@ class FarPrompts:
         return TELL_SECONDS
 
     def _tell(self, instance_id: str, blocks: Sequence[int], kept: int | None) -> None:
-        candidate = self._instances.get(instance_id)
+        endpoint = self._endpoints.get(instance_id)
         size = len(blocks) * 8
-        if candidate is None or self._bytes + size > MOST_BYTES:
+        if endpoint is None or self._bytes + size > MOST_BYTES:
             self.dropped += 1
             return
         self._bytes += size
-        self._ours.append(sent(name_of(candidate.instance), blocks, kept))
+        self._ours.append(sent(name_of(endpoint.instance), blocks, kept))
 
     def _take_in(self, news: Sequence[bytes]) -> None:
         if not news:
             return
-        ids = {name_of(one.instance): one.instance.id for one in self._instances}
+        ids = {name_of(one.instance): one.instance.id for one in self._endpoints}
         for data in news:
             try:
                 batch = decode(data)

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Mapping
 
 from pdgate.gateway.sync.replicas.entry import BadEntry, Entry, Load, decode, encode, name_of
-from pdgate.scheduling.instances import Instances
+from pdgate.scheduling.endpoints import Endpoints
 from pdgate.scheduling.neighbours import Numbers, Shared
 
 log = logging.getLogger(__name__)
@@ -23,11 +23,11 @@ class FarLoad:
         refused: Entries that could not be used, each of them once.
     """
 
-    def __init__(self, instances: Instances, gateway: str) -> None:
+    def __init__(self, endpoints: Endpoints, gateway: str) -> None:
         """`gateway`: the same for all workers of one, and for no other."""
         self.replicas: frozenset[str] = frozenset()
         self.refused = 0
-        self._instances = instances
+        self._endpoints = endpoints
         self._gateway = gateway
         self._read: dict[str, tuple[bytes, Entry | None]] = {}
         self._theirs: dict[str, Numbers] = {}
@@ -35,10 +35,10 @@ class FarLoad:
     def told(self) -> bytes:
         """What this process has in flight now."""
         load: dict[str, Numbers] = {}
-        for candidate in self._instances:
-            own = Shared.of(candidate).own(candidate)
+        for endpoint in self._endpoints:
+            own = Shared.of(endpoint).own(endpoint)
             if any(own):
-                name = name_of(candidate.instance)
+                name = name_of(endpoint.instance)
                 load[name] = _sum(load.get(name, NOTHING), own)
         return encode(self._gateway, load)
 
@@ -85,10 +85,10 @@ class FarLoad:
 
     def _apply(self) -> None:
         """Each time, as there may be other instances by now."""
-        for candidate in self._instances:
-            shared = Shared.of(candidate)
-            theirs = self._theirs.get(name_of(candidate.instance), NOTHING)
-            shared.take_in(candidate, shared.far, *theirs)
+        for endpoint in self._endpoints:
+            shared = Shared.of(endpoint)
+            theirs = self._theirs.get(name_of(endpoint.instance), NOTHING)
+            shared.take_in(endpoint, shared.far, *theirs)
 
 
 def _sum(one: Numbers, other: Numbers) -> Numbers:

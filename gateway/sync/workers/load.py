@@ -2,7 +2,7 @@
 
     reservation --> Shared.changed --> our table             a few words written, at once
     policy <-- accounts <-- take_in <-- others' tables       before each choice
-                 look: who is there, workers and engines     every LOOK_SECONDS
+                 look: workers and engines that are there    every LOOK_SECONDS
 
 Taking in costs about 0.2 us for an engine and worker. With many of both it is not done before every
 choice, but so often that it takes about a fiftieth of the time; that is what a view may be
@@ -20,8 +20,8 @@ from pdgate.gateway.sync.workers.neighbourhood import Neighbourhood
 from pdgate.gateway.sync.workers.policy import LooksAround
 from pdgate.gateway.sync.workers.table import key_of
 from pdgate.scheduling import policy
-from pdgate.scheduling.candidate import Candidate
-from pdgate.scheduling.instances import Instances
+from pdgate.scheduling.endpoint import Endpoint
+from pdgate.scheduling.endpoints import Endpoints
 from pdgate.scheduling.neighbours import Shared
 from pdgate.scheduling.policy import Policy
 from pdgate.scheduling.policy_context import PolicyContext
@@ -44,14 +44,14 @@ class SharedLoad:
     """
 
     def __init__(
-        self, folder: Path, instances: Instances, clock: Callable[[], float] = monotonic
+        self, folder: Path, endpoints: Endpoints, clock: Callable[[], float] = monotonic
     ) -> None:
         """Raises OSError if there is no room in the folder."""
         self.neighbourhood = Neighbourhood(folder)
-        self._instances = instances
+        self._endpoints = endpoints
         self._clock = clock
-        self._ours: dict[str, tuple[Candidate, Shared]] = {}
-        self._theirs: list[tuple[Candidate, Shared, list[memoryview]]] = []
+        self._ours: dict[str, tuple[Endpoint, Shared]] = {}
+        self._theirs: list[tuple[Endpoint, Shared, list[memoryview]]] = []
         self._spacing = self._next = 0.0
         self._edition = NEVER
         self.look()
@@ -68,7 +68,7 @@ class SharedLoad:
         self._next = now + self._spacing
         if self.neighbourhood.edition() != self._edition:
             self._match()
-        for candidate, shared, rows in self._theirs:
+        for endpoint, shared, rows in self._theirs:
             calls = tokens = unread_tokens = answering = 0
             for row in rows:
                 of_one = row.tolist()
@@ -76,17 +76,17 @@ class SharedLoad:
                 tokens += of_one[1]
                 unread_tokens += of_one[2]
                 answering += of_one[3]
-            shared.take_in(candidate, shared.near, calls, tokens, unread_tokens, answering)
+            shared.take_in(endpoint, shared.near, calls, tokens, unread_tokens, answering)
 
     def look(self) -> None:
         """Which workers and engines are there now."""
-        known = {candidate.instance.id: candidate for candidate in self._instances}
-        for instance_id, (candidate, _) in list(self._ours.items()):
-            if known.get(instance_id) is not candidate:
+        known = {endpoint.instance.id: endpoint for endpoint in self._endpoints}
+        for instance_id, (endpoint, _) in list(self._ours.items()):
+            if known.get(instance_id) is not endpoint:
                 self._forget(instance_id)
-        for instance_id, candidate in known.items():
+        for instance_id, endpoint in known.items():
             if instance_id not in self._ours:
-                self._share(instance_id, candidate)
+                self._share(instance_id, endpoint)
         self.neighbourhood.look()
         self._next = 0.0
         self.take_in()
@@ -104,18 +104,18 @@ class SharedLoad:
         self._theirs.clear()
         self.neighbourhood.close()
 
-    def _share(self, instance_id: str, candidate: Candidate) -> None:
+    def _share(self, instance_id: str, endpoint: Endpoint) -> None:
         row = self.neighbourhood.give(key_of(INSTANCE, instance_id))
         if row is not None:
-            shared = Shared.of(candidate)
+            shared = Shared.of(endpoint)
             shared.told = row
-            self._ours[instance_id] = candidate, shared
+            self._ours[instance_id] = endpoint, shared
             self._edition = NEVER
-            shared.changed(candidate)
+            shared.changed(endpoint)
 
     def _forget(self, instance_id: str) -> None:
-        candidate, shared = self._ours.pop(instance_id)
-        shared.take_in(candidate, shared.near, 0, 0, 0, 0)
+        endpoint, shared = self._ours.pop(instance_id)
+        shared.take_in(endpoint, shared.near, 0, 0, 0, 0)
         shared.told = None
         self._edition = NEVER
         self.neighbourhood.take_back(key_of(INSTANCE, instance_id))
@@ -125,7 +125,7 @@ class SharedLoad:
         self._edition = self.neighbourhood.edition()
         theirs = self.neighbourhood.theirs
         self._theirs = [
-            (candidate, shared, theirs(key_of(INSTANCE, instance_id)))
-            for instance_id, (candidate, shared) in self._ours.items()
+            (endpoint, shared, theirs(key_of(INSTANCE, instance_id)))
+            for instance_id, (endpoint, shared) in self._ours.items()
         ]
         self._spacing = SPACING_SECONDS * len(self._ours) * self.neighbourhood.others

@@ -28,7 +28,7 @@ class Neighbourhood:
         self.look()
 
     def look(self) -> None:
-        """Who is there now."""
+        """The workers that are there now."""
         others = self._folder.others()
         if others.keys() != self._views.keys():
             before = self._views

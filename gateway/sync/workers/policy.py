@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 
 from pdgate.protocols.call import Call
 from pdgate.protocols.instance import Instance
-from pdgate.scheduling.candidate import Candidate
 from pdgate.scheduling.decision_trace import Weighed
+from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.partners import Partners
 from pdgate.scheduling.policy import Policy
 
@@ -28,27 +28,25 @@ class LooksAround(Policy):
     def passed_over(self, counter: Counter[str] | None) -> None:
         self._policy.passed_over = counter
 
-    def choose(self, call: Call, candidates: Sequence[Candidate]) -> Candidate:
+    def choose(self, call: Call, endpoints: Sequence[Endpoint]) -> Endpoint:
         self._take_in()
-        return self._policy.choose(call, candidates)
+        return self._policy.choose(call, endpoints)
 
-    def choose_beside(
-        self, call: Call, candidates: Sequence[Candidate], peer: Instance
-    ) -> Candidate:
+    def choose_beside(self, call: Call, endpoints: Sequence[Endpoint], peer: Instance) -> Endpoint:
         self._take_in()
-        return self._policy.choose_beside(call, candidates, peer)
+        return self._policy.choose_beside(call, endpoints, peer)
 
     def choose_ahead(
-        self, call: Call, candidates: Sequence[Candidate], partners: Partners
-    ) -> Candidate:
+        self, call: Call, endpoints: Sequence[Endpoint], partners: Partners
+    ) -> Endpoint:
         self._take_in()
-        return self._policy.choose_ahead(call, candidates, partners)
+        return self._policy.choose_ahead(call, endpoints, partners)
 
-    def partners(self, call: Call, candidates: Sequence[Candidate]) -> Partners | None:
+    def partners(self, call: Call, endpoints: Sequence[Endpoint]) -> Partners | None:
         self._take_in()
-        return self._policy.partners(call, candidates)
+        return self._policy.partners(call, endpoints)
 
     def explain(
-        self, call: Call, candidates: Sequence[Candidate], peer: Instance | None = None
+        self, call: Call, endpoints: Sequence[Endpoint], peer: Instance | None = None
     ) -> Sequence[Weighed]:
-        return self._policy.explain(call, candidates, peer)
+        return self._policy.explain(call, endpoints, peer)

@@ -20,7 +20,7 @@ from pdgate.gateway.sync.workers.folder import Folder
 from pdgate.gateway.sync.workers.policy import LooksAround
 from pdgate.gateway.sync.workers.ring import RING_BYTES, Reader, Ring
 from pdgate.gateway.sync.workers.table import key_of
-from pdgate.scheduling.instances import Instances
+from pdgate.scheduling.endpoints import Endpoints
 from pdgate.scheduling.policy import Policy
 from pdgate.scheduling.policy_context import PolicyContext
 from pdgate.scheduling.prefix.index import PrefixIndex
@@ -37,11 +37,11 @@ _ALL: Final = _WORD
 
 
 class SharedPrefixes:
-    def __init__(self, folder: Path, instances: Instances, index: PrefixIndex) -> None:
+    def __init__(self, folder: Path, endpoints: Endpoints, index: PrefixIndex) -> None:
         self._where = folder
         self._folder: Folder | None = None
         self._joined = asyncio.Event()
-        self._instances = instances
+        self._endpoints = endpoints
         self._index = index
         self._readers: dict[str, Reader] = {}
         self._keys: dict[str, int] = {}
@@ -85,7 +85,7 @@ class SharedPrefixes:
             for message in reader.news():
                 instance_id = self._ids.get(message[0])
                 # One that this worker does not know, or no longer.
-                if instance_id is None or self._instances.get(instance_id) is None:
+                if instance_id is None or self._endpoints.get(instance_id) is None:
                     continue
                 kept = message[1]
                 self._index.hear(instance_id, message[2:], None if kept == _ALL else kept)
@@ -94,7 +94,7 @@ class SharedPrefixes:
         """Which workers and engines are there now."""
         if self._folder is None:
             return
-        known = {candidate.instance.id for candidate in self._instances}
+        known = {endpoint.instance.id for endpoint in self._endpoints}
         if known != self._keys.keys():
             self._keys = {name: key_of(INSTANCE, name) & _WORD for name in known}
             self._ids = {key: name for name, key in self._keys.items()}

@@ -6,7 +6,7 @@
 
 A word is 8 bytes, aligned and written at once, so a reader sees a number as it was at some moment.
 In which order others see several of them is not said: Python has no memory barriers, and processors other
-than x86 keep no order. So a row's key, or that a row was given, may be seen late; whoever looks again
+than x86 keep no order. So a row's key, or that a row was given, may be seen late; a reader that looks again
 now and then (neighbourhood.py) sees it.
 Four numbers may be of two moments: calls with a leg that is not among the tokens yet. Who only
 weighs them is not misled by that for longer than until the next look.

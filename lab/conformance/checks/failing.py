@@ -82,7 +82,7 @@ async def _answered(site: Site, prompt: str) -> str:
         found = await site.gateway.ask(COMPLETIONS, body)
     except Refused as refused:
         if refused.status < SERVER_ERROR or not refused.error.get("message"):
-            raise Broken(f"the client is told: {refused}") from None
+            raise Broken(f"the client reads: {refused}") from None
         return str(refused)
     except Malformed as malformed:
         raise Broken(str(malformed)) from None

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from pdgate.cluster.directory import Joined, Left, Listed, Refused
 from pdgate.cluster.kubernetes.fleet import Fleet
-from pdgate.cluster.kubernetes.slices import UNREADY, Endpoint, Slice
+from pdgate.cluster.kubernetes.slices import UNREADY, Slice, SliceEndpoint
 from pdgate.cluster.member import Member
 from pdgate.protocols.instance import Role
 from tests.cluster.watching import D, P
@@ -14,7 +14,7 @@ Q = replace(P, host="10.0.0.7", epoch="seven")
 
 
 def of(name: str, *members: Member, family: str = V4) -> Slice:
-    return Slice(name, tuple(Endpoint(each, each.epoch, family) for each in members))
+    return Slice(name, tuple(SliceEndpoint(each, each.epoch, family) for each in members))
 
 
 def told(*slices: Slice) -> Fleet:

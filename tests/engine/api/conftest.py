@@ -11,8 +11,8 @@ import pytest
 from pdgate.engine.api import app
 from pdgate.engine.api.service import Service
 from pdgate.engine.core import EngineCore
-from pdgate.engine.mailroom import Mailroom
 from pdgate.engine.metrics import EngineMetrics
+from pdgate.engine.output_queue import OutputQueue
 from pdgate.engine.pace import Faults
 from tests.support.engine_cores import layout, tiny
 from tests.support.fake_connector import FakeConnector, Meeting
@@ -32,13 +32,13 @@ async def serve(
 ) -> AsyncIterator[Served]:
     where = layout(blocks=256)
     memory = memoryview(bytearray(where.total_bytes))
-    mailroom = Mailroom(asyncio.get_running_loop())
-    core = EngineCore(tiny(), where, [memory], mailroom.deliver, faults=faults)
+    output_queue = OutputQueue(asyncio.get_running_loop())
+    core = EngineCore(tiny(), where, [memory], output_queue.deliver, faults=faults)
     connector = None
     if meeting is not None:
         core.connect(connector := FakeConnector(core, memory, meeting))
     metrics = EngineMetrics(core, connector, "tiny")
-    service = Service(core, mailroom, metrics, ("tiny", "alias"), default_max_tokens=32)
+    service = Service(core, output_queue, metrics, ("tiny", "alias"), default_max_tokens=32)
     transport = httpx2.ASGITransport(app.build(service), raise_app_exceptions=False)
     core.start()
     try:

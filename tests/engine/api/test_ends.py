@@ -13,8 +13,8 @@ from pdgate.engine.api.responses import ResponsesShape
 from pdgate.engine.api.service import Service
 from pdgate.engine.api.usage import Usage
 from pdgate.engine.core import EngineCore
-from pdgate.engine.mailroom import Mailroom
 from pdgate.engine.metrics import EngineMetrics
+from pdgate.engine.output_queue import OutputQueue
 from pdgate.engine.request import Finish, Output
 from pdgate.protocols.errors import GatewayError
 from pdgate.protocols.sse import payload
@@ -31,9 +31,11 @@ MESSAGE: dict[str, Any] = {
 
 def service() -> Service:
     where = layout()
-    mailroom = Mailroom(asyncio.get_running_loop())
-    core = EngineCore(tiny(), where, [memoryview(bytearray(where.total_bytes))], mailroom.deliver)
-    return Service(core, mailroom, EngineMetrics(core, None, "tiny"), ("tiny",), 32)
+    output_queue = OutputQueue(asyncio.get_running_loop())
+    core = EngineCore(
+        tiny(), where, [memoryview(bytearray(where.total_bytes))], output_queue.deliver
+    )
+    return Service(core, output_queue, EngineMetrics(core, None, "tiny"), ("tiny",), 32)
 
 
 def shapes() -> tuple[ResponsesShape, MessagesShape]:

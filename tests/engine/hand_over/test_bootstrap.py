@@ -11,9 +11,9 @@ import pytest
 
 from pdgate.engine.hand_over.bootstrap import Bootstrap, query
 from pdgate.protocols.dialects.mooncake import engine_ids
-from pdgate.transfer.kit.fleet import Identity
-from pdgate.transfer.kit.listener import Listener
 from pdgate.transfer.messenger.errors import HandOverError
+from pdgate.transfer.runtime.fleet import Identity
+from pdgate.transfer.runtime.listener import Listener
 from tests.support import waiting
 
 SECONDS = waiting.PATIENCE_SECONDS

@@ -14,10 +14,10 @@ from pdgate.engine.hand_over.tickets import Ticket, Tickets
 from pdgate.engine.prefill_worker import claim
 from pdgate.engine.prefill_worker.claim import Claiming, Unreachable
 from pdgate.engine.prefill_worker.wire import PURPOSE, Answer, Claim, Lines, Word
-from pdgate.transfer.kit.channel import Channel
-from pdgate.transfer.kit.fleet import Identity
 from pdgate.transfer.messenger import messages
 from pdgate.transfer.messenger.source import Target
+from pdgate.transfer.runtime.channel import Channel
+from pdgate.transfer.runtime.fleet import Identity
 from tests.support import waiting
 from tests.support.proven import channel
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from pdgate.engine.connector import Arrival
-from pdgate.transfer.kit.channel import dial
 from pdgate.transfer.messenger import messages
 from pdgate.transfer.messenger.errors import HandOverError
 from pdgate.transfer.messenger.offers import Offers
+from pdgate.transfer.runtime.channel import dial
 from tests.support.engine_pair import D_BLOCKS, Pair
 from tests.support.fake_core import SECONDS
 from tests.support.kv_strangers import ask_for, push_into

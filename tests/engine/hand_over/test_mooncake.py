@@ -8,7 +8,7 @@ import pytest
 
 from pdgate.engine.hand_over.bootstrap import Bootstrap
 from pdgate.engine.hand_over.mooncake import Once
-from pdgate.transfer.kit.listener import Listener
+from pdgate.transfer.runtime.listener import Listener
 from tests.support.engine_pair import D_BLOCKS, DIALECTS, Start, arrival, prefill
 from tests.support.fake_core import SECONDS, FakeCore
 

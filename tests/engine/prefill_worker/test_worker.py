@@ -15,9 +15,9 @@ from pdgate.cluster.queue.settings import QueueSettings
 from pdgate.engine.hand_over.claim_desk import ClaimDesk
 from pdgate.engine.hand_over.tickets import Ticket, Tickets
 from pdgate.engine.prefill_worker.worker import Health, Serving, Worker, always
-from pdgate.transfer.kit.channel import Channel
-from pdgate.transfer.kit.fleet import Identity
 from pdgate.transfer.messenger.source import Target
+from pdgate.transfer.runtime.channel import Channel
+from pdgate.transfer.runtime.fleet import Identity
 from tests.support import waiting
 from tests.support.ports import free_port
 

@@ -13,7 +13,7 @@ from pdgate.cluster.queue.opening import open_queue
 from pdgate.engine.prefill_worker.worker import Serving, Worker
 from pdgate.engine.vllm.dialects import Mode
 from pdgate.engine.vllm.orders import Cancel, Progress
-from pdgate.transfer.kit.fleet import Identity
+from pdgate.transfer.runtime.fleet import Identity
 from tests.engine.vllm.two_workers import LAYOUT, P_BLOCKS, SECONDS, TOKENS, Pair, kept
 
 QUEUED = {"do_queued_prefill": True}

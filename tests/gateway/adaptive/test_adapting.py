@@ -65,9 +65,9 @@ class Process:
 
     def full(self, side: Role) -> None:
         """The KV of those that serve it."""
-        for candidate in self.instances:
-            serves = self.adapting.sides.decided()[candidate.instance.id] is side
-            candidate.status = Status(kv_free=0.0 if serves else 1.0)
+        for endpoint in self.instances:
+            serves = self.adapting.sides.decided()[endpoint.instance.id] is side
+            endpoint.status = Status(kv_free=0.0 if serves else 1.0)
 
     async def round(self) -> None:
         self.clock.now += PERIOD_SECONDS

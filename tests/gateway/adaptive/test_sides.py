@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from pdgate.gateway.adaptive.sides import PATIENCE_SECONDS, Sides
 from pdgate.protocols.instance import Role
-from pdgate.scheduling.instances import Instances
+from pdgate.scheduling.endpoints import Endpoints
 from pdgate.scheduling.policy_context import Targets
 from pdgate.scheduling.reservation import Reservation
 from tests.support.clock import Clock
@@ -16,24 +16,24 @@ PREFILL, DECODE, NEITHER = frozenset({Role.PREFILL}), frozenset({Role.DECODE}), 
 class Scene:
     def __init__(self, *names: str, protocol: str = "vllm-nixl") -> None:
         records = [replace(P0, id=name, role=Role.BOTH, protocol=protocol) for name in names]
-        self.instances: Instances = fleet(*records)
+        self.endpoints: Endpoints = fleet(*records)
         self.clock = Clock(1000.0)
-        self.sides = Sides(self.instances, Targets, self.clock)
+        self.sides = Sides(self.endpoints, Targets, self.clock)
 
     def serves(self, name: str) -> frozenset[Role] | None:
-        candidate = self.instances.get(name)
-        assert candidate is not None
-        return candidate.sides
+        endpoint = self.endpoints.get(name)
+        assert endpoint is not None
+        return endpoint.sides
 
     def word(self, name: str) -> str:
-        candidate = self.instances.get(name)
-        assert candidate is not None
-        return self.sides.of(candidate)
+        endpoint = self.endpoints.get(name)
+        assert endpoint is not None
+        return self.sides.of(endpoint)
 
     def busy(self, name: str) -> Reservation:
-        candidate = self.instances.get(name)
-        assert candidate is not None
-        return Reservation(candidate, 10, reads=False)
+        endpoint = self.endpoints.get(name)
+        assert endpoint is not None
+        return Reservation(endpoint, 10, reads=False)
 
 
 def test_the_first_side_is_served_at_once() -> None:
@@ -85,9 +85,9 @@ def test_calls_that_last_for_ever_do_not_keep_it() -> None:
 def test_who_comes_back_under_its_id_is_somebody_new() -> None:
     scene = Scene("e0")
     scene.sides.put("e0", Role.DECODE)
-    scene.instances.remove("e0")
+    scene.endpoints.remove("e0")
     scene.sides.settle()
-    scene.instances.put(replace(P0, id="e0", role=Role.BOTH))
+    scene.endpoints.put(replace(P0, id="e0", role=Role.BOTH))
 
     assert scene.sides.decided() == {}
     assert scene.serves("e0") is None
@@ -96,8 +96,8 @@ def test_who_comes_back_under_its_id_is_somebody_new() -> None:
 def test_a_record_that_was_replaced_keeps_its_side() -> None:
     scene = Scene("e0")
     scene.sides.put("e0", Role.DECODE)
-    scene.instances.remove("e0")
-    scene.instances.put(replace(P0, id="e0", role=Role.BOTH, url="http://elsewhere:1"))
+    scene.endpoints.remove("e0")
+    scene.endpoints.put(replace(P0, id="e0", role=Role.BOTH, url="http://elsewhere:1"))
 
     scene.sides.settle()
 
@@ -107,7 +107,7 @@ def test_a_record_that_was_replaced_keeps_its_side() -> None:
 def test_who_announces_one_role_is_left_to_it() -> None:
     scene = Scene("e0")
     scene.sides.put("e0", Role.DECODE)
-    scene.instances.put(replace(P0, id="e0", role=Role.PREFILL))
+    scene.endpoints.put(replace(P0, id="e0", role=Role.PREFILL))
 
     scene.sides.settle()
 
@@ -121,6 +121,6 @@ def test_engines_that_take_from_a_queue_are_left_alone() -> None:
 
 def test_those_that_get_no_calls_are_not_there() -> None:
     scene = Scene("e0", "e1")
-    scene.instances.drain(["e0"])
+    scene.endpoints.drain(["e0"])
 
     assert [one.id for one in scene.sides.engines()] == ["e1"]

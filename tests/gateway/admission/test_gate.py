@@ -11,7 +11,7 @@ from pdgate.gateway.admission.gate import FULL, GAVE_WAY, HOPELESS, LATE, TOO_LO
 from pdgate.protocols.errors import Overloaded
 from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.admission import Limits, Place
-from pdgate.scheduling.instances import Instances
+from pdgate.scheduling.endpoints import Endpoints
 from pdgate.scheduling.status import Status
 from tests.support.waiting import PATIENCE_SECONDS
 
@@ -19,8 +19,8 @@ MODEL = "tiny"
 
 
 @pytest.fixture
-def instances() -> Instances:
-    found = Instances()
+def endpoints() -> Endpoints:
+    found = Endpoints()
     for name, role in (("p", Role.PREFILL), ("d", Role.DECODE)):
         found.put(Instance(name, f"http://127.0.0.1/{name}", role, "vllm-nixl", model=MODEL))
         found.mark_up(name, [MODEL])
@@ -74,8 +74,8 @@ async def settled() -> None:
         await asyncio.sleep(0)
 
 
-async def test_the_next_begins_when_one_ends(instances: Instances) -> None:
-    async with callers(Gate(Limits(decode_concurrency=1), instances)) as come:
+async def test_the_next_begins_when_one_ends(endpoints: Endpoints) -> None:
+    async with callers(Gate(Limits(decode_concurrency=1), endpoints)) as come:
         first, second = come(), come()
         await settled()
         assert first.inside.is_set()
@@ -87,9 +87,9 @@ async def test_the_next_begins_when_one_ends(instances: Instances) -> None:
         assert second.inside.is_set()
 
 
-async def test_the_next_begins_when_an_engine_has_read_its_prompt(instances: Instances) -> None:
-    gate = Gate(Limits(prefill_concurrency=1), instances)
-    prefill = instances.get("p")
+async def test_the_next_begins_when_an_engine_has_read_its_prompt(endpoints: Endpoints) -> None:
+    gate = Gate(Limits(prefill_concurrency=1), endpoints)
+    prefill = endpoints.get("p")
     assert prefill is not None
     prefill.calls = 1
     async with callers(gate) as come:
@@ -105,10 +105,10 @@ async def test_the_next_begins_when_an_engine_has_read_its_prompt(instances: Ins
 
 
 async def test_one_free_place_lets_one_begin_though_it_has_not_reserved_yet(
-    instances: Instances,
+    endpoints: Endpoints,
 ) -> None:
-    gate = Gate(Limits(prefill_concurrency=1), instances)
-    prefill = instances.get("p")
+    gate = Gate(Limits(prefill_concurrency=1), endpoints)
+    prefill = endpoints.get("p")
     assert prefill is not None
     prefill.calls = 1
     async with callers(gate) as come:
@@ -128,13 +128,13 @@ async def test_one_free_place_lets_one_begin_though_it_has_not_reserved_yet(
 
 
 async def test_pages_that_an_engine_says_are_free_let_one_begin_at_the_next_tick(
-    instances: Instances, monkeypatch: pytest.MonkeyPatch
+    endpoints: Endpoints, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gate_module, "TICK_SECONDS", 0.001)
-    decode = instances.get("d")
+    decode = endpoints.get("d")
     assert decode is not None
     decode.status = Status(kv_free=0.01)
-    async with callers(Gate(Limits(kv_free=0.1), instances)) as come:
+    async with callers(Gate(Limits(kv_free=0.1), endpoints)) as come:
         waiting = come()
         await settled()
         assert not waiting.inside.is_set()
@@ -145,9 +145,9 @@ async def test_pages_that_an_engine_says_are_free_let_one_begin_at_the_next_tick
 
 
 async def test_a_client_that_leaves_while_it_waits_leaves_nothing_behind(
-    instances: Instances,
+    endpoints: Endpoints,
 ) -> None:
-    gate = Gate(Limits(decode_concurrency=1), instances)
+    gate = Gate(Limits(decode_concurrency=1), endpoints)
     async with callers(gate) as come:
         first, gone, last = come(), come(), come()
         await settled()
@@ -161,9 +161,9 @@ async def test_a_client_that_leaves_while_it_waits_leaves_nothing_behind(
 
 
 async def test_a_client_that_leaves_as_it_is_let_in_gives_its_place_on(
-    instances: Instances,
+    endpoints: Endpoints,
 ) -> None:
-    gate = Gate(Limits(decode_concurrency=1), instances)
+    gate = Gate(Limits(decode_concurrency=1), endpoints)
     async with callers(gate) as come:
         come()
         gone, last = come(), come()
@@ -177,8 +177,8 @@ async def test_a_client_that_leaves_as_it_is_let_in_gives_its_place_on(
         assert last.inside.is_set()
 
 
-async def test_a_full_line_refuses_who_is_not_more_urgent(instances: Instances) -> None:
-    gate = Gate(Limits(decode_concurrency=1, waiting=1), instances)
+async def test_a_full_line_refuses_who_is_not_more_urgent(endpoints: Endpoints) -> None:
+    gate = Gate(Limits(decode_concurrency=1, waiting=1), endpoints)
     async with callers(gate) as come:
         come()
         come()
@@ -191,8 +191,8 @@ async def test_a_full_line_refuses_who_is_not_more_urgent(instances: Instances) 
     assert gate.refused == {(MODEL, FULL): 1}
 
 
-async def test_in_a_full_line_the_less_urgent_gives_way(instances: Instances) -> None:
-    gate = Gate(Limits(decode_concurrency=1, waiting=1), instances)
+async def test_in_a_full_line_the_less_urgent_gives_way(endpoints: Endpoints) -> None:
+    gate = Gate(Limits(decode_concurrency=1, waiting=1), endpoints)
     async with callers(gate) as come:
         first, less = come(), come(urgency=7)
         await settled()
@@ -208,10 +208,10 @@ async def test_in_a_full_line_the_less_urgent_gives_way(instances: Instances) ->
 
 
 async def test_nobody_waits_longer_than_may_be(
-    instances: Instances, monkeypatch: pytest.MonkeyPatch
+    endpoints: Endpoints, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gate_module, "TICK_SECONDS", 0.001)
-    gate = Gate(Limits(decode_concurrency=1, wait_seconds=0.002), instances)
+    gate = Gate(Limits(decode_concurrency=1, wait_seconds=0.002), endpoints)
     async with callers(gate) as come:
         come()
         waiting = come()
@@ -223,11 +223,11 @@ async def test_nobody_waits_longer_than_may_be(
 
 
 async def test_who_would_wait_too_long_is_told_at_once_and_when_to_come_again(
-    instances: Instances, monkeypatch: pytest.MonkeyPatch
+    endpoints: Endpoints, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 100.0
     monkeypatch.setattr(gate_module, "monotonic", lambda: now)
-    gate = Gate(Limits(decode_concurrency=1, wait_seconds=10.0), instances)
+    gate = Gate(Limits(decode_concurrency=1, wait_seconds=10.0), endpoints)
     async with callers(gate) as come:
         inside = [come() for _ in range(5)]
         for caller in inside[:3]:
@@ -246,9 +246,9 @@ async def test_who_would_wait_too_long_is_told_at_once_and_when_to_come_again(
 
 
 async def test_a_model_that_nobody_serves_is_not_waited_for_and_not_remembered(
-    instances: Instances,
+    endpoints: Endpoints,
 ) -> None:
-    gate = Gate(Limits(decode_concurrency=1), instances)
+    gate = Gate(Limits(decode_concurrency=1), endpoints)
     async with callers(gate) as come:
         strangers = [come(model=f"unknown {number}") for number in range(3)]
         await settled()
@@ -257,8 +257,8 @@ async def test_a_model_that_nobody_serves_is_not_waited_for_and_not_remembered(
     assert not list(gate.waiting())
 
 
-async def test_wider_limits_let_in_who_waits(instances: Instances) -> None:
-    gate = Gate(Limits(decode_concurrency=1), instances)
+async def test_wider_limits_let_in_who_waits(endpoints: Endpoints) -> None:
+    gate = Gate(Limits(decode_concurrency=1), endpoints)
     async with callers(gate) as come:
         come()
         second = come()
@@ -270,8 +270,8 @@ async def test_wider_limits_let_in_who_waits(instances: Instances) -> None:
         assert second.inside.is_set()
 
 
-async def test_narrower_limits_hold_for_the_next_call(instances: Instances) -> None:
-    gate = Gate(Limits(decode_concurrency=9), instances)
+async def test_narrower_limits_hold_for_the_next_call(endpoints: Endpoints) -> None:
+    gate = Gate(Limits(decode_concurrency=9), endpoints)
     async with callers(gate) as come:
         assert await begins(come())
 
@@ -279,23 +279,23 @@ async def test_narrower_limits_hold_for_the_next_call(instances: Instances) -> N
         assert not await begins(come())
 
 
-async def test_an_engine_that_left_takes_its_places_with_it(instances: Instances) -> None:
-    instances.put(Instance("e", "http://127.0.0.1/e", Role.DECODE, "vllm-nixl", model=MODEL))
-    instances.mark_up("e", [MODEL])
-    gate = Gate(Limits(decode_concurrency=1), instances)
+async def test_an_engine_that_left_takes_its_places_with_it(endpoints: Endpoints) -> None:
+    endpoints.put(Instance("e", "http://127.0.0.1/e", Role.DECODE, "vllm-nixl", model=MODEL))
+    endpoints.mark_up("e", [MODEL])
+    gate = Gate(Limits(decode_concurrency=1), endpoints)
     async with callers(gate) as come:
         assert await begins(come())
 
-        instances.remove("e")
+        endpoints.remove("e")
         assert not await begins(come())
 
 
 async def test_prefill_engines_that_are_busy_with_others_calls_are_waited_for(
-    instances: Instances,
+    endpoints: Endpoints,
 ) -> None:
     """Those of another model, or of other workers."""
-    gate = Gate(Limits(prefill_concurrency=2), instances)
-    prefill = instances.get("p")
+    gate = Gate(Limits(prefill_concurrency=2), endpoints)
+    prefill = endpoints.get("p")
     assert prefill is not None
     async with callers(gate) as come:
         assert await begins(come())
@@ -309,10 +309,10 @@ async def test_prefill_engines_that_are_busy_with_others_calls_are_waited_for(
         assert await begins(waiting)
 
 
-async def test_who_would_be_read_too_late_is_told_so_at_once(instances: Instances) -> None:
+async def test_who_would_be_read_too_late_is_told_so_at_once(endpoints: Endpoints) -> None:
     """And when it may come again: an engine has to read what is too much first."""
-    gate = Gate(Limits(ttft_seconds=5.0), instances)
-    prefill = instances.get("p")
+    gate = Gate(Limits(ttft_seconds=5.0), endpoints)
+    prefill = endpoints.get("p")
     assert prefill is not None
     async with callers(gate) as come:
         prefill.unread_tokens = 1_000_000

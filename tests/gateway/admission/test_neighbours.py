@@ -14,7 +14,7 @@ from pdgate.gateway.sync.workers import SharedLoad, lines
 from pdgate.gateway.wiring.parts import gate_of, scheduler_of
 from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.admission import Place
-from pdgate.scheduling.instances import Instances
+from pdgate.scheduling.endpoints import Endpoints
 from pdgate.scheduling.reservation import Reservation
 from tests.support import waiting
 
@@ -24,16 +24,16 @@ PATIENCE_SECONDS = waiting.PATIENCE_SECONDS
 
 class Worker:
     def __init__(self, folder: Path, limits: Admission) -> None:
-        self.instances = Instances()
+        self.endpoints = Endpoints()
         for name, role in (("p", Role.PREFILL), ("d", Role.DECODE)):
-            self.instances.put(
+            self.endpoints.put(
                 Instance(name, f"http://127.0.0.1/{name}", role, "vllm-nixl", model=MODEL)
             )
-            self.instances.mark_up(name, [MODEL])
-        self.load = SharedLoad(folder, self.instances)
+            self.endpoints.mark_up(name, [MODEL])
+        self.load = SharedLoad(folder, self.endpoints)
         settings = Settings(admission=limits, listen=Listen(workers=2))
-        scheduler = scheduler_of(settings, self.instances, Policies(self.load.policy))
-        gate = gate_of(settings, self.instances, scheduler, self.load)
+        scheduler = scheduler_of(settings, self.endpoints, Policies(self.load.policy))
+        gate = gate_of(settings, self.endpoints, scheduler, self.load)
         assert gate is not None
         self.gate = gate
 
@@ -49,9 +49,9 @@ class Worker:
             return stack.pop_all()
 
     def reserve(self) -> Reservation:
-        candidate = self.instances.get("p")
-        assert candidate is not None
-        return Reservation(candidate, 10, reads=True)
+        endpoint = self.endpoints.get("p")
+        assert endpoint is not None
+        return Reservation(endpoint, 10, reads=True)
 
 
 @contextmanager

@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 from pdgate.__main__ import app
 from pdgate.gateway.config import ConfigError, load
 from pdgate.gateway.config.api_keys import api_keys
-from pdgate.gateway.heads import Heads
-from pdgate.gateway.security.door import Door
+from pdgate.gateway.request_headers import RequestHeaders
+from pdgate.gateway.security.authenticator import Authenticator
 
 A, B = "a" * 64, "b" * 64
 
@@ -36,8 +36,8 @@ def test_what_the_command_says_opens_the_door(tmp_path: Path) -> None:
 
     (key,) = api_keys((), str(file))
 
-    heads = Heads([(b"authorization", b"Bearer " + said.stdout.strip().encode())])
-    assert Door([key]).holder(heads).name == "team-a"
+    headers = RequestHeaders([(b"authorization", b"Bearer " + said.stdout.strip().encode())])
+    assert Authenticator([key]).key_state(headers).name == "team-a"
     assert said.stdout.strip() not in said.stderr
 
 

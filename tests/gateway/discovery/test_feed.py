@@ -22,7 +22,7 @@ from pdgate.gateway.discovery.adopt import adopter
 from pdgate.gateway.discovery.feed import Feed
 from pdgate.gateway.probe import Prober
 from pdgate.protocols.instance import Instance, Role
-from pdgate.scheduling.instances import Instances
+from pdgate.scheduling.endpoints import Endpoints
 from tests.support.fleet import (
     ANSWER,
     PATIENCE_SECONDS,
@@ -96,15 +96,15 @@ async def gateway(
         yield running
 
 
-async def ready(gateway: Gateway, state: str, instances: int) -> None:
+async def ready(gateway: Gateway, state: str, endpoints: int) -> None:
     """Waits until /ready says that all roles are there, and this of the directory."""
 
     async def said() -> bool:
         answer: dict[str, Any] = (await gateway.http.get("/ready")).json()
-        wanted = {"state": state, "instances": instances}
+        wanted = {"state": state, "instances": endpoints}
         return bool(answer["ready"] and answer["directory"] == wanted)
 
-    await until(said, f"{instances} instances, {state}")
+    await until(said, f"{endpoints} endpoints, {state}")
 
 
 async def test_announced_engines_serve_calls_with_nothing_configured(announced: Announced) -> None:
@@ -302,10 +302,10 @@ async def following(feed: Feed) -> AsyncIterator[None]:
 
 
 async def test_the_doubted_are_dropped_when_their_time_has_come() -> None:
-    instances = Instances()
-    prober = Prober(instances, interval_seconds=1, timeout_seconds=1, retry_seconds=0.5)
+    endpoints = Endpoints()
+    prober = Prober(endpoints, interval_seconds=1, timeout_seconds=1, retry_seconds=0.5)
     clock = asyncio.get_running_loop().time
-    feed = Feed(Memory(), instances, prober, adopter(Settings()), clock)
+    feed = Feed(Memory(), endpoints, prober, adopter(Settings()), clock)
     feed.roster = Roster(grace_seconds=0.05)
     member = Member(Role.PLAIN, "10.0.0.1", 80)
     async with asyncio.timeout(PATIENCE_SECONDS), following(feed):
@@ -313,9 +313,9 @@ async def test_the_doubted_are_dropped_when_their_time_has_come() -> None:
         for event in (Listed({member.key: member}), Lost("away"), Listed({})):
             feed.tell(event)
         # What is told together is put into use in the next turn of the loop.
-        while not list(instances):  # noqa: ASYNC110
+        while not list(endpoints):  # noqa: ASYNC110
             await asyncio.sleep(0)
-        await until(lambda: not list(instances), "an end of what is doubted")
+        await until(lambda: not list(endpoints), "an end of what is doubted")
 
 
 async def test_events_that_come_together_are_put_into_use_together() -> None:
@@ -327,15 +327,15 @@ async def test_events_that_come_together_are_put_into_use_together() -> None:
         looks += 1
         return member.instance()
 
-    instances = Instances()
-    prober = Prober(instances, interval_seconds=600, timeout_seconds=1, retry_seconds=0.5)
-    feed = Feed(Memory(), instances, prober, adopt, asyncio.get_running_loop().time)
+    endpoints = Endpoints()
+    prober = Prober(endpoints, interval_seconds=600, timeout_seconds=1, retry_seconds=0.5)
+    feed = Feed(Memory(), endpoints, prober, adopt, asyncio.get_running_loop().time)
     async with asyncio.timeout(PATIENCE_SECONDS), following(feed):
         await feed.listed.wait()
         for number in range(100):
             member = Member(Role.PLAIN, "10.0.0.1", 8000 + number)
             feed.tell(Joined(member.key, member))
-        while len(list(instances)) < 100:  # noqa: ASYNC110
+        while len(list(endpoints)) < 100:  # noqa: ASYNC110
             await asyncio.sleep(0)
 
     assert looks == 100

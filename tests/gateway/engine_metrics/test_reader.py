@@ -11,7 +11,7 @@ from pdgate.gateway.engine_metrics.page import Page, parse
 from pdgate.gateway.engine_metrics.reader import STALE_INTERVALS, PrefillQueue, Reader, Reading
 from pdgate.gateway.upstream.one_shot import Gone, Said
 from pdgate.scheduling.account import calls_there
-from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.status import Status
 from tests.support.scripted import D0, P0, fleet
 from tests.support.visited import Answer, Question, Visited
@@ -50,15 +50,15 @@ class Scene:
         await self.reader.round()
 
     def status(self, instance_id: str) -> Status | None:
-        return self.candidate(instance_id).status
+        return self.endpoint(instance_id).status
 
-    def candidate(self, instance_id: str) -> Candidate:
-        candidate = self.instances.get(instance_id)
-        assert candidate is not None
-        return candidate
+    def endpoint(self, instance_id: str) -> Endpoint:
+        endpoint = self.instances.get(instance_id)
+        assert endpoint is not None
+        return endpoint
 
-    def _see(self, candidate: Candidate, page: Page) -> None:
-        self.seen.append((candidate.instance.id, page))
+    def _see(self, endpoint: Endpoint, page: Page) -> None:
+        self.seen.append((endpoint.instance.id, page))
         self.has_seen.set()
 
     async def _answer(self, question: Question) -> Said:
@@ -117,7 +117,7 @@ async def test_what_is_stale_is_gone_though_the_engine_only_hangs() -> None:
     scene = Scene()
     scene.says(D_HOST, "vllm:num_requests_running 3")
     await scene.round()
-    candidate = scene.candidate("d0")
+    endpoint = scene.endpoint("d0")
     asked = asyncio.Event()
 
     async def hang(_: Question) -> Said:
@@ -128,34 +128,34 @@ async def test_what_is_stale_is_gone_though_the_engine_only_hangs() -> None:
     scene.answer = hang
     round_ = asyncio.create_task(scene.reader.round())
     await asked.wait()
-    assert (candidate.status, calls_there(candidate)) == (None, 0)
+    assert (endpoint.status, calls_there(endpoint)) == (None, 0)
     round_.cancel()
 
 
 async def test_calls_of_others_are_those_beyond_ours_when_it_was_asked_or_answered() -> None:
     scene = Scene()
-    candidate = scene.candidate("d0")
-    candidate.calls = 5
+    endpoint = scene.endpoint("d0")
+    endpoint.calls = 5
 
     def answer() -> Said:
         # One ends and none begins while it is asked.
-        candidate.calls = 4
+        endpoint.calls = 4
         return page_of("vllm:num_requests_running 30")
 
     scene.pages[D_HOST] = answer
     await scene.round()
 
-    assert calls_there(candidate) == 29
+    assert calls_there(endpoint) == 29
 
 
 async def test_an_engine_that_lies_has_our_calls_all_the_same() -> None:
     scene = Scene()
-    candidate = scene.candidate("d0")
-    candidate.calls = 5
+    endpoint = scene.endpoint("d0")
+    endpoint.calls = 5
     for lie in ("0", "-1000", "NaN", "-Inf"):
         scene.says(D_HOST, f"vllm:num_requests_running {lie}\nvllm:num_requests_waiting {lie}")
         await scene.round()
-        assert calls_there(candidate) == 5
+        assert calls_there(endpoint) == 5
 
 
 async def test_a_page_without_load_is_no_status() -> None:
@@ -271,7 +271,7 @@ async def test_who_comes_back_and_does_not_tell_is_named_again(
     assert len(caplog.records) == 2
 
 
-def never(candidate: Candidate, page: Page) -> None:
+def never(endpoint: Endpoint, page: Page) -> None:
     raise AssertionError("nobody is asked")
 
 

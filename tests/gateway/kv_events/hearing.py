@@ -10,7 +10,7 @@ import zmq
 from pdgate.engine.kv_events.publisher import Publisher
 from pdgate.gateway.kv_events.sources import Source
 from pdgate.gateway.kv_events.subscriber import Subscriber
-from pdgate.transfer.kit.fleet import Identity
+from pdgate.transfer.runtime.fleet import Identity
 from tests.support import waiting
 from tests.support.clock import Clock
 

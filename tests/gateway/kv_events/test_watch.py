@@ -18,7 +18,7 @@ from pdgate.gateway.upstream.one_shot import Said
 from pdgate.gateway.wiring.metrics import registry_of
 from pdgate.protocols.call import CHAT, COMPLETIONS, Call, Raw, encode
 from pdgate.protocols.instance import Instance, Role
-from pdgate.scheduling.instances import Instances
+from pdgate.scheduling.endpoints import Endpoints
 from pdgate.scheduling.prefix import PrefixIndex
 from tests.gateway.kv_events.engine import KvCache
 from tests.gateway.kv_events.hearing import Lossy, lossy
@@ -75,18 +75,18 @@ def instance(name: str, **more: Any) -> Instance:
     return Instance(name, f"http://{name}:8000", Role.PLAIN, "plain", **more)
 
 
-def known(*records: Instance) -> Instances:
-    instances = Instances(records)
+def known(*records: Instance) -> Endpoints:
+    endpoints = Endpoints(records)
     for record in records:
-        instances.mark_up(record.id, ["m"])
-    return instances
+        endpoints.mark_up(record.id, ["m"])
+    return endpoints
 
 
 @asynccontextmanager
 async def watching(
-    instances: Instances, engines: Engines, where: Where = ASK
+    endpoints: Endpoints, engines: Engines, where: Where = ASK
 ) -> AsyncIterator[Watch]:
-    watch = Watch(PrefixIndex, where, instances, engines)
+    watch = Watch(PrefixIndex, where, endpoints, engines)
     async with Jobs() as jobs:
         jobs.add_all(watch.jobs)
         jobs.start()
@@ -199,12 +199,12 @@ async def test_engines_that_hang_are_waited_for_no_longer_than_that(
 async def test_an_engine_that_leaves_has_nothing() -> None:
     with lossy() as a:
         a.publish([KvCache().stored(TOKENS)])
-        instances = known(instance("a"))
-        async with watching(instances, Engines(a=[a])) as watch:
+        endpoints = known(instance("a"))
+        async with watching(endpoints, Engines(a=[a])) as watch:
             await until(lambda: stored(watch) == 60, "its blocks")
             assert watch.index.matched(call(prompt=TOKENS))
 
-            instances.remove("a")
+            endpoints.remove("a")
             await until(lambda: not watch.subscriptions.engines, "its end")
 
             assert watch.index.matched(call(prompt=TOKENS)) == {}

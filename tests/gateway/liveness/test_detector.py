@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from pdgate.gateway.liveness.detector import SWEEP_SECONDS, Detector
 from pdgate.protocols.instance import Instance, Role
-from pdgate.scheduling.instances import Instances
+from pdgate.scheduling.endpoints import Endpoints
 
 SECONDS = 10.0
 D0 = Instance("d0", "http://10.0.1.1:8200", Role.DECODE, "plain")
@@ -42,9 +42,9 @@ def detector(*legs: Leg) -> Detector:
 
 def detector_of(legs: Sequence[Leg]) -> Detector:
     """Its questions are never answered, as nobody asks them."""
-    instances = Instances([D0])
-    instances.mark_up(D0.id, ["m"])
-    return Detector(lambda: legs, instances, SECONDS, lambda _: None)
+    endpoints = Endpoints([D0])
+    endpoints.mark_up(D0.id, ["m"])
+    return Detector(lambda: legs, endpoints, SECONDS, lambda _: None)
 
 
 def sweep_until_the_end(detector: Detector, leg: Leg, *, late: float = 0.0) -> float:
@@ -100,9 +100,9 @@ def test_a_byte_on_one_leg_is_a_sign_of_life_for_all() -> None:
 
 
 def test_an_engine_worked_lately_if_a_leg_ended_well_there_in_the_last_seconds() -> None:
-    instances = Instances([D0])
-    watching = Detector(list, instances, SECONDS, lambda _: None)
-    found = instances.get(D0.id)
+    endpoints = Endpoints([D0])
+    watching = Detector(list, endpoints, SECONDS, lambda _: None)
+    found = endpoints.get(D0.id)
     assert found is not None
     seen = []
     for now in (0.0, 1.0, 2.0, 2.0 + SECONDS, 2.5 + SECONDS):

@@ -12,7 +12,7 @@ from pdgate.protocols import sse
 from pdgate.protocols.call import Raw
 from pdgate.protocols.errors import EngineFailed
 from pdgate.protocols.instance import Role
-from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling.endpoint import Endpoint
 from tests.support.answers import piece, usage
 from tests.support.clock import Clock
 from tests.support.scripted import D0, P0, chat
@@ -56,7 +56,7 @@ def split_call(stats: CallStats, clock: Clock, *, stream: bool = True) -> Record
 
 @pytest.fixture
 def stats() -> CallStats:
-    return CallStats([Candidate(P0), Candidate(D0)])
+    return CallStats([Endpoint(P0), Endpoint(D0)])
 
 
 @pytest.fixture
@@ -199,7 +199,7 @@ def test_names_of_models_are_bounded(stats: CallStats, clock: Clock) -> None:
 
 
 def test_an_instance_that_has_left_is_not_told_for_ever(clock: Clock) -> None:
-    fleet = [Candidate(P0), Candidate(D0)]
+    fleet = [Endpoint(P0), Endpoint(D0)]
     stats = CallStats(fleet)
     record = split_call(stats, clock)
     record.end("ok", 200)

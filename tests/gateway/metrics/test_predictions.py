@@ -5,12 +5,12 @@ from functools import partial
 from prometheus_client import generate_latest
 
 from pdgate.gateway.wiring import metrics
-from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling.endpoint import Endpoint
 from tests.support.scripted import D0, P0
 
 
 def test_error_and_bias_are_told_of_each_instance_that_was_predicted() -> None:
-    prefill, decode = Candidate(P0), Candidate(D0)
+    prefill, decode = Endpoint(P0), Endpoint(D0)
     prefill.latency.prefill_accuracy.compare(1.5, 1.0)
     for _ in range(3):
         decode.latency.step_time.learn(8, 0, 8 * 0.02, 1, 100)

@@ -5,16 +5,16 @@ from math import inf
 
 import pytest
 
+from pdgate.forwarders.kv_lease import KvLedger
 from pdgate.forwarders.lives import Lives
-from pdgate.forwarders.ownership import KvLedger
 from pdgate.forwarders.record import DISAGGREGATED, PLAIN, Record
 from pdgate.gateway.metrics import zero_values
 from pdgate.gateway.metrics.call_stats import CallStats
 from pdgate.gateway.wiring import metrics
 from pdgate.protocols.errors import BadRequest
 from pdgate.protocols.instance import Instance, Role
-from pdgate.scheduling.candidate import Candidate
 from pdgate.scheduling.disaggregation import decision
+from pdgate.scheduling.endpoint import Endpoint
 from tests.docs.pages import DOCS, code, table
 from tests.support.scripted import D0, P0, chat
 
@@ -32,7 +32,7 @@ def counted(stats: CallStats, name: str) -> dict[tuple[str, ...], float]:
 
 
 def test_results_are_there_before_the_first_call() -> None:
-    stats = CallStats([Candidate(P0), Candidate(D0)])
+    stats = CallStats([Endpoint(P0), Endpoint(D0)])
 
     assert counted(stats, "pdgate_kv_handover_total") == {
         (P0.protocol, result): 0
@@ -49,7 +49,7 @@ def test_results_are_there_before_the_first_call() -> None:
 
 def test_each_prefill_engine_has_stranded_nothing_yet() -> None:
     ledger = KvLedger()
-    fleet = [Candidate(P0), Candidate(D0)]
+    fleet = [Endpoint(P0), Endpoint(D0)]
 
     def strandings() -> dict[str, float]:
         (family,) = (
@@ -63,7 +63,7 @@ def test_each_prefill_engine_has_stranded_nothing_yet() -> None:
 
 
 def test_what_a_fleet_cannot_do_is_not_told() -> None:
-    stats = CallStats([Candidate(ALONE)])
+    stats = CallStats([Endpoint(ALONE)])
 
     assert not counted(stats, "pdgate_kv_handover_total")
     assert not counted(stats, "pdgate_disaggregation_decisions_total")
@@ -71,7 +71,7 @@ def test_what_a_fleet_cannot_do_is_not_told() -> None:
 
 
 def test_what_happens_is_added_to_the_zeros() -> None:
-    stats = CallStats([Candidate(P0), Candidate(D0)])
+    stats = CallStats([Endpoint(P0), Endpoint(D0)])
     before = counted(stats, "pdgate_requests_refused_total")
 
     stats.refused(BadRequest("no"))
@@ -80,7 +80,7 @@ def test_what_happens_is_added_to_the_zeros() -> None:
 
 
 def test_the_first_failure_of_a_model_is_seen_once_it_has_been_called() -> None:
-    stats = CallStats([Candidate(P0), Candidate(D0)])
+    stats = CallStats([Endpoint(P0), Endpoint(D0)])
     for model, path, outcome in (("m", DISAGGREGATED, "ok"), ("nope", "", "model_not_found")):
         record = Record(chat(model=model))
         stats.opened(record)

@@ -10,7 +10,7 @@ from pdgate.gateway.engine_metrics.page import Page
 from pdgate.gateway.verification.causes import Cause
 from pdgate.gateway.verification.verifier import Tally, Verifier
 from pdgate.gateway.verification.window import Result
-from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling.endpoint import Endpoint
 from tests.support.scripted import D0, P0, fleet
 
 
@@ -26,7 +26,7 @@ class Scene:
         self.see("p0")
         self.see("d0")
 
-    def candidate(self, instance_id: str) -> Candidate:
+    def endpoint(self, instance_id: str) -> Endpoint:
         found = self.instances.get(instance_id)
         assert found is not None
         return found
@@ -37,7 +37,7 @@ class Scene:
         for name, number in new.items():
             counted[name] = counted.get(name, 0.0) + number
         page = Page(Counters(**counted), block_tokens=self.block_tokens.get(instance_id))
-        self.verifier.sees(self.candidate(instance_id), page)
+        self.verifier.sees(self.endpoint(instance_id), page)
         return self.verifier.tallies.get(instance_id)
 
     def restart(self, instance_id: str, **counted: float) -> None:
@@ -46,7 +46,7 @@ class Scene:
 
     def call(self, **new: float) -> Tally:
         """One that is handed over, and decode's page after it."""
-        self.candidate("d0").handed_over += 1
+        self.endpoint("d0").handed_over += 1
         tally = self.see("d0", first_tokens=1, **new)
         assert tally is not None
         return tally
@@ -126,7 +126,7 @@ def test_silence_neither_accuses_nor_absolves() -> None:
 
 def test_a_page_that_comes_too_early_is_no_verdict() -> None:
     scene = Scene(loads=0)
-    scene.candidate("d0").handed_over += 1
+    scene.endpoint("d0").handed_over += 1
 
     first = scene.see("d0")
     assert first is not None
@@ -139,7 +139,7 @@ def test_a_page_that_comes_too_early_is_no_verdict() -> None:
 
 def test_among_whole_calls_the_second_page_decides() -> None:
     scene = Scene(loads=0)
-    scene.candidate("d0").whole_calls += 1
+    scene.endpoint("d0").whole_calls += 1
 
     assert scene.call(computed=100).last is None
     tally = scene.see("d0")
@@ -150,7 +150,7 @@ def test_among_whole_calls_the_second_page_decides() -> None:
 def test_nothing_is_compared_across_a_restart() -> None:
     scene = Scene(loads=0)
     scene.call(computed=1, transferred=99)
-    scene.candidate("d0").handed_over += 1
+    scene.endpoint("d0").handed_over += 1
     scene.restart("d0", computed=50.0)
 
     tally = scene.call(computed=1, transferred=49)

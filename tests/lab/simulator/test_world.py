@@ -18,8 +18,8 @@ from pdgate.lab.simulator.trace import Ask
 from pdgate.lab.simulator.world import Plan, Ran, run
 from pdgate.protocols.call import Call
 from pdgate.scheduling.admission import Limits
-from pdgate.scheduling.candidate import Candidate
 from pdgate.scheduling.disaggregation import Never
+from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.policy import Policy
 from pdgate.scheduling.policy_context import PolicyContext
 
@@ -77,9 +77,9 @@ class Watching(Policy):
     def __init__(self, seen: list[int]) -> None:
         self._seen = seen
 
-    def choose(self, call: Call, candidates: Sequence[Candidate]) -> Candidate:
-        self._seen.append(candidates[0].calls)
-        return candidates[0]
+    def choose(self, call: Call, endpoints: Sequence[Endpoint]) -> Endpoint:
+        self._seen.append(endpoints[0].calls)
+        return endpoints[0]
 
 
 def test_policies_see_the_real_accounts() -> None:

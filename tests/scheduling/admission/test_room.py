@@ -7,23 +7,23 @@ import pytest
 from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.admission import NEVER, Limits, Room
 from pdgate.scheduling.admission.others import Others
-from pdgate.scheduling.candidate import Candidate
-from pdgate.scheduling.lineup import Lineup
+from pdgate.scheduling.eligible import EligibleSet
+from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.neighbours import Shared
 from pdgate.scheduling.status import Status
 
 
-def engine(role: Role, calls: int = 0, kv_free: float | None = None) -> Candidate:
-    candidate = Candidate(Instance(role.value, "http://127.0.0.1:1", role, "vllm-nixl"))
-    candidate.calls = calls
+def engine(role: Role, calls: int = 0, kv_free: float | None = None) -> Endpoint:
+    endpoint = Endpoint(Instance(role.value, "http://127.0.0.1:1", role, "vllm-nixl"))
+    endpoint.calls = calls
     if kv_free is not None:
-        candidate.status = Status(kv_free=kv_free)
-    return candidate
+        endpoint.status = Status(kv_free=kv_free)
+    return endpoint
 
 
-def pairs(prefill: Sequence[int], decode: Sequence[float | None]) -> Lineup:
+def pairs(prefill: Sequence[int], decode: Sequence[float | None]) -> EligibleSet:
     """Calls at each prefill engine; free KV of each decode engine."""
-    return Lineup(
+    return EligibleSet(
         {
             Role.PREFILL: [engine(Role.PREFILL, calls) for calls in prefill],
             Role.DECODE: [engine(Role.DECODE, 0, free) for free in decode],
@@ -41,15 +41,15 @@ def test_there_is_room_while_a_prefill_engine_has_fewer_calls_than_it_may() -> N
 
 
 def test_each_replica_has_the_limits_for_itself() -> None:
-    lineup = pairs([1], [None])
-    (prefill,) = lineup.up[Role.PREFILL]
+    eligible = pairs([1], [None])
+    (prefill,) = eligible.up[Role.PREFILL]
     shared = Shared.of(prefill)
     shared.take_in(prefill, shared.far, 5, 500, 500, 0)
     room = Room(Limits(prefill_concurrency=2))
 
-    assert room.for_one_more(lineup, begun=1, beginning=0)
+    assert room.for_one_more(eligible, begun=1, beginning=0)
     shared.take_in(prefill, shared.near, 1, 100, 100, 0)
-    assert not room.for_one_more(lineup, begun=1, beginning=0)
+    assert not room.for_one_more(eligible, begun=1, beginning=0)
 
 
 def test_room_that_is_kept_for_others_is_none() -> None:
@@ -84,7 +84,7 @@ def test_without_engines_there_is_nothing_to_wait_for() -> None:
 
 
 def test_plain_engines_have_the_limits_of_decode_engines() -> None:
-    plain = Lineup({Role.PREFILL: [], Role.DECODE: [], Role.PLAIN: [engine(Role.PLAIN)]})
+    plain = EligibleSet({Role.PREFILL: [], Role.DECODE: [], Role.PLAIN: [engine(Role.PLAIN)]})
     room = Room(Limits(prefill_concurrency=1, decode_concurrency=2))
 
     assert room.for_one_more(plain, begun=1, beginning=0)
@@ -100,11 +100,11 @@ def test_several_processes_divide_the_places_to_wait_and_each_gets_one_at_least(
 
 def test_what_other_processes_have_begun_takes_room_as_ours_does() -> None:
     room = Room(Limits(prefill_concurrency=2, decode_concurrency=2))
-    lineup = pairs([1], [None, None])
+    eligible = pairs([1], [None, None])
 
-    assert room.for_one_more(lineup, 1, 0, Others(begun=2))
-    assert not room.for_one_more(lineup, 1, 0, Others(begun=3))
-    assert not room.for_one_more(lineup, 1, 0, Others(begun=2, beginning=1))
+    assert room.for_one_more(eligible, 1, 0, Others(begun=2))
+    assert not room.for_one_more(eligible, 1, 0, Others(begun=3))
+    assert not room.for_one_more(eligible, 1, 0, Others(begun=2, beginning=1))
 
 
 LIMITS = [
@@ -113,8 +113,8 @@ LIMITS = [
     for decode in (None, 1, 2)
     for kv_free in (None, 0.1)
 ]
-PLAIN_ONLY = Lineup({Role.PREFILL: [], Role.DECODE: [], Role.PLAIN: [engine(Role.PLAIN, 1)]})
-LINEUPS = [
+PLAIN_ONLY = EligibleSet({Role.PREFILL: [], Role.DECODE: [], Role.PLAIN: [engine(Role.PLAIN, 1)]})
+ELIGIBLE_SETS = [
     pairs([0], [None]),
     pairs([1, 0], [0.05, None]),
     pairs([2, 2, 0], [0.05]),
@@ -124,14 +124,14 @@ LINEUPS = [
 
 
 @pytest.mark.parametrize("limits", LIMITS)
-@pytest.mark.parametrize("lineup", LINEUPS)
-def test_where_room_is_ample_there_is_room(limits: Limits, lineup: Lineup) -> None:
+@pytest.mark.parametrize("eligible", ELIGIBLE_SETS)
+def test_where_room_is_ample_there_is_room(limits: Limits, eligible: EligibleSet) -> None:
     """Whoever finds it so does not ask any further."""
     room = Room(limits)
-    ample = room.ample(lineup)
+    ample = room.ample(eligible)
     for begun, beginning in itertools.product(range(7), range(4)):
         if begun < ample.begun and ample.reader.calls + beginning < ample.reading:
-            assert room.for_one_more(lineup, begun, beginning)
+            assert room.for_one_more(eligible, begun, beginning)
 
 
 def test_room_is_ample_below_the_limits() -> None:

@@ -5,7 +5,6 @@ import pytest
 
 from pdgate.protocols.call import Call
 from pdgate.protocols.instance import Role
-from pdgate.scheduling.candidate import Candidate
 from pdgate.scheduling.disaggregation import Auto, Decision, Taken, UncachedTokensAbove
 from pdgate.scheduling.disaggregation.auto import LOOK_EVERY
 from pdgate.scheduling.disaggregation.decision import (
@@ -15,6 +14,7 @@ from pdgate.scheduling.disaggregation.decision import (
     SHORT_PROMPT,
     SOONER,
 )
+from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.latency.model import LatencyModel
 from pdgate.scheduling.latency.rate import ENOUGH, Rate
 from pdgate.scheduling.latency.step_time import StepTime
@@ -50,8 +50,8 @@ class Engines:
     """P computes at 1 ms a token, D at `local` seconds; taking KV over costs 100 ms."""
 
     def __init__(self, local: float = 0.002, loading: float = 0.1) -> None:
-        self.p = Candidate(P0, calls=1, latency=LatencyModel(prefill_rate=learnt(0.0, 0.001)))
-        self.d = Candidate(
+        self.p = Endpoint(P0, calls=1, latency=LatencyModel(prefill_rate=learnt(0.0, 0.001)))
+        self.d = Endpoint(
             D0,
             latency=LatencyModel(
                 prefill_rate=learnt(0.0, local), loading_rate=learnt(loading, 0.0)
@@ -153,7 +153,7 @@ def test_a_slow_transfer_keeps_calls_local() -> None:
 
 def test_the_decode_engine_that_is_soonest_counts() -> None:
     engines = Engines(local=0.1)
-    other = Candidate(
+    other = Endpoint(
         D1, latency=LatencyModel(prefill_rate=learnt(0.0, 0.0001), loading_rate=learnt(0.1, 0.0))
     )
     engines.p.unread_tokens = 100
@@ -172,7 +172,7 @@ def test_what_was_expected_is_told() -> None:
 
 
 def test_first_of_all_both_ways_are_measured() -> None:
-    p, d = Candidate(P0, calls=1), Candidate(D0)
+    p, d = Endpoint(P0, calls=1), Endpoint(D0)
     assert auto().decide(call_of(500), p, [d]) == Decision(Taken.SPLIT, MEASURING)
 
     p.latency.prefill_rate, d.latency.loading_rate = learnt(0.0, 0.001), learnt(0.1, 0.0)
@@ -194,7 +194,7 @@ def test_thresholds_decide_where_nothing_is_known_and_nothing_would_be_learnt(
     tokens: int, stream: bool, other_calls: int, reason: str
 ) -> None:
     """Of an answer that is no stream nobody sees the first token, and a queue says little."""
-    p, d = Candidate(P0, calls=1 + other_calls), Candidate(D0, calls=1, unread_tokens=1)
+    p, d = Endpoint(P0, calls=1 + other_calls), Endpoint(D0, calls=1, unread_tokens=1)
 
     assert auto().decide(call_of(tokens, stream=stream), p, [d]).reason == reason
 
@@ -204,8 +204,8 @@ def test_a_long_prompt_goes_to_decode_to_be_measured_only_if_nobody_is_there(
     calls: int, reason: str
 ) -> None:
     """It would hold up the streams."""
-    p = Candidate(P0, calls=1, latency=LatencyModel(prefill_rate=learnt(0.0, 0.001)))
-    d = Candidate(D0, calls=calls, latency=LatencyModel(loading_rate=learnt(0.1, 0.0)))
+    p = Endpoint(P0, calls=1, latency=LatencyModel(prefill_rate=learnt(0.0, 0.001)))
+    d = Endpoint(D0, calls=calls, latency=LatencyModel(loading_rate=learnt(0.1, 0.0)))
 
     assert auto().decide(call_of(1001), p, [d]).reason == reason
 

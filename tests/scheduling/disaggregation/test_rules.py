@@ -5,7 +5,6 @@ import pytest
 
 from pdgate.protocols.call import Call
 from pdgate.protocols.instance import Role
-from pdgate.scheduling.candidate import Candidate
 from pdgate.scheduling.disaggregation import Always, Auto, Never, Rule, Taken, UncachedTokensAbove
 from pdgate.scheduling.disaggregation.decision import (
     LONG_PROMPT,
@@ -14,6 +13,7 @@ from pdgate.scheduling.disaggregation.decision import (
     PREFILL_IS_BUSY,
     SHORT_PROMPT,
 )
+from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.policies.round_robin import RoundRobin
 from pdgate.scheduling.scheduler import Scheduler
 from tests.support.scripted import D0, P0, chat, fleet
@@ -29,7 +29,7 @@ def engines(rule: Rule) -> Scheduler:
 
 @pytest.mark.parametrize(("tokens", "calls"), [(0, 1), (100_000, 1000)])
 def test_always_and_never_ask_nothing(tokens: int, calls: int) -> None:
-    asked = prompt_of(tokens), Candidate(P0, calls=calls), [Candidate(D0)]
+    asked = prompt_of(tokens), Endpoint(P0, calls=calls), [Endpoint(D0)]
 
     assert Always().decide(*asked).taken is Taken.SPLIT
     assert Never().decide(*asked).taken is Taken.LOCAL
@@ -39,7 +39,7 @@ def test_always_and_never_ask_nothing(tokens: int, calls: int) -> None:
 
 def test_a_rule_that_is_fixed_says_what_it_would_decide() -> None:
     for rule in (Always(), Never()):
-        assert rule.fixed is rule.decide(chat(), Candidate(P0), [Candidate(D0)])
+        assert rule.fixed is rule.decide(chat(), Endpoint(P0), [Endpoint(D0)])
 
 
 def test_a_rule_that_looks_at_calls_is_not_fixed() -> None:
@@ -62,7 +62,7 @@ def test_a_long_prompt_is_split_while_prefill_is_free(
 ) -> None:
     rule = UncachedTokensAbove(tokens=1000, max_prefill_calls=2)
 
-    decided = rule.decide(prompt_of(tokens), Candidate(P0, calls=other_calls + 1), [])
+    decided = rule.decide(prompt_of(tokens), Endpoint(P0, calls=other_calls + 1), [])
 
     assert (decided.taken, decided.reason) == (taken, reason)
 

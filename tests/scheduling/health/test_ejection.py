@@ -11,8 +11,8 @@ from pdgate.protocols.errors import (
     NoInstance,
 )
 from pdgate.protocols.instance import Instance, Role
+from pdgate.scheduling.endpoints import Endpoints
 from pdgate.scheduling.health.breaker import Limits, State
-from pdgate.scheduling.instances import Instances
 from pdgate.scheduling.policies.round_robin import RoundRobin
 from pdgate.scheduling.reservation import Reservation
 from pdgate.scheduling.scheduler import Scheduler
@@ -27,15 +27,15 @@ class Fleet:
     def __init__(self, *records: Instance) -> None:
         self.now = 0.0
         self.drawn = 0.0
-        self.instances = Instances(records, LIMITS, lambda: self.now, lambda: self.drawn)
-        self.scheduler = Scheduler(self.instances, RoundRobin(), RoundRobin(), RoundRobin())
+        self.endpoints = Endpoints(records, LIMITS, lambda: self.now, lambda: self.drawn)
+        self.scheduler = Scheduler(self.endpoints, RoundRobin(), RoundRobin(), RoundRobin())
         self.out: list[str] = []
-        self.instances.on_out = self.out.append
+        self.endpoints.on_out = self.out.append
         for record in records:
             self.seen(record)
 
     def seen(self, record: Instance) -> None:
-        self.instances.mark_up(record.id, ["m"])
+        self.endpoints.mark_up(record.id, ["m"])
 
     def legs(self, at: Instance, *errors: GatewayError | None) -> None:
         for error in errors:
@@ -52,9 +52,9 @@ class Fleet:
         return found
 
     def state(self, record: Instance) -> str:
-        candidate = self.instances.get(record.id)
-        assert candidate is not None
-        return candidate.state
+        endpoint = self.endpoints.get(record.id)
+        assert endpoint is not None
+        return endpoint.state
 
 
 @pytest.fixture
@@ -87,15 +87,15 @@ def test_failing_calls_never_take_the_last_one_of_a_role(fleet: Fleet) -> None:
     fleet.legs(D1, *[FAILED] * 5)
 
     assert fleet.chosen(Role.DECODE) == {"d0", "d1"}
-    assert fleet.instances.missing_roles() == []
+    assert fleet.endpoints.missing_roles() == []
 
 
 def test_looks_that_nobody_answers_never_take_the_last_one_of_a_role(fleet: Fleet) -> None:
     """An engine under load is slow to say that it is well."""
-    fleet.instances.mark_silent("d0")
+    fleet.endpoints.mark_silent("d0")
     assert fleet.chosen(Role.DECODE) == {"d1"}
 
-    fleet.instances.mark_silent("d1")
+    fleet.endpoints.mark_silent("d1")
 
     assert fleet.chosen(Role.DECODE) == {"d0", "d1"}
     assert fleet.state(D0) == "silent"
@@ -109,7 +109,7 @@ def test_a_refused_connection_takes_the_last_one_as_nobody_listens() -> None:
 
     with pytest.raises(NoInstance):
         fleet.reserve(Role.DECODE)
-    assert fleet.instances.missing_roles() == [("vllm-nixl", "decode")]
+    assert fleet.endpoints.missing_roles() == [("vllm-nixl", "decode")]
 
     fleet.seen(D0)
     assert fleet.chosen(Role.DECODE) == {"d0"}
@@ -164,13 +164,13 @@ def test_a_good_call_on_trial_brings_it_back_slowly(fleet: Fleet) -> None:
     fleet.drawn = 0.99
     assert fleet.chosen(Role.DECODE) == {"d0", "d1"}
     assert fleet.state(D0) == "up"
-    assert not fleet.instances.lineup("m").careful
+    assert not fleet.endpoints.eligible("m").careful
 
 
 def test_who_was_down_comes_back_slowly_and_who_is_new_at_once(fleet: Fleet) -> None:
     assert fleet.state(D0) == "up"
 
-    fleet.instances.mark_down("d0")
+    fleet.endpoints.mark_down("d0")
     fleet.seen(D0)
 
     assert fleet.state(D0) == "slow_start"
@@ -181,7 +181,7 @@ def test_who_was_down_comes_back_slowly_and_who_is_new_at_once(fleet: Fleet) -> 
 def test_nobody_else_means_all_calls_even_while_it_comes_back() -> None:
     fleet = Fleet(P0, D0)
     fleet.drawn = 0.99
-    fleet.instances.mark_down("d0")
+    fleet.endpoints.mark_down("d0")
     fleet.seen(D0)
 
     assert fleet.chosen(Role.DECODE) == {"d0"}
@@ -189,23 +189,23 @@ def test_nobody_else_means_all_calls_even_while_it_comes_back() -> None:
 
 def test_a_drained_instance_gets_no_calls_not_even_as_the_last(fleet: Fleet) -> None:
     with fleet.reserve(Role.DECODE):
-        fleet.instances.drain({"d0"})
+        fleet.endpoints.drain({"d0"})
         assert fleet.chosen(Role.DECODE) == {"d1"}
         assert fleet.state(D0) == "drained"
 
-        fleet.instances.drain({"d0", "d1"})
+        fleet.endpoints.drain({"d0", "d1"})
         with pytest.raises(NoInstance):
             fleet.reserve(Role.DECODE)
 
-    fleet.instances.drain(())
+    fleet.endpoints.drain(())
     assert fleet.chosen(Role.DECODE) == {"d0", "d1"}
 
 
 def test_who_is_drained_before_it_is_known_stays_so() -> None:
     fleet = Fleet(P0, D0, D1)
-    fleet.instances.remove("d1")
-    fleet.instances.drain({"d1"})
-    fleet.instances.put(D1)
+    fleet.endpoints.remove("d1")
+    fleet.endpoints.drain({"d1"})
+    fleet.endpoints.put(D1)
     fleet.seen(D1)
 
     assert fleet.chosen(Role.DECODE) == {"d0"}
@@ -214,9 +214,9 @@ def test_who_is_drained_before_it_is_known_stays_so() -> None:
 def test_a_poison_call_is_taken_back_from_those_that_it_met(fleet: Fleet) -> None:
     fleet.legs(D0, FAILED, FAILED)
 
-    fleet.instances.excuse(["d0", "gone"])
+    fleet.endpoints.excuse(["d0", "gone"])
 
-    candidate = fleet.instances.get("d0")
-    assert candidate is not None
-    assert candidate.breaker.state is State.TRIAL
+    endpoint = fleet.endpoints.get("d0")
+    assert endpoint is not None
+    assert endpoint.breaker.state is State.TRIAL
     assert fleet.chosen(Role.DECODE) == {"d0", "d1"}

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from pdgate.scheduling.candidate import Candidate
-from pdgate.scheduling.instances import Instances
+from pdgate.scheduling.endpoint import Endpoint
+from pdgate.scheduling.endpoints import Endpoints
 from pdgate.scheduling.latency.model import LatencyModel
 from pdgate.scheduling.latency.rate import ENOUGH
 from pdgate.scheduling.reservation import Reservation
@@ -15,19 +15,19 @@ from tests.support.scripted import D0, P0, P1, fleet
 PER_TOKEN = 0.0001
 
 
-def read(one: Candidate, tokens: int, seconds: float) -> None:
+def read(one: Endpoint, tokens: int, seconds: float) -> None:
     with Reservation(one, tokens, reads=True) as reserved:
         reserved.has_read(seconds)
 
 
-def knows(one: Candidate, seconds_per_token: float, times: int = 20) -> None:
+def knows(one: Endpoint, seconds_per_token: float, times: int = 20) -> None:
     for turn in range(times):
         tokens = 500 + 100 * (turn % 10)
         read(one, tokens, tokens * seconds_per_token)
 
 
-def candidate(instances: Instances, instance_id: str) -> Candidate:
-    found = instances.get(instance_id)
+def endpoint(endpoints: Endpoints, instance_id: str) -> Endpoint:
+    found = endpoints.get(instance_id)
     assert found is not None
     return found
 
@@ -42,7 +42,7 @@ def test_nothing_is_expected_of_who_is_unknown() -> None:
 
 def test_what_waits_there_is_part_of_what_is_learnt() -> None:
     """The second prompt took as long as both."""
-    one = Candidate(P0)
+    one = Endpoint(P0)
     for tokens in (1000, 2000, 3000, 4000):
         with (
             Reservation(one, tokens, reads=True) as first,
@@ -56,7 +56,7 @@ def test_what_waits_there_is_part_of_what_is_learnt() -> None:
 
 def test_a_queue_of_short_prompts_is_quicker_than_one_long_prompt() -> None:
     """Where attention shows: twice the time at 50,000 tokens, here."""
-    one, draw = Candidate(P0), random.Random(3)
+    one, draw = Endpoint(P0), random.Random(3)
     for _ in range(200):
         tokens = draw.randrange(1000, 60_000)
         read(one, tokens, PER_TOKEN * tokens * (1 + tokens / 50_000))
@@ -68,7 +68,7 @@ def test_a_queue_of_short_prompts_is_quicker_than_one_long_prompt() -> None:
 
 
 def test_the_account_of_squares_ends_with_the_calls() -> None:
-    one = Candidate(P0)
+    one = Endpoint(P0)
     with (
         Reservation(one, 30, reads=True) as first,
         Reservation(one, 10, reads=True),
@@ -81,7 +81,7 @@ def test_the_account_of_squares_ends_with_the_calls() -> None:
 
 
 def test_one_stuck_call_does_not_change_what_is_expected_much() -> None:
-    one = Candidate(P0)
+    one = Endpoint(P0)
     knows(one, PER_TOKEN)
 
     read(one, 1000, 600.0)
@@ -92,7 +92,7 @@ def test_one_stuck_call_does_not_change_what_is_expected_much() -> None:
 
 
 def test_an_engine_that_has_become_slow_is_believed_after_a_few_calls() -> None:
-    one = Candidate(P0)
+    one = Endpoint(P0)
     knows(one, PER_TOKEN)
 
     knows(one, 50 * PER_TOKEN, times=25)
@@ -101,7 +101,7 @@ def test_an_engine_that_has_become_slow_is_believed_after_a_few_calls() -> None:
 
 
 def test_how_right_it_was_is_kept() -> None:
-    one = Candidate(P0)
+    one = Endpoint(P0)
     knows(one, PER_TOKEN, times=50)
     accuracy = one.latency.prefill_accuracy
 
@@ -114,17 +114,17 @@ def test_how_right_it_was_is_kept() -> None:
 
 
 def test_who_knows_nothing_is_taken_to_be_like_the_middle_one_of_its_kind() -> None:
-    instances = fleet(*(replace(P0, id=f"p{n}") for n in range(4)))
+    endpoints = fleet(*(replace(P0, id=f"p{n}") for n in range(4)))
     for n, per_token in enumerate((1, 3, 100)):
-        knows(candidate(instances, f"p{n}"), per_token * PER_TOKEN)
+        knows(endpoint(endpoints, f"p{n}"), per_token * PER_TOKEN)
 
-    assert candidate(instances, "p3").latency.prefill_seconds(1000) == pytest.approx(0.3, rel=0.1)
+    assert endpoint(endpoints, "p3").latency.prefill_seconds(1000) == pytest.approx(0.3, rel=0.1)
 
 
 def test_its_own_times_count_as_soon_as_there_are_enough() -> None:
-    instances = fleet(P0, P1)
-    knows(candidate(instances, "p0"), PER_TOKEN)
-    new = candidate(instances, "p1")
+    endpoints = fleet(P0, P1)
+    knows(endpoint(endpoints, "p0"), PER_TOKEN)
+    new = endpoint(endpoints, "p1")
     assert new.latency.prefill_seconds(1000) == pytest.approx(0.1, rel=0.1)
 
     knows(new, 9 * PER_TOKEN, times=ENOUGH)
@@ -134,37 +134,37 @@ def test_its_own_times_count_as_soon_as_there_are_enough() -> None:
 
 def test_another_role_is_another_kind() -> None:
     """Decode reads prompts while it makes tokens."""
-    instances = fleet(P0, D0)
+    endpoints = fleet(P0, D0)
 
-    knows(candidate(instances, "p0"), PER_TOKEN)
+    knows(endpoint(endpoints, "p0"), PER_TOKEN)
 
-    assert candidate(instances, "d0").latency.prefill_seconds(1000) is None
+    assert endpoint(endpoints, "d0").latency.prefill_seconds(1000) is None
 
 
 def test_another_model_is_another_kind() -> None:
-    instances = fleet(P0, P1)
-    knows(candidate(instances, "p0"), PER_TOKEN)
+    endpoints = fleet(P0, P1)
+    knows(endpoint(endpoints, "p0"), PER_TOKEN)
 
-    instances.mark_up("p1", ["another"])
+    endpoints.mark_up("p1", ["another"])
 
-    assert candidate(instances, "p1").latency.prefill_seconds(1000) is None
+    assert endpoint(endpoints, "p1").latency.prefill_seconds(1000) is None
 
 
 def test_who_is_gone_is_nobody_s_example() -> None:
-    instances = fleet(P0, P1)
-    knows(candidate(instances, "p0"), PER_TOKEN)
+    endpoints = fleet(P0, P1)
+    knows(endpoint(endpoints, "p0"), PER_TOKEN)
 
-    instances.remove("p0")
+    endpoints.remove("p0")
 
-    assert candidate(instances, "p1").latency.prefill_seconds(1000) is None
+    assert endpoint(endpoints, "p1").latency.prefill_seconds(1000) is None
 
 
 def test_steps_of_an_unknown_engine_are_as_those_of_its_kind() -> None:
-    instances = fleet(D0, replace(D0, id="d1"))
-    pace = candidate(instances, "d0").latency.step_time
+    endpoints = fleet(D0, replace(D0, id="d1"))
+    pace = endpoint(endpoints, "d0").latency.step_time
     for batch in (1, 4, 16) * 10:
         pace.learn(8, 0, 8 * (0.01 + 0.001 * batch), batch, 100 * batch)
 
-    new = candidate(instances, "d1").latency
+    new = endpoint(endpoints, "d1").latency
 
     assert new.step_seconds(16, 1600) == pytest.approx(0.026, rel=0.1)

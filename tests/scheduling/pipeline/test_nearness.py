@@ -5,14 +5,14 @@ from random import Random
 
 from pdgate.protocols.instance import Role
 from pdgate.protocols.place import Place
-from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.pipeline.shortlist import told_apart_by
 from tests.support.fleets import at, fleet
 
 PLACES = [Place(*names) for names in product(("", "a", "b"), ("", "a", "r"), ("", "a", "z"))]
 
 
-def engines(places: list[Place]) -> list[Candidate]:
+def engines(places: list[Place]) -> list[Endpoint]:
     return [at(one, to) for one, to in zip(fleet(len(places), Role.DECODE), places, strict=True)]
 
 

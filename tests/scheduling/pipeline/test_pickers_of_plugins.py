@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from pdgate.protocols.call import Call
-from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.pipeline import Best, Picker, Pipeline, PowerOfTwo, Softmax
 from pdgate.scheduling.pipeline.pickers import Score
 from tests.support.fleets import fleet, prompt
@@ -15,27 +15,27 @@ from tests.support.fleets import fleet, prompt
 class Last(Picker):
     """Of all, whatever they score."""
 
-    def among(self, call: Call, kept: Sequence[Candidate], score: Score) -> Candidate:
+    def among(self, call: Call, kept: Sequence[Endpoint], score: Score) -> Endpoint:
         return kept[-1]
 
 
 class Worst(Best):
-    def among(self, call: Call, kept: Sequence[Candidate], score: Score) -> Candidate:
+    def among(self, call: Call, kept: Sequence[Endpoint], score: Score) -> Endpoint:
         return super().among(call, kept, lambda call, one: -score(call, one))
 
 
 class WorstOfTwo(PowerOfTwo):
-    def among(self, call: Call, kept: Sequence[Candidate], score: Score) -> Candidate:
+    def among(self, call: Call, kept: Sequence[Endpoint], score: Score) -> Endpoint:
         return super().among(call, kept, lambda call, one: -score(call, one))
 
 
 class Upside(Softmax):
-    def among(self, call: Call, kept: Sequence[Candidate], score: Score) -> Candidate:
+    def among(self, call: Call, kept: Sequence[Endpoint], score: Score) -> Endpoint:
         return super().among(call, kept, lambda call, one: -score(call, one))
 
 
-def is_second(_: Call, candidate: Candidate) -> float:
-    return float(candidate.instance.id == "1")
+def is_second(_: Call, endpoint: Endpoint) -> float:
+    return float(endpoint.instance.id == "1")
 
 
 @pytest.mark.parametrize(

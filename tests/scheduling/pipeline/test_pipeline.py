@@ -10,7 +10,7 @@ import pytest
 from pdgate.protocols.call import Call
 from pdgate.protocols.instance import Role
 from pdgate.protocols.place import Place
-from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.pipeline import Best, Pipeline, PowerOfTwo, Softmax
 from pdgate.scheduling.policy import Policy
 from tests.support.fleets import at, fleet, prompt
@@ -18,23 +18,23 @@ from tests.support.fleets import at, fleet, prompt
 CALL = prompt(100)
 
 
-def even(call: Call, candidate: Candidate) -> bool:
-    return int(candidate.instance.id) % 2 == 0
+def even(call: Call, endpoint: Endpoint) -> bool:
+    return int(endpoint.instance.id) % 2 == 0
 
 
-def nobody(call: Call, candidate: Candidate) -> bool:
+def nobody(call: Call, endpoint: Endpoint) -> bool:
     return False
 
 
-def late(call: Call, candidate: Candidate) -> float:
-    return int(candidate.instance.id) / 10
+def late(call: Call, endpoint: Endpoint) -> float:
+    return int(endpoint.instance.id) / 10
 
 
-def first(call: Call, candidate: Candidate) -> float:
-    return float(candidate.instance.id == "0")
+def first(call: Call, endpoint: Endpoint) -> float:
+    return float(endpoint.instance.id == "0")
 
 
-def alike(call: Call, candidate: Candidate) -> float:
+def alike(call: Call, endpoint: Endpoint) -> float:
     return 0.5
 
 
@@ -72,8 +72,8 @@ def test_another_policy_may_choose_where_a_filter_leaves_nobody() -> None:
 
 
 class LastOfAll(Policy):
-    def choose(self, call: Call, candidates: Sequence[Candidate]) -> Candidate:
-        return candidates[-1]
+    def choose(self, call: Call, endpoints: Sequence[Endpoint]) -> Endpoint:
+        return endpoints[-1]
 
 
 def test_equals_share_the_calls() -> None:
@@ -119,7 +119,7 @@ def test_a_temperature_must_be_above_zero(temperature: float) -> None:
         Softmax(temperature)
 
 
-def placed() -> list[Candidate]:
+def placed() -> list[Endpoint]:
     """Beside a peer on h0: on its host, in its rack, in its zone, far away."""
     places = Place("h0", "r0", "z0"), Place("h1", "r0", "z0"), Place("h2", "r1", "z0"), Place("h3")
     return [at(one, place) for one, place in zip(fleet(4, Role.DECODE), places, strict=True)]
@@ -166,11 +166,11 @@ def test_where_all_are_as_near_they_are_equals(places: list[Place], peer: Place)
     assert 150 < chosen["0"] < 250
 
 
-def no_number(call: Call, candidate: Candidate) -> float:
-    return nan if candidate.instance.id != "1" else 0.1
+def no_number(call: Call, endpoint: Endpoint) -> float:
+    return nan if endpoint.instance.id != "1" else 0.1
 
 
-def never_a_number(call: Call, candidate: Candidate) -> float:
+def never_a_number(call: Call, endpoint: Endpoint) -> float:
     return nan
 
 

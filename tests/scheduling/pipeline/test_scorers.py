@@ -7,10 +7,10 @@ from tests.support.fleets import fleet
 
 
 def test_of_what_is_to_be_read_a_prompt_takes_its_share() -> None:
-    candidate = fleet(1)[0]
-    candidate.unread_tokens = 30_000
+    endpoint = fleet(1)[0]
+    endpoint.unread_tokens = 30_000
 
-    assert reading(candidate, 10_000) == (4.0, 1.0)
+    assert reading(endpoint, 10_000) == (4.0, 1.0)
 
 
 def test_where_nothing_is_to_be_read_nothing_is_waited_for() -> None:

@@ -54,7 +54,7 @@ def test_of_very_many_who_have_the_same_some_are_drawn() -> None:
         assert len(listed) >= MATCHED
 
 
-def test_another_lineup_is_another_list() -> None:
+def test_another_eligible_set_is_another_list() -> None:
     """Instances that left are not remembered."""
     shortlist = Shortlist(Known({"3": 100}), Random(1))
     before, after = fleet(100), fleet(100)

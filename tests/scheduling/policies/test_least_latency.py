@@ -1,17 +1,17 @@
 import pytest
 
 from pdgate.protocols.instance import Role
-from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.policies.least_latency import least_latency
 from pdgate.scheduling.policy_context import PolicyContext
 from tests.support.fleets import Known, fleet, holding, prompt
 
 
-def reads(candidate: Candidate, tokens_per_second: int) -> Candidate:
+def reads(endpoint: Endpoint, tokens_per_second: int) -> Endpoint:
     """It has shown that it reads so fast."""
     for tokens in (1_000, 2_000, 4_000, 8_000):
-        candidate.latency.prefill_rate.learn(tokens, tokens / tokens_per_second)
-    return candidate
+        endpoint.latency.prefill_rate.learn(tokens, tokens / tokens_per_second)
+    return endpoint
 
 
 def test_a_faster_engine_may_have_more_to_read() -> None:

@@ -4,7 +4,7 @@ from random import Random
 import pytest
 
 from pdgate.protocols.instance import Role
-from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.pipeline import Pipeline
 from pdgate.scheduling.policies.slo import InTime, slo
 from pdgate.scheduling.policy import Policy
@@ -15,7 +15,7 @@ from tests.support.fleets import Known, fleet, prompt
 TARGETS = Targets(ttft_seconds=2.0, tpot_seconds=0.05)
 
 
-def reading(count: int = 3) -> list[Candidate]:
+def reading(count: int = 3) -> list[Endpoint]:
     """They read 10,000 tokens a second."""
     among = fleet(count)
     for one in among:

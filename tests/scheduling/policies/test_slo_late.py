@@ -4,7 +4,7 @@ from collections import Counter
 from random import Random
 
 from pdgate.protocols.instance import Role
-from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.policies.slo import LateTogether
 from pdgate.scheduling.policy_context import PolicyContext, Targets
 from tests.support.fleets import Known, fleet, prompt
@@ -16,7 +16,7 @@ def around(known: Known | None = None) -> PolicyContext:
     return PolicyContext(Role.PREFILL, known, TARGETS, Random(1))
 
 
-def reading(*waiting: int) -> list[Candidate]:
+def reading(*waiting: int) -> list[Endpoint]:
     """Each reads 10,000 tokens a second, and has so many to read."""
     among = fleet(len(waiting))
     for one, tokens in zip(among, waiting, strict=True):

@@ -2,7 +2,7 @@ from collections.abc import Sequence
 
 from pdgate.protocols.call import CHAT, Call
 from pdgate.protocols.instance import Instance, Role
-from pdgate.scheduling.candidate import Candidate
+from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.prefix.index import PrefixIndex, PrefixUpdate
 
 TOKENS = 128
@@ -18,8 +18,8 @@ def tokens(**blocks: int) -> dict[str, int]:
     return {instance_id: count * TOKENS for instance_id, count in blocks.items()}
 
 
-def candidate(instance_id: str) -> Candidate:
-    return Candidate(Instance(instance_id, "http://127.0.0.1:1", Role.PREFILL, "plain"))
+def endpoint(instance_id: str) -> Endpoint:
+    return Endpoint(Instance(instance_id, "http://127.0.0.1:1", Role.PREFILL, "plain"))
 
 
 def knowing(most_blocks: int = 100, **prompts: Sequence[int]) -> PrefixIndex:
@@ -58,15 +58,15 @@ def test_nobody_has_more_of_a_prompt_than_the_prompt() -> None:
     short = Call("c", "c-1", CHAT, {}, prompt_tokens=200, blocks=(1, 2))
 
     assert index.matched(short) == {"p0": 200}
-    assert index.cached_share(short, candidate("p0")) == 1.0
+    assert index.cached_share(short, endpoint("p0")) == 1.0
 
 
 def test_a_share_is_of_the_whole_prompt() -> None:
     index = knowing(p0=(1, 2))
 
-    assert index.cached_share(prompt(1, 2, more_tokens=256), candidate("p0")) == 0.5
-    assert index.cached_share(prompt(1, 2), candidate("p1")) == 0.0
-    assert index.cached_share(prompt(), candidate("p0")) == 0.0
+    assert index.cached_share(prompt(1, 2, more_tokens=256), endpoint("p0")) == 0.5
+    assert index.cached_share(prompt(1, 2), endpoint("p1")) == 0.0
+    assert index.cached_share(prompt(), endpoint("p0")) == 0.0
 
 
 def test_an_instance_is_believed_to_keep_no_more_than_fits() -> None:
@@ -181,7 +181,7 @@ def test_a_leg_that_came_to_nothing_is_not_in_the_hit_rate() -> None:
     index, call = knowing(p0=(1, 2)), prompt(1, 2, 3)
     before = index.read_tokens, index.cached_tokens
 
-    update = PrefixUpdate(index, call, candidate("p0"), reads=True)
+    update = PrefixUpdate(index, call, endpoint("p0"), reads=True)
     assert update.cached_tokens == 2 * TOKENS
     update.take_back()
 

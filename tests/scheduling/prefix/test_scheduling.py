@@ -9,10 +9,10 @@ import pytest
 from pdgate.protocols.call import Call
 from pdgate.protocols.errors import EngineFailed
 from pdgate.protocols.instance import Instance, Role
-from pdgate.scheduling.candidate import Candidate
 from pdgate.scheduling.disaggregation import Rule, Taken, UncachedTokensAbove
+from pdgate.scheduling.endpoint import Endpoint
+from pdgate.scheduling.endpoints import Endpoints
 from pdgate.scheduling.health.cause import Cause
-from pdgate.scheduling.instances import Instances
 from pdgate.scheduling.policies.round_robin import RoundRobin
 from pdgate.scheduling.policy import Policy
 from pdgate.scheduling.prefix.index import PrefixIndex
@@ -37,8 +37,8 @@ class Named(Policy):
     def __init__(self, instance_id: str) -> None:
         self.instance_id = instance_id
 
-    def choose(self, call: Call, candidates: Sequence[Candidate]) -> Candidate:
-        return next(c for c in candidates if c.instance.id == self.instance_id)
+    def choose(self, call: Call, endpoints: Sequence[Endpoint]) -> Endpoint:
+        return next(c for c in endpoints if c.instance.id == self.instance_id)
 
 
 class Engines:
@@ -49,9 +49,9 @@ class Engines:
         decode: Policy | None = None,
     ) -> None:
         self.index = PrefixIndex()
-        self.instances: Instances = fleet(*records)
+        self.endpoints: Endpoints = fleet(*records)
         self.scheduler = Scheduler(
-            self.instances, Named("p0"), decode or Named("d0"), RoundRobin(), rule, self.index
+            self.endpoints, Named("p0"), decode or Named("d0"), RoundRobin(), rule, self.index
         )
 
     def known(self, call: Call | None = None) -> dict[str, int]:
@@ -59,10 +59,10 @@ class Engines:
         matched = self.index.matched(call or call_of())
         return {instance_id: tokens // TOKENS for instance_id, tokens in matched.items()}
 
-    def at(self, instance_id: str) -> Candidate:
-        candidate = self.instances.get(instance_id)
-        assert candidate is not None
-        return candidate
+    def at(self, instance_id: str) -> Endpoint:
+        endpoint = self.endpoints.get(instance_id)
+        assert endpoint is not None
+        return endpoint
 
     def send(self, call: Call) -> None:
         with self.scheduler.reserve(Role.PREFILL, call) as prefill:
@@ -91,8 +91,8 @@ def test_the_only_one_that_reads_needs_no_index() -> None:
     assert engines.known() == {}
     assert engines.at("p0").read_tokens == call.prompt_tokens
 
-    engines.instances.put(P1)
-    engines.instances.mark_up("p1", ["m"])
+    engines.endpoints.put(P1)
+    engines.endpoints.mark_up("p1", ["m"])
     engines.send(call_of())
 
     assert engines.known() == {"p0": 8}
@@ -100,7 +100,7 @@ def test_the_only_one_that_reads_needs_no_index() -> None:
 
 def test_what_the_only_one_reads_is_kept_while_the_other_is_away() -> None:
     engines = Engines(decode=RoundRobin())
-    engines.instances.mark_down("p1")
+    engines.endpoints.mark_down("p1")
 
     engines.send(call_of())
 
@@ -175,15 +175,15 @@ def test_an_engine_that_was_reserved_and_not_asked_has_got_nothing() -> None:
 
 
 def gone(engines: Engines) -> None:
-    engines.instances.remove("p0")
+    engines.endpoints.remove("p0")
 
 
 def refused(engines: Engines) -> None:
-    engines.instances.failed("p0", Cause.TRANSPORT)
+    engines.endpoints.failed("p0", Cause.TRANSPORT)
 
 
 def moved(engines: Engines) -> None:
-    engines.instances.put(replace(engines.at("p0").instance, url="http://another-place"))
+    engines.endpoints.put(replace(engines.at("p0").instance, url="http://another-place"))
 
 
 @pytest.mark.parametrize("lose", [gone, refused, moved])
@@ -200,7 +200,7 @@ def test_an_engine_that_only_did_not_answer_in_time_has_it_still() -> None:
     engines = Engines()
     engines.send(call_of())
 
-    engines.instances.mark_silent("p0")
+    engines.endpoints.mark_silent("p0")
 
     assert engines.known() == {"p0": 8}
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pdgate.transfer.base import Range, Region, StaleDescriptor, State, Transfer, TransferError
 from pdgate.transfer.external_mover import regions as visit_regions
 from pdgate.transfer.external_mover import wire
-from pdgate.transfer.kit.channel import Channel
+from pdgate.transfer.runtime.channel import Channel
 from tests.support.in_process import SECONDS, InProcessBackend
 from tests.support.kv_owner import pattern
 from tests.support.proven import pair, to_owner
@@ -153,7 +153,7 @@ def test_a_library_at_work_outlives_its_backend(
     soon: None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("pdgate.transfer.kit.jobs.CLOSE_SECONDS", 0.05)
+    monkeypatch.setattr("pdgate.transfer.runtime.jobs.CLOSE_SECONDS", 0.05)
     transfer = held(ours, filled(ours), theirs.allocate(PAGE))
 
     ours.close()

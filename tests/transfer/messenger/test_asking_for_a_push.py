@@ -10,10 +10,10 @@ import pytest
 
 from pdgate.engine.connector import Keep
 from pdgate.transfer import descriptors
-from pdgate.transfer.kit.channel import Channel
 from pdgate.transfer.messenger import messages, service
 from pdgate.transfer.messenger.errors import Why
 from pdgate.transfer.messenger.shape import Shape
+from pdgate.transfer.runtime.channel import Channel
 from tests.support.engine_pair import D_BLOCKS, P_BLOCKS, PROMPT, arrival
 from tests.support.fake_core import LAYOUT, SECONDS, FakeCore
 from tests.support.proven import channel

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from pdgate.transfer import registry
 from pdgate.transfer.base import TransferError
-from pdgate.transfer.kit.running import Running
 from pdgate.transfer.messenger.context import NOTHING, Context, pack, slot_bytes, unpack
 from pdgate.transfer.messenger.errors import HandOverError
 from pdgate.transfer.messenger.interrupt import Interrupt
 from pdgate.transfer.messenger.outbox import Outbox
 from pdgate.transfer.messenger.slots import Slots
+from pdgate.transfer.runtime.running import Running
 from tests.support.kv_layouts import PLAIN
 from tests.transfer.messenger.nodes import SECONDS, Node
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from pdgate.transfer.kit.fleet import Identity
 from pdgate.transfer.messenger.counters import Counters, Readings
 from pdgate.transfer.messenger.peer import Peer
+from pdgate.transfer.runtime.fleet import Identity
 from tests.support.kv_layouts import PLAIN
 from tests.transfer.messenger.nodes import SECONDS, Node
 

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pdgate.transfer.kit.channel import Channel
 from pdgate.transfer.messenger import messages
 from pdgate.transfer.messenger.errors import Why
 from pdgate.transfer.messenger.shape import Shape
+from pdgate.transfer.runtime.channel import Channel
 from tests.support.engine_pair import P_BLOCKS, arrival
 from tests.support.fake_core import LAYOUT, SECONDS, FakeCore
 from tests.support.proven import channel

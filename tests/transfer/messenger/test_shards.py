@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from pdgate.transfer import descriptors
 from pdgate.transfer.base import Descriptor, PeerLost, Range, TransferError
-from pdgate.transfer.kit.channel import Channel
 from pdgate.transfer.messenger import messages, shards
 from pdgate.transfer.messenger.asked import Asked
 from pdgate.transfer.messenger.errors import HandOverError, Why
@@ -23,6 +22,7 @@ from pdgate.transfer.messenger.sharded import Sharded
 from pdgate.transfer.messenger.tiles import Tile, Tiles
 from pdgate.transfer.plan.count import WHOLE, Rhythm
 from pdgate.transfer.plan.layout import KvLayout, Order, Rank
+from pdgate.transfer.runtime.channel import Channel
 from tests.support.engine_pair import D_BLOCKS, arrival
 from tests.support.fake_core import SECONDS, FakeCore
 from tests.support.kv_layouts import engines

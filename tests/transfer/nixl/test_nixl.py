@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from pdgate.transfer.base import Range, Region, State, TransferError
-from pdgate.transfer.kit.fleet import Identity, Keyring
 from pdgate.transfer.nixl import backend as nixl
 from pdgate.transfer.nixl import library as nixl_library
 from pdgate.transfer.nixl.backend import Agent, Nixl
+from pdgate.transfer.runtime.fleet import Identity, Keyring
 from tests.support import waiting
 from tests.support.kv_backends import require
 from tests.support.kv_owner import ROOT, Owned, pattern

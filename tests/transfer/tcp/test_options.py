@@ -19,9 +19,9 @@ from pdgate.transfer.base import (
     State,
     TransferError,
 )
-from pdgate.transfer.kit.channel import Channel
-from pdgate.transfer.kit.handshake import ANSWER_BYTES, HELLO_BYTES, MAC_BYTES, PROOF_BYTES
-from pdgate.transfer.kit.listener import Listener, shut
+from pdgate.transfer.runtime.channel import Channel
+from pdgate.transfer.runtime.handshake import ANSWER_BYTES, HELLO_BYTES, MAC_BYTES, PROOF_BYTES
+from pdgate.transfer.runtime.listener import Listener, shut
 from pdgate.transfer.tcp import backend as tcp
 from pdgate.transfer.tcp import owner as tcp_owner
 from pdgate.transfer.tcp import wire

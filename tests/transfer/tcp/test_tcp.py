@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pdgate.transfer.base import Descriptor, PeerLost, Range, Region, State, TransferError
-from pdgate.transfer.kit.channel import Channel
+from pdgate.transfer.runtime.channel import Channel
 from pdgate.transfer.tcp import wire
 from pdgate.transfer.tcp.backend import Tcp
 from pdgate.transfer.tcp.owner import PURPOSE

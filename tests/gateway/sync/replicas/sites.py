@@ -7,8 +7,8 @@ from pdgate.gateway.sync.replicas.base import LoadEntries, Stream
 from pdgate.gateway.sync.replicas.exchange import LEASE_SECONDS, Exchange
 from pdgate.gateway.sync.replicas.load import FarLoad
 from pdgate.protocols.instance import Instance, Role
-from pdgate.scheduling.candidate import Candidate
-from pdgate.scheduling.instances import Instances
+from pdgate.scheduling.endpoint import Endpoint
+from pdgate.scheduling.endpoints import Endpoints
 from pdgate.scheduling.reservation import Reservation
 from tests.support.clock import Clock
 
@@ -83,19 +83,19 @@ class Process:
     """One process of a gateway, without the calls."""
 
     def __init__(self, table: Table, gateway: str, name: str = "") -> None:
-        self.instances = Instances(ENGINES)
-        self.load = FarLoad(self.instances, gateway)
+        self.endpoints = Endpoints(ENGINES)
+        self.load = FarLoad(self.endpoints, gateway)
         self.entries = table.seen_by(f"{gateway}{name}")
         self.exchange = Exchange(self.load, self.entries, table.clock)
 
-    def candidate(self, engine: int = 0) -> Candidate:
-        candidate = self.instances.get(f"e{engine}")
-        assert candidate is not None
-        return candidate
+    def endpoint(self, engine: int = 0) -> Endpoint:
+        endpoint = self.endpoints.get(f"e{engine}")
+        assert endpoint is not None
+        return endpoint
 
     def call(self, engine: int = 0, tokens: int = 10) -> Reservation:
-        return Reservation(self.candidate(engine), tokens, reads=True)
+        return Reservation(self.endpoint(engine), tokens, reads=True)
 
     def account(self, engine: int = 0) -> tuple[int, int, int, int]:
-        found = self.candidate(engine)
+        found = self.endpoint(engine)
         return found.calls, found.tokens, found.unread_tokens, found.answering

@@ -47,7 +47,7 @@ async def test_a_replica_sees_what_the_others_have_in_flight(table: Table) -> No
 
         assert three.account() == (2, 30, 10, 1)
         assert one.account() == two.account() == three.account()
-        assert one.candidate().own_calls == 1
+        assert one.endpoint().own_calls == 1
         assert three.load.replicas == {"a", "b"}
     await round_(one, two, three)
 
@@ -58,8 +58,8 @@ async def test_workers_of_one_gateway_leave_each_other_to_their_memory(table: Ta
     """They tell each other sooner; through Redis their calls would count twice."""
     one, sibling, other = Process(table, "a", "1"), Process(table, "a", "2"), Process(table, "b")
     with one.call(), sibling.call():
-        shared = Shared.of(sibling.candidate())
-        shared.take_in(sibling.candidate(), shared.near, 1, 10, 10, 0)
+        shared = Shared.of(sibling.endpoint())
+        shared.take_in(sibling.endpoint(), shared.near, 1, 10, 10, 0)
         await round_(one, sibling, other)
 
         assert sibling.account()[0] == 2
@@ -168,8 +168,8 @@ async def test_an_engine_that_comes_back_under_its_id_has_the_others_calls_again
     one, two = Process(table, "a"), Process(table, "b")
     with one.call():
         await round_(one, two)
-        two.instances.remove("e0")
-        two.instances.put(ENGINES[0])
+        two.endpoints.remove("e0")
+        two.endpoints.put(ENGINES[0])
         assert two.account()[0] == 0
 
         await two.exchange.once()
@@ -179,7 +179,7 @@ async def test_an_engine_that_comes_back_under_its_id_has_the_others_calls_again
 
 async def test_engines_that_only_others_have_are_nothing_to_us(table: Table) -> None:
     one, two = Process(table, "a"), Process(table, "b")
-    two.instances.remove("e0")
+    two.endpoints.remove("e0")
     with one.call(0), one.call(1):
         await round_(one, two)
 
@@ -201,7 +201,7 @@ async def test_reading_very_much_is_done_less_often(
 
 async def test_operators_see_who_counts_and_whether_anybody_can(table: Table) -> None:
     one, two = Process(table, "a"), Process(table, "b")
-    status = ReplicaStatus(two.exchange, two.instances)
+    status = ReplicaStatus(two.exchange, two.endpoints)
     assert status.as_json() == {"state": "waiting", "others": 0}
     with one.call():
         await round_(one, two)

@@ -12,7 +12,7 @@ from pdgate.gateway.sync.replicas.base import Stream
 from pdgate.gateway.sync.replicas.far_prompts import FarPrompts
 from pdgate.gateway.sync.replicas.prompts import BadPrompts, decode, encode, sent
 from pdgate.protocols.call import Call
-from pdgate.scheduling.instances import Instances
+from pdgate.scheduling.endpoints import Endpoints
 from pdgate.scheduling.policies.round_robin import RoundRobin
 from pdgate.scheduling.policy import Policy
 from pdgate.scheduling.policy_context import PolicyContext
@@ -31,9 +31,9 @@ def prompt(*blocks: int) -> Call:
 class Replica:
     def __init__(self, told: Told | Stream, gateway: str, *, asks: bool = True) -> None:
         self.index = PrefixIndex()
-        self.instances = Instances(ENGINES)
+        self.endpoints = Endpoints(ENGINES)
         stream = told.seen() if isinstance(told, Told) else told
-        self.prompts = FarPrompts(self.index, self.instances, gateway, stream)
+        self.prompts = FarPrompts(self.index, self.endpoints, gateway, stream)
 
         def load(name: str, context: PolicyContext) -> Policy:
             policy = RoundRobin()
@@ -125,7 +125,7 @@ async def test_no_more_is_kept_to_be_told_than_is_told_at_once(
 async def test_engines_that_a_replica_does_not_know_are_not_in_its_index() -> None:
     told = Told()
     one, other = Replica(told, "one"), Replica(told, "other")
-    other.instances.remove("e1")
+    other.endpoints.remove("e1")
     one.index.routed(prompt(1), "e1")
     one.index.routed(prompt(1), "e2")
     await one.prompts.once()

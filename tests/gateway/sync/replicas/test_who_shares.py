@@ -5,7 +5,7 @@ from pathlib import Path
 from pdgate.gateway.config import Settings
 from pdgate.gateway.sync.replicas.entry import decode
 from pdgate.gateway.wiring.knowledge import replicas_of
-from pdgate.scheduling.instances import Instances
+from pdgate.scheduling.endpoints import Endpoints
 from pdgate.scheduling.prefix import PrefixIndex
 
 SETTINGS = Settings(redis="redis://127.0.0.1:1/0")
@@ -13,13 +13,13 @@ SETTINGS = Settings(redis="redis://127.0.0.1:1/0")
 
 def gateway(folder: Path | None) -> str:
     """What a process says that it is of."""
-    replicas = replicas_of(SETTINGS, Instances(), PrefixIndex(), folder)
+    replicas = replicas_of(SETTINGS, Endpoints(), PrefixIndex(), folder)
     assert replicas is not None
     return decode(replicas.exchange.load.told()).gateway
 
 
 def test_without_a_redis_nothing_is_shared() -> None:
-    assert replicas_of(Settings(), Instances(), PrefixIndex(), None) is None
+    assert replicas_of(Settings(), Endpoints(), PrefixIndex(), None) is None
 
 
 def test_workers_are_of_one_gateway_and_replicas_of_several() -> None:

@@ -13,8 +13,8 @@ from pdgate.gateway.sync.workers import table
 from pdgate.gateway.sync.workers.load import SharedLoad
 from pdgate.gateway.sync.workers.policy import LooksAround
 from pdgate.protocols.instance import Instance, Role
-from pdgate.scheduling.candidate import Candidate
-from pdgate.scheduling.instances import Instances
+from pdgate.scheduling.endpoint import Endpoint
+from pdgate.scheduling.endpoints import Endpoints
 from pdgate.scheduling.policies.least_loaded import LeastLoaded
 from pdgate.scheduling.policy import Policy
 from pdgate.scheduling.policy_context import PolicyContext
@@ -30,31 +30,31 @@ class Worker:
     """With what a gateway's process has of scheduling; `folder` is None for one that is alone."""
 
     def __init__(self, folder: Path | None, seed: int = 0) -> None:
-        self.instances = Instances(ENGINES)
+        self.endpoints = Endpoints(ENGINES)
         for engine in ENGINES:
-            self.instances.mark_up(engine.id, ["m"])
-        self.load = None if folder is None else SharedLoad(folder, self.instances, Clock())
+            self.endpoints.mark_up(engine.id, ["m"])
+        self.load = None if folder is None else SharedLoad(folder, self.endpoints, Clock())
         policy: Policy = LeastLoaded(Random(seed))
         if self.load is not None:
             policy = LooksAround(policy, self.load.take_in)
-        self.scheduler = Scheduler(self.instances, policy, policy, policy)
+        self.scheduler = Scheduler(self.endpoints, policy, policy, policy)
 
     def reserve(self) -> Reservation:
         return self.scheduler.reserve(Role.PLAIN, CALL)
 
     def account(self, engine: int) -> tuple[int, int, int, int]:
-        candidate = self.candidate(engine)
+        endpoint = self.endpoint(engine)
         return (
-            candidate.calls,
-            candidate.tokens,
-            candidate.unread_tokens,
-            candidate.answering,
+            endpoint.calls,
+            endpoint.tokens,
+            endpoint.unread_tokens,
+            endpoint.answering,
         )
 
-    def candidate(self, engine: int) -> Candidate:
-        candidate = self.instances.get(f"e{engine}")
-        assert candidate is not None
-        return candidate
+    def endpoint(self, engine: int) -> Endpoint:
+        endpoint = self.endpoints.get(f"e{engine}")
+        assert endpoint is not None
+        return endpoint
 
 
 class Clock:
@@ -113,7 +113,7 @@ def test_what_has_been_read_and_what_is_answered_is_shared_too(tmp_path: Path) -
         reservation.has_read(0.1)
         other.load.take_in()
         assert other.account(engine) == (1, 10, 0, 1)
-        assert other.candidate(engine).own_calls == 0
+        assert other.endpoint(engine).own_calls == 0
 
         reservation.end()
         other.load.take_in()
@@ -162,8 +162,8 @@ def test_an_engine_that_comes_back_under_its_id_begins_at_nothing_everywhere(
         with one.reserve() as reservation:
             left = reservation.instance
             for worker in (one, other):
-                worker.instances.remove(left.id)
-                worker.instances.put(left)
+                worker.endpoints.remove(left.id)
+                worker.endpoints.put(left)
             for load in (one.load, other.load):
                 load.look()
             assert other.account(int(left.id[1:])) == (0, 0, 0, 0)
@@ -244,7 +244,7 @@ def test_all_workers_have_the_same_accounts_and_nothing_at_the_end(
 def test_any_policy_looks_first(tmp_path: Path, name: str) -> None:
     with workers(tmp_path, 2) as (one, other), other.reserve() as reservation:
         assert one.load is not None
-        candidates = list(one.instances)
+        endpoints = list(one.endpoints)
 
-        assert one.load.policy(name, PolicyContext()).choose(CALL, candidates) in candidates
+        assert one.load.policy(name, PolicyContext()).choose(CALL, endpoints) in endpoints
         assert one.account(int(reservation.instance.id[1:]))[0] == 1

@@ -12,8 +12,8 @@ from pdgate.gateway.sync.workers.policy import LooksAround
 from pdgate.gateway.sync.workers.prefixes import SharedPrefixes
 from pdgate.protocols.call import Call
 from pdgate.protocols.instance import Instance, Role
-from pdgate.scheduling.candidate import Candidate
-from pdgate.scheduling.instances import Instances
+from pdgate.scheduling.endpoint import Endpoint
+from pdgate.scheduling.endpoints import Endpoints
 from pdgate.scheduling.policies.round_robin import RoundRobin
 from pdgate.scheduling.policy import Policy
 from pdgate.scheduling.policy_context import PolicyContext
@@ -31,15 +31,15 @@ def prompt(*blocks: int) -> Call:
 class ByPrefix(Policy):
     needs_prefixes = True
 
-    def choose(self, call: Call, candidates: Sequence[Candidate]) -> Candidate:
-        return candidates[0]
+    def choose(self, call: Call, endpoints: Sequence[Endpoint]) -> Endpoint:
+        return endpoints[0]
 
 
 class Worker:
     def __init__(self, folder: Path) -> None:
         self.index = PrefixIndex()
-        self.instances = Instances(ENGINES)
-        self.shared = SharedPrefixes(folder, self.instances, self.index)
+        self.endpoints = Endpoints(ENGINES)
+        self.shared = SharedPrefixes(folder, self.endpoints, self.index)
 
     def joins(self) -> Policy:
         return self.shared.around(lambda name, around: ByPrefix())("by_prefix", PolicyContext())
@@ -68,7 +68,7 @@ def test_a_worker_knows_what_another_has_sent_where_before_it_chooses(tmp_path: 
         one.index.routed(prompt(1, 2, 3), "e1")
         assert other.knows(prompt(1, 2, 3)) == {}
 
-        policy.choose(prompt(1, 2, 3), list(other.instances))
+        policy.choose(prompt(1, 2, 3), list(other.endpoints))
 
         assert other.knows(prompt(1, 2, 3)) == {"e1": 3}
 
@@ -95,13 +95,13 @@ def test_what_is_heard_is_not_told_again(tmp_path: Path) -> None:
 
 def test_engines_that_a_worker_does_not_know_are_not_in_its_index(tmp_path: Path) -> None:
     with workers(tmp_path) as (one, other):
-        other.instances.remove("e1")
+        other.endpoints.remove("e1")
         one.index.routed(prompt(1), "e1")
         one.index.routed(prompt(1), "e2")
         other.shared.take_in()
         assert other.knows(prompt(1)) == {"e2": 1}
 
-        other.instances.put(ENGINES[1])
+        other.endpoints.put(ENGINES[1])
         other.shared.look()
         one.index.routed(prompt(1), "e1")
         other.shared.take_in()

@@ -22,10 +22,10 @@ from pdgate.transfer.base import (
     Transfer,
     TransferError,
 )
-from pdgate.transfer.kit import ranges as lists
-from pdgate.transfer.kit.jobs import Jobs, Plan
-from pdgate.transfer.kit.ranges import Piece
-from pdgate.transfer.kit.regions import LocalMemory
+from pdgate.transfer.runtime import ranges as lists
+from pdgate.transfer.runtime.jobs import Jobs, Plan
+from pdgate.transfer.runtime.ranges import Piece
+from pdgate.transfer.runtime.regions import LocalMemory
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import pytest
 from pdgate import __version__
 from pdgate.operations.doctor import checks
 from pdgate.operations.doctor.checks import CHECKS, Check, Grade
-from pdgate.operations.doctor.judging import findings
+from pdgate.operations.doctor.rules import findings
 from pdgate.operations.doctor.seen import (
     Bootstrap,
     Card,

@@ -8,7 +8,7 @@ import pytest
 
 from pdgate.transfer import registry
 from pdgate.transfer.base import TransferError
-from pdgate.transfer.kit import memfd
+from pdgate.transfer.runtime import memfd
 
 GIB = 1 << 30
 

@@ -142,7 +142,7 @@ class KvLedger:
             heappop(self._until)
 
 
-class Ownership:
+class KvLease:
     """The KV of one attempt at a split call.
 
     Attributes:

@@ -8,7 +8,7 @@ import threading
 from collections import Counter
 
 from pdgate.transfer.base import State, TransferError
-from pdgate.transfer.kit.running import Running
+from pdgate.transfer.runtime.running import Running
 
 MAX_IMMEDIATE = 2**32 - 1
 

@@ -1,7 +1,7 @@
 """Memory that a backend of ours may move."""
 
 from pdgate.transfer.base import Descriptor, Region
-from pdgate.transfer.kit.arrivals import Arrivals
+from pdgate.transfer.runtime.arrivals import Arrivals
 
 
 class LocalMemory(Region):

@@ -7,8 +7,8 @@ from contextlib import closing
 import pytest
 
 from pdgate.transfer.base import State, TransferError
-from pdgate.transfer.kit.jobs import MAX_THREADS, Jobs, Plan, Threads
-from pdgate.transfer.kit.running import SWEEP_AT_LEAST, Deadlines, Running
+from pdgate.transfer.runtime.jobs import MAX_THREADS, Jobs, Plan, Threads
+from pdgate.transfer.runtime.running import SWEEP_AT_LEAST, Deadlines, Running
 from tests.support import waiting
 
 SECONDS = waiting.PATIENCE_SECONDS

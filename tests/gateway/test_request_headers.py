@@ -2,8 +2,8 @@
 
 import pytest
 
-from pdgate.gateway.heads import Heads
 from pdgate.gateway.intake import Intake
+from pdgate.gateway.request_headers import RequestHeaders
 from pdgate.protocols.call import Headers
 from pdgate.protocols.errors import BadRequest, UnsupportedMediaType
 
@@ -12,23 +12,23 @@ INTAKE = Intake(1 << 20)
 
 
 def passed(*headers: tuple[bytes, bytes]) -> Headers:
-    call = INTAKE.call("/v1/chat/completions", Heads(headers), b'{"model": "m"}', "call-1")
+    call = INTAKE.call("/v1/chat/completions", RequestHeaders(headers), b'{"model": "m"}', "call-1")
     return list(call.headers)
 
 
 def test_the_first_counts_of_what_is_said_twice() -> None:
-    heads = Heads([(b"a", b"1"), (b"b", b"2"), (b"a", b"3")])
+    request_headers = RequestHeaders([(b"a", b"1"), (b"b", b"2"), (b"a", b"3")])
 
-    assert heads.named == {b"a": b"1", b"b": b"2"}
-    assert heads.twice
-    assert [heads.times(name) for name in (b"a", b"b", b"c")] == [2, 1, 0]
+    assert request_headers.named == {b"a": b"1", b"b": b"2"}
+    assert request_headers.twice
+    assert [request_headers.times(name) for name in (b"a", b"b", b"c")] == [2, 1, 0]
 
 
 def test_nothing_is_said_twice() -> None:
-    heads = Heads([(b"a", b"1"), (b"b", b"1")])
+    request_headers = RequestHeaders([(b"a", b"1"), (b"b", b"1")])
 
-    assert not heads.twice
-    assert [heads.times(name) for name in (b"a", b"c")] == [1, 0]
+    assert not request_headers.twice
+    assert [request_headers.times(name) for name in (b"a", b"c")] == [1, 0]
 
 
 def test_what_engines_get_is_found_among_the_rest() -> None:
@@ -70,7 +70,7 @@ def test_an_address_is_found_in_each_of_two_ids() -> None:
 def test_the_first_id_that_may_be_used_is_the_calls() -> None:
     unusable, mine = (b"x-request-id", b"no spaces"), (b"x-request-id", b"mine")
 
-    assert INTAKE.call_id(Heads([mine])) == "mine"
-    assert INTAKE.call_id(Heads([unusable, mine])) == "mine"
-    assert INTAKE.call_id(Heads([unusable])) != "no spaces"
-    assert INTAKE.call_id(Heads([])) != INTAKE.call_id(Heads([]))
+    assert INTAKE.call_id(RequestHeaders([mine])) == "mine"
+    assert INTAKE.call_id(RequestHeaders([unusable, mine])) == "mine"
+    assert INTAKE.call_id(RequestHeaders([unusable])) != "no spaces"
+    assert INTAKE.call_id(RequestHeaders([])) != INTAKE.call_id(RequestHeaders([]))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 
 from pdgate.transfer.base import State, TransferError
-from pdgate.transfer.kit.running import Deadlines, Interrupted, Running
+from pdgate.transfer.runtime.running import Deadlines, Interrupted, Running
 
 # Many, because one that waits for a hung peer is taken until its deadline, and other peers
 # must not wait with it.

@@ -25,8 +25,8 @@ from collections.abc import Collection
 from enum import IntEnum
 from typing import Final
 
-from pdgate.transfer.kit.fleet import KEY_ID_BYTES, NO_KEY, Identity
-from pdgate.transfer.kit.refusals import Reason
+from pdgate.transfer.runtime.fleet import KEY_ID_BYTES, NO_KEY, Identity
+from pdgate.transfer.runtime.refusals import Reason
 
 MAGIC: Final = b"PDHS"
 VERSION: Final = 1

@@ -6,7 +6,7 @@ arrivals   where KV is fetched, and whether it arrives
 """
 
 from pdgate.operations.doctor.checks import GATEWAY_SAYS, Finding, in_order
-from pdgate.operations.doctor.judging import alone, arrivals, together
+from pdgate.operations.doctor.rules import alone, arrivals, together
 from pdgate.operations.doctor.seen import Examined
 
 

@@ -13,12 +13,12 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Final, Self
 
-from pdgate.transfer.kit import handshake
-from pdgate.transfer.kit.fleet import Identity, loopback
-from pdgate.transfer.kit.handshake import Answering, Dialling, Session, Unproven
-from pdgate.transfer.kit.listener import shut
-from pdgate.transfer.kit.refusals import DIALLED, Reason
-from pdgate.transfer.kit.strangers import Strangers, receive
+from pdgate.transfer.runtime import handshake
+from pdgate.transfer.runtime.fleet import Identity, loopback
+from pdgate.transfer.runtime.handshake import Answering, Dialling, Session, Unproven
+from pdgate.transfer.runtime.listener import shut
+from pdgate.transfer.runtime.refusals import DIALLED, Reason
+from pdgate.transfer.runtime.strangers import Strangers, receive
 
 HANDSHAKE_SECONDS: Final = 5.0
 """For all of it, however it is spread."""

@@ -3,9 +3,9 @@
 import threading
 from dataclasses import dataclass
 
-from pdgate.transfer.kit.channel import Channel, Watch, dial
-from pdgate.transfer.kit.fleet import Identity
-from pdgate.transfer.kit.sockets import hung_up
+from pdgate.transfer.runtime.channel import Channel, Watch, dial
+from pdgate.transfer.runtime.fleet import Identity
+from pdgate.transfer.runtime.sockets import hung_up
 
 CONNECT_SECONDS = 5.0
 MAX_IDLE_PER_PEER = 8

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from pdgate.transfer.kit.listener import shut
+from pdgate.transfer.runtime.listener import shut
 
 CHUNK_BYTES: Final = 256 << 10
 

@@ -1,8 +1,8 @@
 """Authentication by API keys, and the models and limits that each key is held to.
 
-    door.screen(heads)     before the body is read: whose key is it, and is it used up?
-    holder.enter(model)    the call counts, until `leave`
-    door.holder(heads)     whose key it is, for routes that count nothing
+    authenticator.screen(headers)      before the body is read: whose key is it, and is it used up?
+    key_state.enter(model)             the call counts, until `leave`
+    authenticator.key_state(headers)   whose key it is, for routes that count nothing
 
 A worker has its share of a key's limits: the limit divided by the workers, rounded up. So all
 together never allow much more than the limit, and may allow less to a client whose connections
@@ -18,7 +18,7 @@ from math import ceil
 from time import monotonic
 from typing import NoReturn
 
-from pdgate.gateway.heads import Heads
+from pdgate.gateway.request_headers import RequestHeaders
 from pdgate.gateway.security.keys import ApiKey, hash_of
 from pdgate.protocols.errors import BadRequest, Forbidden, RateLimited, Unauthorized
 
@@ -60,7 +60,7 @@ class Bucket:
         return 0.0 if level >= 1 else (1 - level) / self._per_second
 
 
-class Holder:
+class KeyState:
     """What one worker knows of one key.
 
     Attributes:
@@ -141,7 +141,7 @@ class Holder:
         )
 
 
-class Door:
+class Authenticator:
     """
     Attributes:
         holders: Of all keys that there are.
@@ -150,66 +150,66 @@ class Door:
     def __init__(
         self, keys: Iterable[ApiKey], workers: int = 1, clock: Callable[[], float] = monotonic
     ) -> None:
-        self.holders: dict[str, Holder] = {}
+        self.key_states: dict[str, KeyState] = {}
         self._workers = workers
         self._clock = clock
-        self._by_header: dict[bytes, Holder] = {}
-        self._by_hash: dict[str, Holder] = {}
+        self._by_header: dict[bytes, KeyState] = {}
+        self._by_hash: dict[str, KeyState] = {}
         self.admit(keys)
 
     def admit(self, keys: Iterable[ApiKey]) -> None:
         """These and no others from now on. Calls that run end as they would have."""
-        found: dict[str, Holder] = {}
+        found: dict[str, KeyState] = {}
         for key in keys:
-            holder = self.holders.get(key.name)
-            if holder is None:
-                holder = Holder(key, self._workers, self._clock)
-            elif holder.key != key:
-                holder.hold_to(key, self._workers)
-            found[key.name] = holder
-        self.holders = found
-        self._by_hash = {holder.key.sha256: holder for holder in found.values()}
+            key_state = self.key_states.get(key.name)
+            if key_state is None:
+                key_state = KeyState(key, self._workers, self._clock)
+            elif key_state.key != key:
+                key_state.hold_to(key, self._workers)
+            found[key.name] = key_state
+        self.key_states = found
+        self._by_hash = {key_state.key.sha256: key_state for key_state in found.values()}
         self._by_header = {}
 
-    def screen(self, heads: Heads) -> Holder:
+    def screen(self, headers: RequestHeaders) -> KeyState:
         """Raises Unauthorized, RateLimited, BadRequest."""
-        said = None if heads.twice else heads.named.get(AUTHORIZATION)
-        holder = None if said is None else self._by_header.get(said)
-        if holder is None:
-            holder = self.holder(heads)
-        holder.check()
-        return holder
+        said = None if headers.twice else headers.named.get(AUTHORIZATION)
+        key_state = None if said is None else self._by_header.get(said)
+        if key_state is None:
+            key_state = self.key_state(headers)
+        key_state.check()
+        return key_state
 
-    def holder(self, heads: Heads) -> Holder:
+    def key_state(self, headers: RequestHeaders) -> KeyState:
         """Raises Unauthorized, BadRequest."""
-        said = _only(heads, AUTHORIZATION)
+        said = _only(headers, AUTHORIZATION)
         if said is None:
-            key = _only(heads, KEY_HEADER)
+            key = _only(headers, KEY_HEADER)
             # As if it had come in the other one.
             said = None if key is None else BEARER + key
         if said is None:
             raise Unauthorized("an API key is needed: send the header Authorization: Bearer <key>")
         return self._by_header.get(said) or self._look_up(said)
 
-    def _look_up(self, said: bytes) -> Holder:
-        holder = None
+    def _look_up(self, said: bytes) -> KeyState:
+        key_state = None
         if len(said) <= MAX_HEADER_BYTES and said[: len(BEARER)].lower() == BEARER:
-            holder = self._by_hash.get(hash_of(said[len(BEARER) :].strip()))
-        if holder is None:
+            key_state = self._by_hash.get(hash_of(said[len(BEARER) :].strip()))
+        if key_state is None:
             # Not which of the two: a guess learns nothing.
             raise Unauthorized("the API key is not known")
         if len(self._by_header) >= KNOWN_HEADERS:
             self._by_header.clear()
-        self._by_header[said] = holder
-        return holder
+        self._by_header[said] = key_state
+        return key_state
 
 
-def _only(heads: Heads, name: bytes) -> bytes | None:
+def _only(headers: RequestHeaders, name: bytes) -> bytes | None:
     """What it says, if it came. Raises BadRequest if it came twice: others may read another one."""
-    if heads.times(name) > 1:
+    if headers.times(name) > 1:
         said = name.decode()
         raise BadRequest(f"the header {said} came twice", param=said)
-    return heads.named.get(name)
+    return headers.named.get(name)
 
 
 def _not_allowed(model: str | None) -> str:

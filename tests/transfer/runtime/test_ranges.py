@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pdgate.transfer.base import OutOfBounds, Range
-from pdgate.transfer.kit.ranges import Piece, pieces, split
+from pdgate.transfer.runtime.ranges import Piece, pieces, split
 
 RANGES = st.lists(
     st.builds(Range, st.integers(0, 12), st.integers(0, 12), st.integers(0, 4)), max_size=12

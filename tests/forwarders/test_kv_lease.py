@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pdgate.forwarders.ownership import (
+from pdgate.forwarders.kv_lease import (
     NOTHING_KEPT,
     OVER,
+    KvLease,
     KvLedger,
     KvRules,
     KvState,
     Late,
-    Ownership,
 )
 from pdgate.protocols.errors import EngineFailed, EngineRefused, EngineRejected, KvExpired
 from tests.support.clock import Clock
@@ -27,10 +27,10 @@ KVT = KvRules(30.0)
 REJECTED = EngineRejected(400, (), b"")
 
 
-def held(rules: KvRules, clock: Clock) -> tuple[Ownership, KvLedger]:
+def held(rules: KvRules, clock: Clock) -> tuple[KvLease, KvLedger]:
     """What prefill has computed and nobody was asked to fetch yet."""
     ledger = KvLedger(clock)
-    kv = Ownership(rules, "p0", ledger)
+    kv = KvLease(rules, "p0", ledger)
     kv.prefilled(clock.now)
     return kv, ledger
 
@@ -142,7 +142,7 @@ def test_what_nobody_was_asked_to_fetch_stays_for_the_lease(error: BaseException
 @pytest.mark.parametrize("error", [CancelledError(), EngineFailed("500")])
 def test_a_prefill_that_is_cut_short_keeps_nothing(error: BaseException) -> None:
     ledger = KvLedger(Clock())
-    kv = Ownership(NIXL, "p0", ledger)
+    kv = KvLease(NIXL, "p0", ledger)
 
     kv.end(error, 1.0)
 
@@ -152,7 +152,7 @@ def test_a_prefill_that_is_cut_short_keeps_nothing(error: BaseException) -> None
 def test_decode_may_begin_before_prefills_answer_is_here() -> None:
     """Where both start together it does not matter who is heard first."""
     ledger = KvLedger(Clock())
-    kv = Ownership(KVT, "p0", ledger)
+    kv = KvLease(KVT, "p0", ledger)
     kv.ask_decode("d0", 0.0)
 
     kv.decode_began(1.0, streams=True)
@@ -191,7 +191,7 @@ EVENTS = ["prefilled", "ask", "refused", "began", "end", "wait"]
 class Run:
     """One attempt, driven by events in any order, with what must hold after each of them."""
 
-    kv: Ownership
+    kv: KvLease
     rules: KvRules
     ledger: KvLedger
     clock: Clock
@@ -254,7 +254,7 @@ def test_however_calls_go_all_of_it_is_let_go_of_once(
     clock = Clock()
     ledger = KvLedger(clock)
     runs = [
-        Run(Ownership(each, f"p{n}", ledger), each, ledger, clock)
+        Run(KvLease(each, f"p{n}", ledger), each, ledger, clock)
         for n, each in zip(count(), rules, strict=False)
     ]
     for which, event, number in [*events, *((n, "end", n) for n in range(len(runs)))]:

@@ -11,7 +11,7 @@ from pdgate.engine.core import EngineCore
 from pdgate.engine.request import Output, Request
 
 
-class Mailroom:
+class OutputQueue:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._boxes: dict[str, Mailbox] = {}
@@ -41,7 +41,7 @@ class Mailroom:
 class Mailbox:
     """Outputs of some requests, in the order in which they came."""
 
-    def __init__(self, room: Mailroom, core: EngineCore, request_ids: Sequence[str]) -> None:
+    def __init__(self, room: OutputQueue, core: EngineCore, request_ids: Sequence[str]) -> None:
         self._room = room
         self._core = core
         self._index = {request_id: index for index, request_id in enumerate(request_ids)}

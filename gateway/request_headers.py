@@ -7,7 +7,7 @@ something is, a part that must see every one of them goes through `all`.
 from pdgate.protocols.call import Headers
 
 
-class Heads:
+class RequestHeaders:
     """
     Attributes:
         all: As they came, names in lower case.

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from pdgate.cluster import secret
-from pdgate.transfer.kit.refusals import Refusals
-from pdgate.transfer.kit.tls import Tls
+from pdgate.transfer.runtime.refusals import Refusals
+from pdgate.transfer.runtime.tls import Tls
 
 FILE_VARIABLE: Final = "PDGATE_KV_SECRET_FILE"
 SECRET_VARIABLE: Final = "PDGATE_KV_SECRET"

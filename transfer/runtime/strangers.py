@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from pdgate.transfer.kit.listener import shut
+from pdgate.transfer.runtime.listener import shut
 
 MOST: Final = 128
 """What a flood leaves to those who mean well is the time until so many more have come."""

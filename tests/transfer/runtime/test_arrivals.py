@@ -1,6 +1,6 @@
 from pdgate.transfer.base import State, TransferError
-from pdgate.transfer.kit.arrivals import Arrivals
-from pdgate.transfer.kit.running import Running
+from pdgate.transfer.runtime.arrivals import Arrivals
+from pdgate.transfer.runtime.running import Running
 
 
 def expected(arrivals: Arrivals, count: int) -> Running:
