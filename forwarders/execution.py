@@ -6,7 +6,7 @@ the engines that failed. Reservations, connections and the sibling leg live in b
 so they end with the attempt, and with the client, in whatever way it leaves.
 
     routing.py   -> Route: which engines        attempt.py    sends the legs of one
-    retry.py     -> Again, Resume, GiveUp       ownership.py  holder of the KV
+    retry.py     -> Again, Resume, GiveUp       kv_lease.py   holder of the KV
 """
 
 from collections.abc import Callable

@@ -78,7 +78,7 @@ FEATURES: Final = (
         "other engines after a failure, whose fault it was, and breakers",
         parts={
             (parts, "Execution"): without.OneAttempt,
-            (build, "Instances"): without.NeverDoubted,
+            (build, "Endpoints"): without.NeverDoubted,
         },
     ),
     Feature(

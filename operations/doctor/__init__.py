@@ -2,12 +2,12 @@
 
 checks      the table of all that can be wrong: why it hurts, what cures it
 seen        what engines say, as plain data
-looking     asks them: health, models, version, metrics (never changes anything); and a running
+collect     asks them: health, models, version, metrics (never changes anything); and a running
             gateway for the fleet as it knows it
 parsing     reads their answers
 probing     calls of one token, and connections to where KV is fetched
 hashes      what they call a block that all of them hold
-judging/    pure: what was seen -> findings
+rules/      pure: what was seen -> findings
 examining   all of this in order, and engine ids of the last run, to notice those that survive a restart
 report      findings as a table, or JSON
 cli         the command

@@ -1,4 +1,4 @@
-"""Observations of engines, and what became of the probes: plain data, which judging reads."""
+"""Observations of engines, and what became of the probes: plain data, which the rules read."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -195,7 +195,7 @@ class Gatewise:
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """Everything that judging may read.
+    """Everything that the rules may read.
 
     Attributes:
         lease_seconds: How long the gateway believes prefill to keep KV; None for what the protocol says.

@@ -1,6 +1,6 @@
 """`pdgate explain`: what happened to one call, and why.
 
-looking   asks a gateway for the record of a call
+collect   asks a gateway for the record of a call
 story     the record, in lines that can be read
 cli       the command
 """
