@@ -27,7 +27,7 @@ from tests.support.own_time import own_seconds
 from tests.support.raw_server import Peer, chunk, reply
 
 SECONDS = 3.0
-HEALTH = Health(interval_seconds=0.2, timeout_seconds=0.2, frozen_seconds=SECONDS, max_failures=0)
+HEALTH = Health(interval_seconds=0.2, timeout_seconds=1.0, frozen_seconds=SECONDS, max_failures=0)
 DONE = b'data: {"choices": [{"index": 0, "delta": {"content": "x"}, "finish_reason": "stop"}]}\n\n'
 FIRST = b'data: {"choices": [{"index": 0, "delta": {"content": "x"}}]}\n\n'
 END = b"data: [DONE]\n\n"
@@ -197,7 +197,8 @@ async def test_an_engine_that_is_slow_to_say_that_it_is_well_keeps_its_calls() -
         asking = group.create_task(gateway.chat())
         call = await held.next()
         slow.answers_after = 0.8 * SECONDS
-        await slow.looked_at(20)
+        # Each is given up after a second: all together take three times the bound.
+        await slow.looked_at(8)
         assert not call.left.done()
         await call.peer.send(as_json(ANSWER))
         assert (await asking).status_code == 200
