@@ -11,8 +11,9 @@ code) is seen by how long the watchdog itself waited for it, less the time that 
 waited in whole switch intervals, neither in shorter ones: callbacks that let go in between for a system call have the
 interpreter back before a thread that waits for it has woken up, and kept it out for 0.1 s together; nor in fewer: the
 host of a virtual machine may stop the watchdog's core, whose clock then wakes it late, while the loop runs on at
-another. So none is found that did not use so much; one of twice the time nearly always is, one that is little above it
-may not be.
+another. Both may happen in one look and add up to whole intervals, so the mark also goes round with the loop while the
+watchdog is late, and one turn of the loop must have used so much. So none is found that did not use so much; one of
+twice the time nearly always is, one that is little above it may not be.
 
 A loop that is idle costs 20 samples a second of 10 us; a call costs nothing. Where there is no CPU clock of another
 thread (macOS), nothing is watched.
@@ -43,8 +44,10 @@ LEAST_SECONDS: Final = 0.002
 """Of CPU time between two samples, without which no callback can become one that is looked for."""
 WAITS_OF_ITS_OWN: Final = 2
 """From one sample to the next: for the time, and once for a lock."""
-LEAST_SHARE: Final = 0.5
+LEAST_SHARE: Final = 0.8
 """Of the time that it was kept out, which it has waited for the interpreter: usual is 0.93 and more."""
+MOST_TURNS: Final = 1000
+"""Of a mark: where the loop is idle and the watchdog's core stands still, it would go round for nothing."""
 MOST_PLACES: Final = 32
 """That have a label of their own."""
 OTHER: Final = "other"
@@ -60,18 +63,47 @@ _LOOPS: Final = ("asyncio/runners.py", "asyncio/base_events.py")
 class _Mark:
     """
     Attributes:
+        loop: In whose queue the mark is.
+        due: When the watchdog looks next, by the loop's clock; from then on the mark goes round with the loop.
         bottom: Of the stack, above the loop's own frames; None for no frame of Python's.
         cpu: Of the loop's thread, in seconds, at a time when the mark was in the queue.
         passed: The mark has had its turn, so the callback that ran has ended.
+        seen: The watchdog has looked at it after its turn, and it goes round no more.
+        longest: CPU seconds of the loop's thread between two turns of the mark.
     """
 
+    loop: asyncio.AbstractEventLoop
+    due: float
     bottom: FrameType | None = None
     cpu: float = inf
     passed: bool = False
     told: bool = False
+    seen: bool = False
+    longest: float = 0.0
+    _last: float = inf
+    _turns: int = 0
+
+    def begin(self, bottom: FrameType | None, cpu: float) -> None:
+        self.bottom, self.cpu = bottom, cpu
+        if not self.passed:
+            self._last = cpu
 
     def take_turn(self) -> None:
-        self.passed = True
+        """In the loop's thread."""
+        cpu = time.thread_time()
+        self.longest = max(self.longest, cpu - self._last)
+        self._last, self.passed = cpu, True
+        self._turns += 1
+        if self.seen or self._turns > MOST_TURNS:
+            return
+        if self.loop.time() < self.due:
+            self.loop.call_at(self.due, self.take_turn)
+        else:
+            self.loop.call_soon(self.take_turn)
+
+    def longest_until(self, cpu: float) -> float:
+        """CPU seconds that one turn of the loop has used at most, the one that is under way included."""
+        return max(self.longest, cpu - self._last)
 
 
 class Watchdog:
@@ -105,14 +137,16 @@ class Watchdog:
 
     def _watch(self, loop: asyncio.AbstractEventLoop, thread: int, over: threading.Event) -> None:
         clock = time.pthread_getcpuclockid(thread)
-        last_cpu, mark = time.clock_gettime(clock), None
-        wait, delayed = IDLE_SECONDS, _delayed_seconds()
+        last_cpu, mark = time.clock_gettime(clock), _put_mark(loop, thread, clock)
+        wait, delayed = BUSY_SECONDS, _delayed_seconds()
         due, waits = time.monotonic() + wait, _waits()
         while not over.wait(wait):
             now, cpu = time.monotonic(), time.clock_gettime(clock)
             waits = _waits() - waits - WAITS_OF_ITS_OWN
             used, last_cpu = cpu - last_cpu, cpu
+            in_one_turn = used if mark is None else mark.longest_until(cpu)
             if mark is not None and mark.passed:
+                mark.seen = True
                 mark = None
             # A mark that waits is looked after even so: on a crowded host a callback has the core in slices.
             if mark is None and used < LEAST_SECONDS:
@@ -122,7 +156,8 @@ class Watchdog:
                 kept_out = now - due - (delayed - before)
                 waited = waits * sys.getswitchinterval()
                 by_one = LEAST_SHARE * kept_out <= waited <= kept_out
-                if kept_out > self._limit and used - wait > self._limit and by_one:
+                by_one = by_one and min(used, in_one_turn) - wait > self._limit
+                if kept_out > self._limit and by_one:
                     if mark is None or not mark.told:
                         self._tell(thread, used - wait)
                     if mark is not None:
@@ -130,18 +165,12 @@ class Watchdog:
                 elif mark is not None and not mark.told and self._is_one(mark, thread, cpu):
                     self._tell(thread, cpu - mark.cpu)
                     mark.told = True
-                if mark is None:
-                    mark = _Mark()
-                    try:
-                        loop.call_soon_threadsafe(mark.take_turn)
-                    except RuntimeError:
-                        # The loop is closed, and the end of the block on its way.
-                        return
-                    # Both behind it: what ran while the mark was on its way, for which this thread
-                    # may have waited several times, is not held against who runs then.
-                    mark.bottom, mark.cpu = _bottom(thread), time.clock_gettime(clock)
+                if mark is None and (mark := _put_mark(loop, thread, clock)) is None:
+                    return
                 wait = BUSY_SECONDS
             due, waits = time.monotonic() + wait, _waits()
+            if mark is not None:
+                mark.due = due
 
     def _is_one(self, mark: _Mark, thread: int, cpu: float) -> bool:
         """Whether one callback has run since the mark, and for too long."""
@@ -162,6 +191,19 @@ class Watchdog:
                 where,
                 line,
             )
+
+
+def _put_mark(loop: asyncio.AbstractEventLoop, thread: int, clock: int) -> _Mark | None:
+    """None where the loop is closed, and the end of what is watched on its way."""
+    mark = _Mark(loop, loop.time() + BUSY_SECONDS)
+    try:
+        loop.call_soon_threadsafe(mark.take_turn)
+    except RuntimeError:
+        return None
+    # Behind it: what ran while the mark was on its way, for which this thread may have waited several
+    # times, is not held against who runs then.
+    mark.begin(_bottom(thread), time.clock_gettime(clock))
+    return mark
 
 
 def _bottom(thread: int) -> FrameType | None:

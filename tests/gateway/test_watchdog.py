@@ -6,7 +6,8 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from itertools import count
 from typing import Any
 
@@ -20,6 +21,8 @@ from tests.support.fleet import PATIENCE_SECONDS
 pytestmark = pytest.mark.finds_slow_callbacks
 
 FOR_CERTAIN = 4 * LIMIT_SECONDS
+LONGER_THAN_A_SWITCH = 3 * sys.getswitchinterval()
+"""And shorter than the limit: another thread has its turn, and is not always too late for it."""
 
 
 def of_ours(source: str, name: str) -> Callable[..., Any]:
@@ -171,27 +174,54 @@ async def test_what_ran_before_the_mark_was_there_is_not_held_against_who_runs_t
     assert not dog.slow, caplog.messages
 
 
+@contextmanager
+def late(monkeypatch: pytest.MonkeyPatch, works: Works, dog: Watchdog) -> Iterator[None]:
+    """`dog` watches, and is late at each of its looks but the first, at which there is no mark yet."""
+    looks = count()
+
+    class Late(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            # The thread itself has an event, too, for which others wait.
+            if threading.current_thread().name == "watchdog" and next(looks):
+                works.wait(4 * LIMIT_SECONDS)
+            return super().wait(timeout)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading, "Event", Late)
+        watching = dog.watching()
+        watching.__enter__()
+    try:
+        yield
+    finally:
+        watching.__exit__(None, None, None)
+
+
 async def test_a_watchdog_whose_core_stood_still_was_not_kept_out(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The host of a virtual machine stops a core, and its clock with it; the loop goes on at another."""
     works = Works()
-
-    class Late(threading.Event):
-        def wait(self, timeout: float | None = None) -> bool:
-            works.wait(4 * LIMIT_SECONDS)
-            return super().wait(timeout)
-
     monkeypatch.setattr(watchdog, "_waits", lambda: 0)
     dog = Watchdog()
-    with monkeypatch.context() as late:
-        late.setattr(threading, "Event", Late)
-        watching = dog.watching()
-        watching.__enter__()
-    try:
-        await works.does(200, LIMIT_SECONDS / 10)
-    finally:
-        watching.__exit__(None, None, None)
+    with late(monkeypatch, works, dog):
+        await works.does(100, LONGER_THAN_A_SWITCH)
+
+    assert not dog.slow, caplog.messages
+
+
+async def test_a_late_watchdog_that_has_waited_as_for_one_asks_what_a_turn_has_used(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A core that stood still, and short waits in between, may together look like the waits for one callback."""
+    works, began = Works(), time.monotonic()
+
+    def waits() -> int:
+        return int((time.monotonic() - began) * 0.9 / sys.getswitchinterval())
+
+    monkeypatch.setattr(watchdog, "_waits", waits)
+    dog = Watchdog()
+    with late(monkeypatch, works, dog):
+        await works.does(100, LONGER_THAN_A_SWITCH)
 
     assert not dog.slow, caplog.messages
 
