@@ -21,6 +21,7 @@ from itertools import islice
 from typing import Final, Protocol
 
 from pdgate.gateway.front import limits
+from pdgate.gateway.front.turns import Turns
 from pdgate.protocols.errors import GatewayError, OutOfMemory
 
 LOOSE_BYTES: Final = 8 << 20
@@ -62,6 +63,7 @@ class Crowd:
         loose_bytes, held_bytes: The sums.
         refused: Bodies and answers for which there was no memory.
         cut: Connections that were cut for what they held loosely.
+        turns: Of those that have more to be parsed than one turn of the loop has time for.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -70,6 +72,7 @@ class Crowd:
         self.held_bytes = 0
         self.refused = 0
         self.cut = 0
+        self.turns = Turns()
         self._members: set[Member] = set()
         self._timer: asyncio.Handle | None = None
 

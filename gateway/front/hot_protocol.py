@@ -26,12 +26,13 @@ from uvicorn.server import ServerState
 
 from pdgate.gateway import errors
 from pdgate.gateway.front import limits
-from pdgate.gateway.front.addresses import local_address
+from pdgate.gateway.front.addresses import local_address, peer_has_left
 from pdgate.gateway.front.asgi import Front
 from pdgate.gateway.front.asgi_cycle import AsgiCycle
 from pdgate.gateway.front.crowd import BODY, HEAD, LINGERING, WAITING, Clock, Overdue
 from pdgate.gateway.front.hot_cycle import HotCycle
 from pdgate.gateway.front.limits import (
+    FIRST_BYTES,
     MAX_EARLY_BYTES,
     MAX_EARLY_REQUESTS,
     MAX_HEAD_BYTES,
@@ -65,11 +66,39 @@ class HotProtocol(asyncio.Protocol):
     """
 
     __slots__ = (
-        "_begun_in", "_clock", "_deaf", "_early", "_farewell", "_first_lines", "_head_bytes",
-        "_parked", "_read", "_reading_paused", "_serving", "_turn", "_unread_bytes", "_writable",
-        "app_state", "body_bytes", "crowd", "cycle", "front", "headers", "held_bytes",
-        "keep_alive_seconds", "loop", "loose_bytes", "parser", "requests", "server_state", "shared_lines",
-        "stage", "tasks", "transport", "url", "write_paused",
+        "_asked_for_turn",
+        "_begun_in",
+        "_clock",
+        "_deaf",
+        "_early",
+        "_farewell",
+        "_first_lines",
+        "_head_bytes",
+        "_parked",
+        "_read",
+        "_reading_paused",
+        "_serving",
+        "_unread_bytes",
+        "_writable",
+        "app_state",
+        "body_bytes",
+        "crowd",
+        "cycle",
+        "front",
+        "headers",
+        "held_bytes",
+        "keep_alive_seconds",
+        "loop",
+        "loose_bytes",
+        "parser",
+        "requests",
+        "server_state",
+        "shared_lines",
+        "stage",
+        "tasks",
+        "transport",
+        "url",
+        "write_paused",
     )  # fmt: skip
 
     transport: asyncio.Transport
@@ -108,7 +137,7 @@ class HotProtocol(asyncio.Protocol):
         self._serving: Cycle | None = None
         self._early: list[AsgiCycle] = []
         self._parked: bytearray | None = None
-        self._turn: asyncio.Handle | None = None
+        self._asked_for_turn = False
         # What the parser is reading, until the first request in it is over; and the read in which
         # a request began, if nothing else did before it.
         self._read = self._begun_in = b""
@@ -158,7 +187,8 @@ class HotProtocol(asyncio.Protocol):
             self._feed(data, data)
         else:
             view = memoryview(data)
-            given = self._feed_slice(view, data)
+            contended = self.crowd.turns.contended
+            given = self._feed_slice(view, data, FIRST_BYTES if contended else SLICE_BYTES)
             if given < len(data):
                 self._park(view[given:])
                 self._go_on()
@@ -246,6 +276,9 @@ class HotProtocol(asyncio.Protocol):
         assert cycle is not None
         if not self._deaf:
             cycle.whole_body()
+        elif cycle is self._serving and cycle.response_complete:
+            # It was turned away, and has sent all that it wanted to.
+            self.on_complete(cycle)
 
     # What cycles ask.
 
@@ -255,8 +288,12 @@ class HotProtocol(asyncio.Protocol):
             raise BadRequest("the transfer encoding must be chunked, and that alone")
 
     def linger(self) -> None:
-        """The request has been refused, and its body is still on its way."""
+        """The request has been refused. The rest of its body is read and dropped, so that the client reads why."""
         self.stage = LINGERING
+        self._deaf = True
+        self._parked = None
+        self._weigh()
+        self._go_on()
 
     def on_complete(self, cycle: Cycle) -> None:
         """The answer is whole: the next request may come."""
@@ -291,6 +328,24 @@ class HotProtocol(asyncio.Protocol):
         self._pause_reading()
 
     # What the crowd asks.
+
+    def take_turn(self) -> None:
+        """A slice of what is parked; others have theirs before the next."""
+        self._asked_for_turn = False
+        parked = self._parked
+        if parked is None or self._deaf or self._busy:
+            return
+        if peer_has_left(self.transport):
+            # Nobody reads an answer to what it has sent, which may be megabytes.
+            self.cut()
+            return
+        given = self._feed_slice(parked, b"")
+        if given < len(parked) and not self._deaf:
+            del parked[:given]
+        else:
+            self._parked = None
+        self._weigh()
+        self._go_on()
 
     @property
     def yields(self) -> bool:
@@ -346,6 +401,8 @@ class HotProtocol(asyncio.Protocol):
     def _feed(self, piece: bytes | bytearray | memoryview, read: bytes) -> None:
         """`read` is what `piece` begins."""
         if self._deaf:
+            if self.stage == LINGERING:
+                self._drop(len(piece))
             return
         self._read = read
         self._head_bytes += len(piece)
@@ -360,6 +417,14 @@ class HotProtocol(asyncio.Protocol):
         if self._head_bytes or self.headers or self.loose_bytes:
             self._check_head()
 
+    def _drop(self, bytes_: int) -> None:
+        """Of a body that was refused. Where its length was not said the client has LINGER_SECONDS to leave."""
+        cycle = self.cycle
+        assert cycle is not None
+        self.body_bytes += bytes_
+        if 0 <= cycle.body_bytes_said <= self.body_bytes:
+            self.on_complete(cycle)
+
     def _check_head(self) -> None:
         """Of a head, of trailers or of extensions that go on: what comes whole is checked at its end."""
         if self._head_bytes > MAX_HEAD_BYTES:
@@ -368,9 +433,8 @@ class HotProtocol(asyncio.Protocol):
             self._refuse(_too_many())
         self._weigh()
 
-    def _feed_slice(self, data: memoryview | bytearray, read: bytes) -> int:
-        """One slice, and the rest of a body of a known length. Returns how much of `data` that was."""
-        at = SLICE_BYTES
+    def _feed_slice(self, data: memoryview | bytearray, read: bytes, at: int = SLICE_BYTES) -> int:
+        """So much, and the rest of a body of a known length. Returns how much of `data` that was."""
         self._feed(data[:at], read)
         if self.stage >= BODY and self.cycle is not None and at < len(data):
             rest = self.cycle.body_bytes_said - self.body_bytes
@@ -391,32 +455,20 @@ class HotProtocol(asyncio.Protocol):
 
     def _go_on(self) -> None:
         """With what is parked, and when there is none left with the socket."""
-        if self._deaf or self._busy:
+        lingers = self.stage == LINGERING
+        if (self._deaf and not lingers) or self._busy:
             return
         if self._parked is not None:
-            if self._turn is None:
-                self._turn = self.loop.call_soon(self._take_turn)
+            if not self._asked_for_turn:
+                self._asked_for_turn = True
+                self.crowd.turns.ask(self, self.loop)
         elif (
             self._reading_paused
             and not self.write_paused
-            and not (isinstance(self.cycle, AsgiCycle) and self.cycle.is_full)
+            and (lingers or not (isinstance(self.cycle, AsgiCycle) and self.cycle.is_full))
         ):
             self._reading_paused = False
             self.transport.resume_reading()
-
-    def _take_turn(self) -> None:
-        """A slice of what is parked; others have theirs before the next."""
-        self._turn = None
-        parked = self._parked
-        if parked is None or self._deaf or self._busy:
-            return
-        given = self._feed_slice(parked, b"")
-        if given < len(parked) and not self._deaf:
-            del parked[:given]
-        else:
-            self._parked = None
-        self._weigh()
-        self._go_on()
 
     def _pause_reading(self) -> None:
         if not self._reading_paused and not self.transport.is_closing():

@@ -42,6 +42,9 @@ SLICE_BYTES: Final = 16 << 10
 """Given to the parser in one turn of the event loop, but for bodies of a known length: 290 refusals, or
 2,300 chunks, which take 10 ms."""
 
+FIRST_BYTES: Final = 2 << 10
+"""Of a large read, in place of SLICE_BYTES, where others wait for a turn: most heads are in it."""
+
 SMALL_BYTES: Final = 1 << 10
 """Smaller pieces of a body are joined as they come: a bytes object takes 33 bytes besides its own."""
 

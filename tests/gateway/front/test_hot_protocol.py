@@ -6,7 +6,7 @@ import pytest
 
 from pdgate.gateway import memory_limit
 from pdgate.gateway.config.api_keys import ApiKeyEntry
-from pdgate.gateway.front import crowd, limits
+from pdgate.gateway.front import crowd, limits, turns
 from pdgate.gateway.front.crowd import Crowd
 from pdgate.gateway.front.hot_protocol import HotProtocol
 from pdgate.gateway.security.keys import hash_of
@@ -140,6 +140,7 @@ async def test_refusals_of_one_read_are_spread_over_turns(
             loop.call_soon(look)
 
     monkeypatch.setattr(HotProtocol, "on_message_begin", counted)
+    monkeypatch.setattr(turns, "TURN_SECONDS", 0.0)
     key = ApiKeyEntry(name="a", sha256=hash_of(b"secret"))
     async with gateway_of(Engine(Role.PLAIN), api_keys=(key,)) as gateway:
         look()
@@ -170,6 +171,134 @@ async def test_a_body_for_which_there_is_no_memory_is_refused_and_others_are_ser
         assert b'"code":"gateway_out_of_memory"' in answer
         for _ in range(3):
             assert (await gateway.chat()).status_code == 200
+
+
+CHUNKS = b"7d0\r\n" + b" " * 2000 + b"\r\n"
+
+
+async def test_what_is_still_sent_of_a_refused_body_is_read_and_not_parsed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The client is not cut off while it sends, and has the time to read why."""
+    monkeypatch.setattr(memory_limit, "LEAST_BYTES", 1000)
+    pieces, on_body = 0, HotProtocol.on_body
+
+    def counted(connection: HotProtocol, body: bytes) -> None:
+        nonlocal pieces
+        pieces += 1
+        on_body(connection, body)
+
+    # Before there is a parser, which looks them up once.
+    monkeypatch.setattr(HotProtocol, "on_body", counted)
+    async with (
+        gateway_of(Engine(Role.PLAIN), max_memory_bytes=1) as gateway,
+        asyncio.timeout(PATIENCE_SECONDS),
+    ):
+        reader, writer = await gateway.wire()
+        writer.write(
+            b"POST %b HTTP/1.1\r\nhost: g\r\n%b\r\ntransfer-encoding: chunked\r\n\r\n"
+            % (CHAT.encode(), JSON_TYPE)
+            + CHUNKS
+        )
+        answer = await reader.readuntil(b"}}")
+        before = pieces
+        for _ in range(1000):
+            writer.write(CHUNKS)
+            await writer.drain()
+        # Behind that, on the same event loop.
+        assert (await gateway.chat()).status_code == 200
+
+    assert answer.startswith(b"HTTP/1.1 503 ")
+    assert pieces == before + 1, "the bystander's"
+
+
+async def test_a_refused_body_of_a_known_length_ends_its_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As soon as it is over; it gave way when others had come."""
+    monkeypatch.setattr(limits, "BODY_GRACE_SECONDS", 0.1)
+    monkeypatch.setattr(limits, "BODY_BYTES_PER_SECOND", 1 << 30)
+    async with gateway_of(Engine(Role.PLAIN)) as gateway, asyncio.timeout(PATIENCE_SECONDS):
+        reader, writer = await gateway.wire()
+        writer.write(HALF % (CHAT.encode(), JSON_TYPE))
+        answer = await reader.readuntil(b"}}")
+        # That is 98 of 100 bytes, and the connection is there.
+        writer.write(b" " * 97)
+        assert (await gateway.chat()).status_code == 200
+        assert not reader.at_eof()
+        writer.write(b"  ")
+        began = asyncio.get_running_loop().time()
+        assert await reader.read() == b""
+        waited = asyncio.get_running_loop().time() - began
+
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert waited < limits.LINGER_SECONDS
+
+
+async def sends_without_end(writer: asyncio.StreamWriter) -> None:
+    while True:
+        writer.write(CHUNKS)
+        await writer.drain()
+
+
+async def test_a_client_that_neither_reads_its_refusal_nor_stops_is_cut(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Reading goes on while it lingers, so that its end, or that it takes too long, is seen."""
+    monkeypatch.setattr(memory_limit, "LEAST_BYTES", 1000)
+    monkeypatch.setattr(limits, "LINGER_SECONDS", 0.2)
+    async with (
+        gateway_of(Engine(Role.PLAIN), max_memory_bytes=1) as gateway,
+        asyncio.timeout(PATIENCE_SECONDS),
+    ):
+        reader, writer = await gateway.wire()
+        reader._transport.pause_reading()  # type: ignore[attr-defined]
+        writer.write(
+            b"POST %b HTTP/1.1\r\nhost: g\r\n%b\r\ntransfer-encoding: chunked\r\n\r\n"
+            % (CHAT.encode(), JSON_TYPE)
+        )
+        with pytest.raises(ConnectionError):
+            await sends_without_end(writer)
+
+
+async def test_what_a_client_that_has_left_has_sent_is_not_parsed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It closed with an answer unread, which resets the connection; a megabyte of chunks is read already."""
+    monkeypatch.setattr(turns, "TURN_SECONDS", 0.0)
+    two_bytes, count = b"2\r\n  \r\n", 150_000
+    pieces, on_body, left = 0, HotProtocol.on_body, asyncio.Event()
+    gone = HotProtocol.connection_lost
+
+    def counted(connection: HotProtocol, body: bytes) -> None:
+        nonlocal pieces
+        pieces += 1
+        on_body(connection, body)
+        if pieces == 1:
+            writer.transport.abort()
+
+    def lost(connection: HotProtocol, error: Exception | None) -> None:
+        gone(connection, error)
+        left.set()
+
+    monkeypatch.setattr(HotProtocol, "on_body", counted)
+    monkeypatch.setattr(HotProtocol, "connection_lost", lost)
+    async with gateway_of(Engine(Role.PLAIN)) as gateway, asyncio.timeout(PATIENCE_SECONDS):
+        reader, writer = await gateway.wire()
+        reader._transport.pause_reading()  # type: ignore[attr-defined]
+        writer.write(b"GET /health HTTP/1.1\r\nhost: g\r\n\r\n")
+        # On the same event loop, so its answer is in the client's socket, unread.
+        assert (await gateway.http.get("/health")).status_code == 200
+        left.clear()
+        writer.write(
+            b"POST %b HTTP/1.1\r\nhost: g\r\n%b\r\ntransfer-encoding: chunked\r\n\r\n"
+            % (CHAT.encode(), JSON_TYPE)
+            + two_bytes * count
+        )
+        await left.wait()
+
+    # Of a first read of 256 KiB, 37,000 pieces, two slices.
+    assert 0 < pieces <= 2 * limits.SLICE_BYTES // len(two_bytes)
 
 
 class Member:
