@@ -285,7 +285,8 @@ class HotCycle:
 
     async def deliver(self, answer: Answer, record: Record) -> None:
         self._answer, self._record = answer, record
-        self._forget()
+        # Another attempt may have come to nothing before its first byte.
+        self._over, self._error = False, None
         if record.committed is None:
             front = self._protocol.front
             # As a method it would be looked up anew each time.
@@ -294,10 +295,12 @@ class HotCycle:
                 answer, record.call.id, () if debug is None else debug(record), front.wanted
             )
             self._chunked = not sized
+            if not sized:
+                lines += _CHUNKED
+            if not self.keep_alive or front.cors is not None:
+                lines += self._ending()
             self._head = front.shared_lines.head(
-                answer.status,
-                self._protocol.server_state.default_headers,
-                lines + self._ending(b"" if sized else _CHUNKED),
+                answer.status, self._protocol.server_state.default_headers, lines
             )
         else:
             self._streams = streams(answer)
@@ -342,10 +345,6 @@ class HotCycle:
 
     # How.
 
-    def _forget(self) -> None:
-        """Another attempt may have come to nothing before its first byte."""
-        self._over, self._error = False, None
-
     def _add(self, piece: bytes) -> None:
         """To the body, behind its first piece."""
         pieces = self._pieces
@@ -364,11 +363,10 @@ class HotCycle:
             self._protocol.crowd.free(self._protocol, self._held_bytes)
             self._held_bytes = 0
 
-    def _ending(self, more: bytes = b"") -> bytes:
+    def _ending(self) -> bytes:
         """The last lines of a head."""
         cors = self._protocol.front.cors
-        if cors is not None:
-            more = header_lines(cors.headers_for(self._headers.all)) + more
+        more = b"" if cors is None else header_lines(cors.headers_for(self._headers.all))
         return more if self.keep_alive else more + CLOSE
 
     def _framed(self, chunk: bytes) -> bytes:

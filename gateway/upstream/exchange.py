@@ -110,6 +110,7 @@ class Exchange:
         self._parts: list[bytes] = []
         # What is read before it is written is not left to the class, where it takes ten times as long.
         self._stage = ASKED
+        # Its head alone is waited for, or its end, which wakes every waiter.
         self._goal = OVER
         self._waiter: asyncio.Future[None] | None = None
         self._error: Exception | None = None
@@ -244,7 +245,9 @@ class Exchange:
         """Waits for the status. Raises what `fail` was given."""
         if self._stage < HEAD:
             try:
-                await self._until(HEAD)
+                self._goal = HEAD
+                self._waiter = waiter = self._loop.create_future()
+                await waiter
             except asyncio.CancelledError:
                 self.abandon()
                 raise
@@ -259,7 +262,8 @@ class Exchange:
             self._make_room()
         if self._stage < OVER:
             try:
-                await self._until(OVER)
+                self._waiter = waiter = self._loop.create_future()
+                await waiter
             except asyncio.CancelledError:
                 self.abandon()
                 raise
@@ -280,7 +284,8 @@ class Exchange:
                 self._make_room()
             if self._stage < OVER:
                 try:
-                    await self._until(OVER)
+                    self._waiter = waiter = self._loop.create_future()
+                    await waiter
                 except asyncio.CancelledError:
                     self.abandon()
                     raise
@@ -412,12 +417,6 @@ class Exchange:
 
     def _is_over(self) -> bool:
         return self._stage == OVER
-
-    def _until(self, goal: int) -> asyncio.Future[None]:
-        """Done at that stage, or earlier by `_wake`."""
-        self._goal = goal
-        self._waiter = waiter = self._loop.create_future()
-        return waiter
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
