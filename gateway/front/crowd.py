@@ -21,7 +21,7 @@ from itertools import islice
 from typing import Final, Protocol
 
 from pdgate.gateway.front import limits
-from pdgate.gateway.front.turns import Turns
+from pdgate.gateway.front.turns import ParseTurns
 from pdgate.protocols.errors import GatewayError, OutOfMemory
 
 LOOSE_BYTES: Final = 8 << 20
@@ -72,7 +72,7 @@ class Crowd:
         self.held_bytes = 0
         self.refused = 0
         self.cut = 0
-        self.turns = Turns()
+        self.turns = ParseTurns()
         self._members: set[Member] = set()
         self._timer: asyncio.Handle | None = None
 

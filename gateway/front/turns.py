@@ -19,14 +19,14 @@ class Taker(Protocol):
         """Parses one slice, and asks again if there is more."""
 
 
-class Turns:
+class ParseTurns:
     def __init__(self) -> None:
         self._waiting: deque[Taker] = deque()
         self._giving = False
 
     @property
     def contended(self) -> bool:
-        """Somebody waits for a turn."""
+        """A connection waits for its turn."""
         return bool(self._waiting)
 
     def ask(self, taker: Taker, loop: asyncio.AbstractEventLoop) -> None:

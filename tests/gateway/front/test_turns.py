@@ -5,13 +5,13 @@ import asyncio
 import pytest
 
 from pdgate.gateway.front import turns
-from pdgate.gateway.front.turns import Turns
+from pdgate.gateway.front.turns import ParseTurns
 
 
 class Taker:
     """One with so many slices."""
 
-    def __init__(self, name: str, slices: int, all_: Turns, done: list[str]) -> None:
+    def __init__(self, name: str, slices: int, all_: ParseTurns, done: list[str]) -> None:
         self.name, self.slices, self._turns, self._done = name, slices, all_, done
 
     def take_turn(self) -> None:
@@ -25,7 +25,7 @@ async def test_one_slice_has_each_turn_of_the_loop_where_there_is_time_for_no_mo
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(turns, "TURN_SECONDS", 0.0)
-    all_, done, loop = Turns(), list[str](), asyncio.get_running_loop()
+    all_, done, loop = ParseTurns(), list[str](), asyncio.get_running_loop()
     for name, slices in (("a", 3), ("b", 1), ("c", 2)):
         all_.ask(Taker(name, slices, all_, done), loop)
     assert all_.contended
@@ -40,7 +40,7 @@ async def test_one_slice_has_each_turn_of_the_loop_where_there_is_time_for_no_mo
 
 
 async def test_all_have_theirs_in_one_turn_where_there_is_time() -> None:
-    all_, done, loop = Turns(), list[str](), asyncio.get_running_loop()
+    all_, done, loop = ParseTurns(), list[str](), asyncio.get_running_loop()
     for name in "abc":
         all_.ask(Taker(name, 2, all_, done), loop)
 
@@ -55,7 +55,7 @@ async def test_one_that_fails_does_not_keep_the_others_from_theirs() -> None:
         def take_turn(self) -> None:
             raise ZeroDivisionError
 
-    all_, done, loop = Turns(), list[str](), asyncio.get_running_loop()
+    all_, done, loop = ParseTurns(), list[str](), asyncio.get_running_loop()
     failed: list[object] = []
     loop.set_exception_handler(lambda _, what: failed.append(what.get("exception")))
     all_.ask(Fails(), loop)
