@@ -64,7 +64,7 @@ class _Mark:
     """
     Attributes:
         loop: In whose queue the mark is.
-        due: When the watchdog looks next, by the loop's clock; from then on the mark goes round with the loop.
+        due: When the watchdog looks next, by time.monotonic(); from then on the mark goes round with the loop.
         bottom: Of the stack, above the loop's own frames; None for no frame of Python's.
         cpu: Of the loop's thread, in seconds, at a time when the mark was in the queue.
         passed: The mark has had its turn, so the callback that ran has ended.
@@ -96,7 +96,7 @@ class _Mark:
         self._turns += 1
         if self.seen or self._turns > MOST_TURNS:
             return
-        if self.loop.time() < self.due:
+        if time.monotonic() < self.due:
             self.loop.call_at(self.due, self.take_turn)
         else:
             self.loop.call_soon(self.take_turn)
@@ -195,7 +195,7 @@ class Watchdog:
 
 def _put_mark(loop: asyncio.AbstractEventLoop, thread: int, clock: int) -> _Mark | None:
     """None where the loop is closed, and the end of what is watched on its way."""
-    mark = _Mark(loop, loop.time() + BUSY_SECONDS)
+    mark = _Mark(loop, time.monotonic() + BUSY_SECONDS)
     try:
         loop.call_soon_threadsafe(mark.take_turn)
     except RuntimeError:
