@@ -65,6 +65,8 @@ def test_of_a_second_turn_only_what_is_new_is_computed(site: Site) -> None:
     (choice,) = answer.choices
     assert choice.text == expected[0]
     had = (len(first) + 1) // BLOCK_TOKENS * BLOCK_TOKENS
+    # Prefill counts when it has rested, and the KV was here before.
+    site.wait_until(lambda: site.prefilled().since(before).computed > 0, "prefill's count")
     found = site.prefilled().since(before)
     assert (found.moved, found.computed) == (had, len(second) - had)
 
