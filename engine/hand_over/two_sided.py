@@ -170,6 +170,7 @@ class TwoSided(Connector):
                 pass
         if self._offers.put(request_id, pages.block_ids, pages.tokens, first_token):
             return self.answer(request_id, pages)
+        self._pushes.forget(request_id)
         self.core.release(request_id)
         return None
 

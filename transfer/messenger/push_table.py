@@ -274,11 +274,13 @@ class PushTable:
             self._counters.add(lingering=-len(request.block_ids))
 
     def _let_go(self, request: Request, error: HandOverError | None) -> None:
+        offered = False
         if error is None:
             self._offers.forget(request.id)
         else:
-            self._offers.drop(request.id, error.message)
-        if request.lingering or (request.kept and not request.dropped):
+            # It may have been kept since the push was over, and then it was offered: to nobody now.
+            offered = self._offers.drop(request.id, error.message).offered
+        if offered or request.lingering or (request.kept and not request.dropped):
             self._core.release(request.id)
         elif error is not None and not request.dropped:
             # What it computes is not going to be needed.

@@ -8,7 +8,19 @@ import pytest
 from pdgate.engine.layout import Layout
 from pdgate.engine.vllm.orders import Asked, Cancel, Drop, Evict, Hold, Progress
 from pdgate.engine.vllm.reports import Results
-from tests.engine.vllm.two_workers import LAYOUT, P_BLOCKS, PROMPT, SECONDS, TOKENS, Pair, kept
+from pdgate.transfer.messenger.offers import Dropped
+from tests.engine.vllm.two_workers import (
+    D_BLOCKS,
+    LAYOUT,
+    P_BLOCKS,
+    PROMPT,
+    SECONDS,
+    TOKENS,
+    Pair,
+    content,
+    kept,
+)
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture(params=["shm", "tcp"])
@@ -96,6 +108,34 @@ def test_a_cancelled_load_ends_on_both_sides(pair: Pair) -> None:
         assert pair.p.freed.wait(SECONDS)
         sent = pair.p.results().sent
     assert sent == {"p1"}
+    assert pair.p.hand_over._pushes._requests == {}
+
+
+def test_what_is_kept_while_decode_leaves_is_freed(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The push is over, and what it was for is about to be dropped: it was offered until its lease ended."""
+    offers = pair.p.hand_over._offers
+    drop = offers.drop
+
+    def late(request_id: str, why: str) -> Dropped:
+        monkeypatch.setattr(offers, "drop", drop)
+        pair.p.obey([kept()])
+        return drop(request_id, why)
+
+    hold = pair.delegated()
+    pair.p.obey([hold, Progress("p1", P_BLOCKS, TOKENS)])
+    pair.compute(0)
+    landed = pair.d.page(0, D_BLOCKS[0])
+    wait_until(lambda: landed == content(0, 0), "the push to have begun")
+    monkeypatch.setattr(offers, "drop", late)
+
+    pair.d.obey([Cancel("d1")])
+
+    assert pair.d.outcome().received == {"d1"}
+    assert pair.p.freed.wait(SECONDS)
+    assert pair.p.results().sent == {"p1"}
+    assert pair.p.held_blocks == 0
 
 
 def test_another_layout_is_refused_with_both_sides_numbers(
