@@ -285,8 +285,7 @@ class HotCycle:
 
     async def deliver(self, answer: Answer, record: Record) -> None:
         self._answer, self._record = answer, record
-        # Another attempt may have come to nothing before its first byte.
-        self._over, self._error = False, None
+        self._forget()
         if record.committed is None:
             front = self._protocol.front
             # As a method it would be looked up anew each time.
@@ -344,6 +343,14 @@ class HotCycle:
             self._transport.close()
 
     # How.
+
+    def _forget(self) -> None:
+        """Another attempt may have come to nothing before its first byte.
+
+        A method: set in `deliver` itself, the error would be None for mypyc to the end of that, whatever
+        comes while it waits, and what raises it unreachable.
+        """
+        self._over, self._error = False, None
 
     def _add(self, piece: bytes) -> None:
         """To the body, behind its first piece."""
