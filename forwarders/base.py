@@ -104,6 +104,8 @@ class Forwarder(ABC):
     """Whether a decode engine may be sent a whole call."""
     prefill_can_answer: ClassVar[bool] = False
     """Whether a prefill engine may be sent a whole call, and then keeps no KV of it."""
+    decode_computes: ClassVar[int] = 1
+    """Tokens of a prompt that decode computes although it is handed its KV, at most; 0: under a block."""
     own_fields: ClassVar[frozenset[str]] = frozenset()
     """Fields of a body that only the gateway may set: calls that bring one are refused."""
     kv: ClassVar[KvRules] = NOTHING_KEPT
@@ -192,12 +194,14 @@ class Family:
             stands for every one that is not listed.
         reasons: Why a (mode, generation) that is not in `members` cannot be done.
         default: The generation of those that name none; empty if they must name one.
+        decode_computes: As in Forwarder, of all members.
     """
 
     name: str
     members: Mapping[tuple[Mode, str], Callable[[], Forwarder]]
     reasons: Mapping[tuple[Mode, str], str] = field(default_factory=dict)
     default: str = ""
+    decode_computes: int = 1
 
     @property
     def generations(self) -> tuple[str, ...]:

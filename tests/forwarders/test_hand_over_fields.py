@@ -52,7 +52,12 @@ EVERY = [
     ("neuron", Mode.BATCH, "static"),
     ("neuron", Mode.BATCH, "nixl"),
     ("neuron", Mode.STAGED, "nixl"),
+    ("offload-p2p", Mode.BATCH, ""),
+    ("tpu", Mode.BATCH, ""),
+    ("tpu", Mode.STAGED, ""),
 ]
+MUST_STOP_BY_LENGTH = ("vllm-mooncake", "tpu")
+"""Or their prefill keeps nothing."""
 
 
 def legs_of(forwarder: Forwarder, call: Call, prefill: Instance = MOONCAKE_P) -> list[Leg]:
@@ -130,8 +135,7 @@ def test_prefill_reads_the_prompt_and_says_one_token(
     body = legs_of(registry.load(name, mode, generation), call)[0].body
 
     assert (body["max_tokens"], body["max_completion_tokens"]) == (1, 1)
-    # Mooncake's prefill keeps its blocks only if it stopped by length.
-    assert body.get("min_tokens") == (1 if name == "vllm-mooncake" else None)
+    assert body.get("min_tokens") == (1 if name in MUST_STOP_BY_LENGTH else None)
 
 
 @pytest.mark.parametrize(("name", "mode", "generation"), EVERY)
@@ -156,6 +160,35 @@ def test_nixl_asks_for_blocks_and_hands_them_on_word_for_word() -> None:
 
     assert params(prefill) == ASK
     assert bytes(decode.body["kv_transfer_params"]) == encode(BLOCKS)
+
+
+def test_a_tpu_prefill_that_has_no_full_block_has_not_failed() -> None:
+    forwarder = registry.load("tpu", Mode.STAGED)
+    assert isinstance(forwarder, HandOff)
+    call = chat()
+
+    leg = forwarder.decode(call, P0, D0, parse_object(b'{"kv_transfer_params": {}}'))
+
+    assert leg.body == call.body
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("tpu", {"remote_engine_id": "e1", "remote_block_ids": [1], "remote_port": 1}),
+        ("tpu", {"uuid": None}),
+    ],
+)
+def test_an_answer_of_another_wire_is_named_with_what_was_expected(
+    name: str, said: dict[str, object]
+) -> None:
+    forwarder = registry.load(name, Mode.STAGED)
+    assert isinstance(forwarder, HandOff)
+
+    with pytest.raises(EngineFailed, match="of another wire: uuid") as failed:
+        forwarder.decode(chat(), P0, D0, parse_object(encode({"kv_transfer_params": said})))
+
+    assert all(field in str(failed.value) for field in said)
 
 
 @pytest.mark.parametrize("reply", [{}, {"kv_transfer_params": None}, {"kv_transfer_params": {}}])

@@ -51,8 +51,18 @@ PROTOCOLS = {
     "mooncake staged": ("vllm-mooncake", "d", Mode.STAGED),
     "neuron": ("neuron", "zmq", Mode.BATCH),
     "sglang": ("sglang", "", Mode.BATCH),
+    "offload-p2p": ("offload-p2p", "", Mode.BATCH),
+    "tpu": ("tpu", "", Mode.STAGED),
 }
-NOT_FREED_BY_DECODE = {"kvt staged", "mooncake a", "mooncake d", "mooncake staged", "neuron"}
+NOT_FREED_BY_DECODE = {
+    "kvt staged",
+    "mooncake a",
+    "mooncake d",
+    "mooncake staged",
+    "neuron",
+    "offload-p2p",
+    "tpu",
+}
 
 
 async def leave(name: str, engines: Scripted, engine: str, *, hears: bool = False) -> Crossing:

@@ -5,7 +5,14 @@ from typing import Any
 from pdgate.protocols import sse
 from pdgate.protocols.call import CHAT
 
-BLOCKS = {"remote_block_ids": [[4, 7]], "remote_engine_id": "e1", "remote_port": 5600}
+BLOCKS = {
+    "remote_block_ids": [[4, 7]],
+    "remote_engine_id": "e1",
+    "remote_host": "10.0.0.1",
+    "remote_port": 5600,
+    "uuid": 77,
+}
+"""Of all protocols that hand over by kv_transfer_params: each engine reads its own names."""
 
 
 def whole(

@@ -48,6 +48,8 @@ ROWS = [
     *(Row("vllm-mooncake", Mode.BATCH, generation) for generation in "abcd"),
     Row("sglang", Mode.BATCH),
     Row("neuron", Mode.BATCH),
+    Row("offload-p2p", Mode.BATCH),
+    Row("tpu", Mode.STAGED),
 ]
 """Every protocol, in each spelling that makes the engines do something else."""
 
@@ -254,9 +256,16 @@ class Crossing:
                 return None, lambda _: only
         raise AssertionError(self._forwarder)
 
-    def answer(self, prompt: str, sampling: Sampling, id: str = "c7-1") -> list[Output]:
-        """What decode answers."""
-        to_prefill, to_decode = self.requests(prompt, sampling, id)
+    def answer(
+        self, prompt: str, sampling: Sampling, id: str = "c7-1", *, at_decode: str = ""
+    ) -> list[Output]:
+        """What decode answers; `at_decode`: what it is asked, where that is not prefill's prompt."""
+        to_prefill, as_prefill = self.requests(prompt, sampling, id)
+
+        def to_decode(last: Output | None) -> Request:
+            asked = as_prefill(last)
+            return replace(asked, prompt=ask("", at_decode).prompt) if at_decode else asked
+
         if to_prefill is None:
             return self.decode.engine.answer(to_decode(None))
         if self.serial:

@@ -45,7 +45,7 @@ class Pair:
 
     @property
     def serial(self) -> bool:
-        return self.dialect in ("vllm-nixl", "vllm-mooncake a", "vllm-kvt staged")
+        return self.dialect in SERIAL
 
     def to_prefill(self, n: int = 1, prompt: tuple[int, ...] = PROMPT) -> Arrival:
         make = partial(arrival, f"p{n}", prompt=prompt)
@@ -67,6 +67,10 @@ class Pair:
                 return make(wire_id=f"cmpl-{n}_127.0.0.1:{self.d.settings.api_port}")
             case "sglang":
                 return make(**self._room(n))
+            case "offload-p2p":
+                return make(params={"remote_decoder": {"kv_request_id": f"w{n}"}})
+            case "tpu":
+                return make()
         raise AssertionError(self.dialect)
 
     def to_decode(
@@ -76,8 +80,11 @@ class Pair:
         host, port = self.p.connector.kv_address
         receive = {"do_remote_decode": False, "do_remote_prefill": True}
         match self.dialect:
-            case "vllm-nixl" | "vllm-mooncake a":
+            case "vllm-nixl" | "vllm-mooncake a" | "tpu":
                 return make(params=answer)
+            case "offload-p2p":
+                where = {"remote_host": host, "remote_port": port}
+                return make(params={"remote_prefiller": {"kv_request_id": f"w{n}", **where}})
             case "vllm-mooncake b":
                 return make(
                     params={
@@ -128,9 +135,15 @@ DIALECTS = [
     "neuron",
     "neuron static",
     "sglang",
+    "offload-p2p",
+    "tpu",
 ]
+SERIAL = ("vllm-nixl", "vllm-mooncake a", "vllm-kvt staged", "tpu")
+"""Decode is asked with what prefill has answered."""
+KEEPS_ALL = ("tpu",)
+"""Prefill needs no word of the gateway to keep a prompt."""
 TWO_LEGGED = [dialect for dialect in DIALECTS if dialect != "vllm-kvt batch"]
-AT_ONCE = [d for d in TWO_LEGGED if d not in ("vllm-nixl", "vllm-mooncake a", "vllm-kvt staged")]
+AT_ONCE = [d for d in TWO_LEGGED if d not in SERIAL]
 WITH_FIRST_TOKEN = ["neuron", "neuron static", "sglang"]
 """Prefill samples the first token of the answer, and decode goes on behind it."""
 

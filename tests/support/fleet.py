@@ -57,6 +57,7 @@ BLOCKS = {
     "remote_engine_id": "engine-of-prefill",
     "remote_host": "192.0.2.7",
     "remote_port": 5600,
+    "uuid": 77,
 }
 PREFILLED = {
     "choices": [{"index": 0, "message": {"content": "a"}, "finish_reason": "length"}],

@@ -5,7 +5,7 @@ from contextlib import closing
 import pytest
 
 from pdgate.engine.connector import Arrival
-from tests.support.engine_pair import DIALECTS, arrival
+from tests.support.engine_pair import DIALECTS, KEEPS_ALL, arrival
 from tests.support.fake_core import FakeCore
 
 
@@ -40,6 +40,12 @@ from tests.support.fake_core import FakeCore
         ("sglang", arrival(bootstrap_room=-1, bootstrap_host="h")),
         ("sglang", arrival(bootstrap_room=1)),
         ("sglang", arrival(bootstrap_room=[1, 2], bootstrap_host=["h", "h"])),
+        ("tpu", arrival(params={"uuid": 1, "remote_host": "h", "remote_port": 1})),
+        ("tpu", arrival(params={"uuid": -1, "remote_block_ids": [1], "remote_host": "h"})),
+        ("offload-p2p", arrival(params={"remote_decoder": {"kv_request_id": "w"}})),
+        ("offload-p2p", arrival(params={"remote_prefiller": {"kv_request_id": "w"}})),
+        ("offload-p2p", arrival(params={"remote_prefiller": "here"})),
+        ("offload-p2p", arrival(params={"remote_prefiller": {}, "remote_decoder": {}})),
         ("vllm-nixl", arrival(params={"do_remote_decode": True})),
         ("vllm-kvt", arrival(params={"do_remote_decode": True})),
         ("vllm-mooncake", arrival(params={"do_remote_decode": True})),
@@ -57,5 +63,6 @@ def test_bad_params_and_crossed_roles_fail_one_request(protocol: str, request_: 
 @pytest.mark.parametrize("role", ["prefill", "decode"])
 def test_a_request_without_a_hand_over_is_just_computed(protocol: str, role: str) -> None:
     with closing(FakeCore("tcp", protocol, role)) as core:
-        assert core.connector.plan(arrival()) is None
-        assert core.connector.plan(arrival(wire_id="", params={})) is None
+        kept = role == "prefill" and protocol in KEEPS_ALL
+        assert (core.connector.plan(arrival()) is not None) == kept
+        assert (core.connector.plan(arrival("r2", wire_id="", params={})) is not None) == kept
