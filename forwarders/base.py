@@ -43,6 +43,7 @@ __all__ = [
     "Family",
     "Forwarder",
     "HandOff",
+    "Introduction",
     "Leg",
     "Merge",
     "Mode",
@@ -94,6 +95,19 @@ _KEEPS_TOGETHER = frozenset({"n", "best_of", "prompt_logprobs", "echo", "use_bea
 """Fields that may be a reason not to split a call; most calls have none of them."""
 
 
+@dataclass(frozen=True, slots=True)
+class Introduction:
+    """What a prefill engine says of itself over HTTP, and decode must be told; asked with each look at it.
+
+    Attributes:
+        path: Of a GET of its API.
+        read: Of what it answers: by what decode reaches it, which becomes its engine id. Raises ValueError.
+    """
+
+    path: str
+    read: Callable[[bytes], str]
+
+
 class Forwarder(ABC):
     """What all four have in common."""
 
@@ -108,6 +122,8 @@ class Forwarder(ABC):
     """Tokens of a prompt that decode computes although it is handed its KV, at most; 0: under a block."""
     own_fields: ClassVar[frozenset[str]] = frozenset()
     """Fields of a body that only the gateway may set: calls that bring one are refused."""
+    introduction: ClassVar[Introduction | None] = None
+    """How prefill engines say where they are, if decode must be told before they have answered."""
     kv: ClassVar[KvRules] = NOTHING_KEPT
     """What becomes of the KV of a split call, if decode does not come for it."""
     splits: frozenset[str] = frozenset({CHAT, COMPLETIONS})

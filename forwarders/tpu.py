@@ -30,5 +30,5 @@ class Tpu(HandOff):
     def decode(self, call: Call, prefill: Instance, decode: Instance, reply: Json) -> Leg:
         kept = tpu.kept(reply)
         # A prompt under one block, which decode computes.
-        body = call.body if kept is None else {**call.body, tpu.FIELD: kept}
+        body = {**call.body, tpu.FIELD: kept} if kept else call.body
         return Leg(decode, call.path, body)

@@ -16,9 +16,9 @@ def flag(fields: Fields, name: str) -> bool:
 def fields(fields: Fields, name: str) -> Fields:
     """Those of an object within."""
     found = fields.get(name)
-    if not isinstance(found, dict):
-        raise ValueError(f"{name} must be an object")
-    return found
+    if isinstance(found, dict):
+        return found
+    raise ValueError(f"{name} must be an object")
 
 
 def text(fields: Fields, name: str) -> str:

@@ -13,14 +13,14 @@ Source: vllm-project/tpu-inference b8692ff, tpu_inference/distributed/tpu_connec
 
 from typing import Final
 
-from pdgate.protocols.call import Json, Raw
+from pdgate.protocols.call import Json
 from pdgate.protocols.dialects import handle
 
 FIELD: Final = "kv_transfer_params"
 KEPT_SECONDS: Final = 180.0
 
 
-def kept(reply: Json) -> Raw | None:
-    """Where prefill keeps the blocks; None where there is no full one. Raises EngineFailed."""
+def kept(reply: Json) -> Json:
+    """Where prefill keeps the blocks; {} where there is no full one. Raises EngineFailed."""
     names = ("uuid", "remote_block_ids", "remote_host", "remote_port")
     return handle.found(reply, FIELD, *names, empty=True)

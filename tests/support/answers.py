@@ -25,9 +25,15 @@ def whole(
     return {"id": id, "created": 7, "model": "m", "choices": [choice], **more}
 
 
+STATE = {"request_type": "context_only", "ctx_request_id": 1 << 41, "first_gen_tokens": [5]}
+"""TensorRT-LLM's, in the choice."""
+
+
 def prefilled(text: str = "a", **more: Any) -> dict[str, Any]:
-    """Prefill's answer in vLLM's pull protocol."""
-    return whole(text, finish="length", kv_transfer_params=BLOCKS, **more)
+    """Prefill's answer, with what each protocol has in it."""
+    answer = whole(text, finish="length", kv_transfer_params=BLOCKS, **more)
+    answer["choices"][0]["disaggregated_params"] = STATE
+    return answer
 
 
 def opening(id: str = "x") -> bytes:

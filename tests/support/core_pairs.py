@@ -24,7 +24,8 @@ from pdgate.engine.stats import Stats
 from pdgate.engine.work import Options
 from pdgate.forwarders import registry as forwarders
 from pdgate.forwarders.base import Delegation, Forwarder, HandOff, Leg, Mode, Rendezvous
-from pdgate.protocols.call import COMPLETIONS, Call, Json, encode, parse_object
+from pdgate.protocols.call import COMPLETIONS, Call, encode, parse_object
+from pdgate.protocols.dialects import tensorrt_llm
 from pdgate.protocols.instance import Instance, Role
 from pdgate.transfer.base import Backend, Region
 from tests.support.engine_cores import GREEDY, Engine, ask, tiny
@@ -50,6 +51,8 @@ ROWS = [
     Row("neuron", Mode.BATCH),
     Row("offload-p2p", Mode.BATCH),
     Row("tpu", Mode.STAGED),
+    Row("tensorrt-llm", Mode.STAGED, "context-first"),
+    Row("tensorrt-llm", Mode.BATCH, "generation-first"),
 ]
 """Every protocol, in each spelling that makes the engines do something else."""
 
@@ -215,7 +218,9 @@ def instances(
 
 
 def _engine_ids(connector: TwoSided | Neuron) -> tuple[tuple[int, str], ...]:
-    """Neuron has no such thing."""
+    """As a gateway learns them; Neuron has no such thing."""
+    if info := connector.server_info():
+        return ((0, tensorrt_llm.endpoint(encode(info))),)
     return ((0, connector.engine_id),) if isinstance(connector, TwoSided) else ()
 
 
@@ -241,7 +246,9 @@ class Crossing:
 
                 def to_decode(last: Output | None) -> Request:
                     params = None if last is None else last.kv_transfer_params
-                    said: Json = {"choices": [{}], "kv_transfer_params": params}
+                    choice = {"index": 0, "finish_reason": str(last.finish) if last else None}
+                    asked = self.prefill.engine.core.model.tokenizer.encode(prompt)
+                    said = self.prefill.connector.written({"choices": [choice]}, params, asked)
                     reply = parse_object(encode(said))
                     return request(serial.decode(call, self._p, self._d, reply), call, sampling)
 
@@ -286,11 +293,13 @@ def _call(prompt: str, sampling: Sampling, id: str) -> Call:
 def request(leg: Leg, call: Call, sampling: Sampling) -> Request:
     """What an engine makes of a leg; `max_tokens` is the leg's."""
     body = json.loads(encode(leg.body))
-    return ask(
+    prompt = body["prompt"]
+    asked = ask(
         f"{leg.to.id}-{call.attempt_id}",
-        body["prompt"],
+        "" if isinstance(prompt, list) else prompt,
         replace(sampling, max_tokens=body["max_tokens"]),
         wire_id=leg.request_id or call.attempt_id,
         params=body.get("kv_transfer_params"),
         body=body,
     )
+    return replace(asked, prompt=tuple(prompt)) if isinstance(prompt, list) else asked

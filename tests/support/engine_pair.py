@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from pdgate.engine.connector import Arrival
+from pdgate.protocols.dialects.tensorrt_llm import FIRST_ID
 from tests.support.fake_core import SECONDS, FakeCore
 
 PROMPT = tuple(range(100, 108))
@@ -71,6 +72,9 @@ class Pair:
                 return make(params={"remote_decoder": {"kv_request_id": f"w{n}"}})
             case "tpu":
                 return make()
+            case "tensorrt-llm" | "tensorrt-llm together":
+                ids = {"disagg_request_id": FIRST_ID + n, "schedule_style": int(not self.serial)}
+                return make(disaggregated_params={"request_type": "context_only", **ids})
         raise AssertionError(self.dialect)
 
     def to_decode(
@@ -82,6 +86,17 @@ class Pair:
         match self.dialect:
             case "vllm-nixl" | "vllm-mooncake a" | "tpu":
                 return make(params=answer)
+            case "tensorrt-llm":
+                params = {**answer, "request_type": "generation_only", "schedule_style": 0}
+                return make(disaggregated_params=params)
+            case "tensorrt-llm together":
+                params = {
+                    "request_type": "generation_only",
+                    "ctx_request_id": FIRST_ID + n,
+                    "schedule_style": 1,
+                    "ctx_info_endpoint": f"tcp://{host}:{port}",
+                }
+                return make(disaggregated_params=params)
             case "offload-p2p":
                 where = {"remote_host": host, "remote_port": port}
                 return make(params={"remote_prefiller": {"kv_request_id": f"w{n}", **where}})
@@ -137,14 +152,16 @@ DIALECTS = [
     "sglang",
     "offload-p2p",
     "tpu",
+    "tensorrt-llm",
+    "tensorrt-llm together",
 ]
-SERIAL = ("vllm-nixl", "vllm-mooncake a", "vllm-kvt staged", "tpu")
+SERIAL = ("vllm-nixl", "vllm-mooncake a", "vllm-kvt staged", "tpu", "tensorrt-llm")
 """Decode is asked with what prefill has answered."""
 KEEPS_ALL = ("tpu",)
 """Prefill needs no word of the gateway to keep a prompt."""
 TWO_LEGGED = [dialect for dialect in DIALECTS if dialect != "vllm-kvt batch"]
 AT_ONCE = [d for d in TWO_LEGGED if d not in SERIAL]
-WITH_FIRST_TOKEN = ["neuron", "neuron static", "sglang"]
+WITH_FIRST_TOKEN = ["neuron", "neuron static", "sglang", "tensorrt-llm", "tensorrt-llm together"]
 """Prefill samples the first token of the answer, and decode goes on behind it."""
 
 Start = Callable[..., Pair]

@@ -9,6 +9,11 @@ from tests.support.engine_pair import DIALECTS, KEEPS_ALL, arrival
 from tests.support.fake_core import FakeCore
 
 
+def trt(type_: str, id: int, where: str = "tcp://h:1", firsts: object = None) -> dict[str, object]:
+    ids = {"disagg_request_id": id, "ctx_request_id": id, "schedule_style": 0}
+    return {"request_type": type_, **ids, "ctx_info_endpoint": where, "first_gen_tokens": firsts}
+
+
 @pytest.mark.parametrize(
     ("protocol", "request_"),
     [
@@ -43,6 +48,18 @@ from tests.support.fake_core import FakeCore
         ("tpu", arrival(params={"uuid": 1, "remote_host": "h", "remote_port": 1})),
         ("tpu", arrival(params={"uuid": -1, "remote_block_ids": [1], "remote_host": "h"})),
         ("offload-p2p", arrival(params={"remote_decoder": {"kv_request_id": "w"}})),
+        ("tensorrt-llm", arrival(disaggregated_params="here")),
+        ("tensorrt-llm", arrival(disaggregated_params={"schedule_style": 0})),
+        ("tensorrt-llm", arrival(disaggregated_params=trt("context_only", 7))),
+        ("tensorrt-llm", arrival(disaggregated_params=trt("context_only", 1 << 41))),
+        (
+            "tensorrt-llm",
+            arrival(disaggregated_params=trt("generation_only", 1 << 41, where="http://h:1")),
+        ),
+        (
+            "tensorrt-llm",
+            arrival(disaggregated_params=trt("generation_only", 1 << 41, firsts=[1, 2])),
+        ),
         ("offload-p2p", arrival(params={"remote_prefiller": {"kv_request_id": "w"}})),
         ("offload-p2p", arrival(params={"remote_prefiller": "here"})),
         ("offload-p2p", arrival(params={"remote_prefiller": {}, "remote_decoder": {}})),
