@@ -46,6 +46,13 @@ def engine(
     queue: Annotated[
         str, typer.Option(help="Prefill queue, redis://host:port/0 (decode-first).")
     ] = "",
+    kv_store: Annotated[
+        str,
+        typer.Option(
+            help="Folder that the engines share (store-mediated).",
+            show_default="one in the folder for temporary files",
+        ),
+    ] = "",
     neuron_layerwise: Annotated[
         bool, typer.Option(help="Send each layer's KV as soon as it is computed (neuron).")
     ] = True,
@@ -169,6 +176,7 @@ def engine(
             kv_tls=Tls(kv_tls_cert_file, kv_tls_key_file, kv_tls_ca_file),
             peer=peer,
             queue=queue,
+            store=kv_store,
             neuron_layer_wise=neuron_layerwise,
             neuron_whole_pages=neuron_whole_pages,
             transfer=transfer,

@@ -209,6 +209,7 @@ def _connect(
             model=core.model.root,
             peer=settings.peer,
             queue=settings.queue,
+            store=settings.store,
             layer_wise=settings.neuron_layer_wise,
             whole_pages=settings.neuron_whole_pages,
             engine_id=settings.engine_id,

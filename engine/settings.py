@@ -34,6 +34,7 @@ class Settings:
             what the environment says, if anything.
         peer: "host:port" of the other engine's API, where request ids name none (neuron).
         queue: URL of the prefill queue (decode-first), with its options.
+        store: Folder that the engines share (store-mediated); empty for one of this user's on this host.
         neuron_layer_wise: With neuron, a request leaves layer by layer while it is computed;
             else when its first token has been sampled.
         neuron_whole_pages: With neuron, decode has prefill send pages whole where the two split
@@ -82,6 +83,7 @@ class Settings:
     kv_tls: Tls = NO_TLS
     peer: str = ""
     queue: str = ""
+    store: str = ""
     neuron_layer_wise: bool = True
     neuron_whole_pages: bool = False
     transfer: str = "tcp"

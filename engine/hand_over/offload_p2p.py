@@ -4,7 +4,7 @@
     decode    {"remote_prefiller": {"kv_request_id", "remote_host", "remote_port"}}
 
 A fetch that comes too late fails the request here, where vLLM's decode computes the prompt again:
-`--on-failed-load recompute` does that.
+`--kv-load-failure recompute` does that.
 
 Source: vLLM 0.32.0, v1/kv_offload/tiering/p2p/manager.py.
 """

@@ -33,6 +33,7 @@ class ConnectorSettings:
             heads differently, and puts them in order; it takes the KV's memory once more.
         engine_id: What peers know this engine by; empty for a new name at each start.
         queue: URL of the prefill queue (decode-first).
+        store: Folder that the engines share (store-mediated); empty for one of this user's on this host.
         identity: What we prove to peers.
     """
 
@@ -45,6 +46,7 @@ class ConnectorSettings:
     model: str
     peer: str = ""
     queue: str = ""
+    store: str = ""
     layer_wise: bool = True
     whole_pages: bool = False
     engine_id: str = ""

@@ -56,6 +56,7 @@ EVERY = [
     ("offload-p2p", Mode.BATCH, ""),
     ("tpu", Mode.BATCH, ""),
     ("tpu", Mode.STAGED, ""),
+    ("store-mediated", Mode.STAGED, ""),
     ("tensorrt-llm", Mode.BATCH, "context-first"),
     ("tensorrt-llm", Mode.STAGED, "context-first"),
     ("tensorrt-llm", Mode.BATCH, "generation-first"),

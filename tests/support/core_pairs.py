@@ -16,6 +16,7 @@ from pdgate.engine.core import EngineCore
 from pdgate.engine.hand_over.neuron import Neuron
 from pdgate.engine.hand_over.registry import connect
 from pdgate.engine.hand_over.settings import ConnectorSettings
+from pdgate.engine.hand_over.store_mediated import StoreMediated
 from pdgate.engine.hand_over.two_sided import TwoSided
 from pdgate.engine.layout import Layout
 from pdgate.engine.pace import Pace
@@ -85,7 +86,7 @@ class Watched(EngineCore):
 class Side:
     engine: Engine
     core: Watched
-    connector: TwoSided | Neuron
+    connector: TwoSided | Neuron | StoreMediated
     api_port: int
     asked: "queue.Queue[str]" = field(default_factory=queue.Queue)
     """Which hooks the core has called; "peer" where the other side has asked for pages."""
@@ -189,7 +190,7 @@ def side(
     connector = connect(
         protocol, core=core, layout=where, regions=regions, backend=backend, settings=chosen
     )
-    assert isinstance(connector, TwoSided | Neuron)
+    assert isinstance(connector, TwoSided | Neuron | StoreMediated)
     stack.callback(connector.close)
     core.connect(connector)
     core.start()
@@ -217,7 +218,7 @@ def instances(
     return instance(Role.PREFILL, prefill), instance(Role.DECODE, decode)
 
 
-def _engine_ids(connector: TwoSided | Neuron) -> tuple[tuple[int, str], ...]:
+def _engine_ids(connector: TwoSided | Neuron | StoreMediated) -> tuple[tuple[int, str], ...]:
     """As a gateway learns them; Neuron has no such thing."""
     if info := connector.server_info():
         return ((0, tensorrt_llm.endpoint(encode(info))),)
