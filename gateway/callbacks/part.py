@@ -1,7 +1,7 @@
 """Callbacks of one worker, as settings and the protocols of the fleet ask for them."""
 
 from collections.abc import Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pdgate.cluster.jobs import Run
 from pdgate.forwarders import registry
@@ -12,8 +12,14 @@ from pdgate.gateway.callbacks.words import Allowed, Words
 from pdgate.gateway.config import ConfigError, Settings
 from pdgate.gateway.config.instances import host_and_port
 from pdgate.protocols.dialects import ascend_layerwise
+from pdgate.protocols.extras import install
 
-METASERVER: Final = "metaserver"
+if TYPE_CHECKING:
+    from pdgate.gateway.callbacks.notifications import Notifications
+
+METASERVER, NOTIFICATIONS = "metaserver", "notifications"
+NOTIFICATIONS_PORT: Final = 7500
+"""Of LMCache's examples."""
 _WILDCARDS: Final = ("", "0.0.0.0", "::")
 
 
@@ -21,7 +27,7 @@ class Callbacks:
     """
     Attributes:
         words: What attempts wait for, and counts.
-        metaserver: Bound from the start; None where no protocol needs one.
+        metaserver, notifications: Bound from the start; None where no protocol needs one.
     """
 
     def __init__(self, settings: Settings, wanted: frozenset[str]) -> None:
@@ -39,6 +45,28 @@ class Callbacks:
             except OSError as error:
                 raise ConfigError(f"'callbacks.metaserver': {host}:{port}: {error}") from None
 
+        self.notifications = self._hears(settings, allowed) if NOTIFICATIONS in wanted else None
+
+    def _hears(self, settings: Settings, allowed: Allowed) -> "Notifications":
+        """Raises ConfigError."""
+        if settings.listen.workers > 1:
+            raise ConfigError(
+                "'workers': prefill engines notify one socket, so a gateway of this protocol is one process; "
+                "run several gateways, each for engines of its own"
+            )
+        named = settings.callbacks.notifications
+        host, port = host_and_port(named) if named else (settings.listen.host, NOTIFICATIONS_PORT)
+        try:
+            from pdgate.gateway.callbacks.notifications import Notifications
+
+            return Notifications(host, port, self.words, allowed)
+        except ModuleNotFoundError:
+            raise ConfigError(
+                f"notifications need one more package: {install('kv-events')}"
+            ) from None
+        except OSError as error:
+            raise ConfigError(f"'callbacks.notifications': {host}:{port}: {error}") from None
+
     @classmethod
     def of(cls, settings: Settings) -> "Callbacks | None":
         """None where no engine of these protocols calls back. Raises ConfigError."""
@@ -54,11 +82,18 @@ class Callbacks:
 
     @property
     def jobs(self) -> Mapping[str, Run]:
-        return {} if self.metaserver is None else {METASERVER: self.metaserver.run}
+        found: dict[str, Run] = {}
+        if self.metaserver is not None:
+            found[METASERVER] = self.metaserver.run
+        if self.notifications is not None:
+            found["kv-notifications"] = self.notifications.run
+        return found
 
     def close(self) -> None:
         if self.metaserver is not None:
             self.metaserver.close()
+        if self.notifications is not None:
+            self.notifications.close()
 
 
 def _where(named: str, settings: Settings, key: str) -> tuple[str, int]:
