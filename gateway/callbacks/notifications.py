@@ -16,12 +16,12 @@ import msgspec
 import zmq
 import zmq.asyncio
 
-from pdgate.gateway.callbacks.words import Allowed, Result, Words
+from pdgate.cluster import doorkeeper
+from pdgate.cluster.doorkeeper import Allowed
+from pdgate.gateway.callbacks.words import Result, Words
 
 MOST_BYTES: Final = 1 << 10
 MOST_WAITING: Final = 1_000
-_DOORKEEPER: Final = "inproc://zeromq.zap.01"
-_DOMAIN: Final = b"pdgate-callbacks"
 
 
 class _Notification(msgspec.Struct, tag="ProxyNotif"):
@@ -38,9 +38,9 @@ class Notifications:
         self._allowed = allowed
         self._context = zmq.asyncio.Context()
         self._door = self._context.socket(zmq.REP)
-        self._door.bind(_DOORKEEPER)
+        self._door.bind(doorkeeper.AT)
         self._pull = self._context.socket(zmq.PULL)
-        self._pull.set(zmq.ZAP_DOMAIN, _DOMAIN)
+        self._pull.set(zmq.ZAP_DOMAIN, doorkeeper.DOMAIN)
         self._pull.set(zmq.MAXMSGSIZE, MOST_BYTES)
         self._pull.set(zmq.RCVHWM, MOST_WAITING)
         self._pull.set(zmq.LINGER, 0)
@@ -64,12 +64,10 @@ class Notifications:
 
     async def _let_in(self) -> None:
         while True:
-            version, request, _, address, *_ = await self._door.recv_multipart()
-            welcome = address.decode("ascii", "replace") in self._allowed
-            if not welcome:
-                self._words.counts[Result.STRANGER] += 1
-            status = b"200" if welcome else b"400"
-            await self._door.send_multipart([version, request, status, b"", b"", b""])
+            asked = await self._door.recv_multipart()
+            welcome, said = doorkeeper.answer(asked, self._allowed)
+            self._words.counts[Result.STRANGER] += not welcome
+            await self._door.send_multipart(said)
 
     async def _hear(self) -> None:
         while True:

@@ -3,12 +3,13 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
+from pdgate.cluster.doorkeeper import Allowed
 from pdgate.cluster.jobs import Run
 from pdgate.forwarders import registry
 from pdgate.forwarders.base import Upstream
 from pdgate.gateway.callbacks.metaserver import Metaserver
 from pdgate.gateway.callbacks.upstream import CallbackUpstream
-from pdgate.gateway.callbacks.words import Allowed, Words
+from pdgate.gateway.callbacks.words import Words
 from pdgate.gateway.config import ConfigError, Settings
 from pdgate.gateway.config.instances import host_and_port
 from pdgate.protocols.dialects import ascend_layerwise
@@ -35,7 +36,7 @@ class Callbacks:
         self.words = Words()
         self._seconds = settings.timeouts.prefill_seconds
         section = settings.callbacks
-        allowed = Allowed([each.strip() for each in section.allow.split(",") if each.strip()])
+        allowed = Allowed.of(section.allow)
         self.metaserver: Metaserver | None = None
         if METASERVER in wanted:
             host, port = _where(section.metaserver, settings, "metaserver")

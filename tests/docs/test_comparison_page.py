@@ -33,7 +33,6 @@ def _nowhere(word: str, *folders: str) -> bool:
 
 # By the beginning of a row: what would be there if pdgate had it.
 EVIDENCE: dict[str, Callable[[], bool]] = {
-    "MoRI-IO": lambda: _no_protocol("mori"),
     "a third role": lambda: {role.value for role in Role} <= {"prefill", "decode", "both", "plain"},
     "gRPC to engines": lambda: _nowhere("import grpc", "gateway", "forwarders"),
     "prefixes weighed by the tier": lambda: _nowhere(".medium", "gateway", "scheduling"),

@@ -12,6 +12,7 @@ LISTENS = re.compile(r"\.create_server\(|\.bind\(|fleet\.listening\(|_bind\(self
 OURS = ("cluster", "engine", "forwarders", "gateway", "lab", "protocols", "scheduling", "transfer")
 
 WHERE = {
+    "cluster/mori_io.py": "heartbeats",
     "engine/hand_over/ascend_layerwise.py": "called",
     "engine/hand_over/bootstrap.py": "bootstrap",
     "engine/hand_over/claim_desk.py": "claims",

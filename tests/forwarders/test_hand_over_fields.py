@@ -57,13 +57,16 @@ EVERY = [
     ("tpu", Mode.BATCH, ""),
     ("tpu", Mode.STAGED, ""),
     ("store-mediated", Mode.STAGED, ""),
+    ("mori-io", Mode.BATCH, "read"),
+    ("mori-io", Mode.STAGED, "read"),
+    ("mori-io", Mode.BATCH, "write"),
     ("tensorrt-llm", Mode.BATCH, "context-first"),
     ("tensorrt-llm", Mode.STAGED, "context-first"),
     ("tensorrt-llm", Mode.BATCH, "generation-first"),
 ]
 LIMITS_ITSELF = ("sglang", "vllm-kvt", "decode-first", "tensorrt-llm")
 """Their prefill stops behind the first token whatever it is asked."""
-MUST_STOP_BY_LENGTH = ("vllm-mooncake", "tpu")
+MUST_STOP_BY_LENGTH = ("vllm-mooncake", "tpu", "mori-io")
 """Or their prefill keeps nothing."""
 
 
@@ -240,6 +243,7 @@ def test_a_tpu_prefill_that_has_no_full_block_has_not_failed() -> None:
     [
         ("tpu", {"remote_engine_id": "e1", "remote_block_ids": [1], "remote_port": 1}),
         ("tpu", {"uuid": None}),
+        ("mori-io", {"remote_block_ids": [[1]], "remote_engine_id": "e", "uuid": 7}),
     ],
 )
 def test_an_answer_of_another_wire_is_named_with_what_was_expected(
@@ -248,7 +252,7 @@ def test_an_answer_of_another_wire_is_named_with_what_was_expected(
     forwarder = registry.load(name, Mode.STAGED)
     assert isinstance(forwarder, HandOff)
 
-    with pytest.raises(EngineFailed, match="of another wire: uuid") as failed:
+    with pytest.raises(EngineFailed, match=r"of another wire: (uuid|transfer_id)") as failed:
         forwarder.decode(chat(), P0, D0, parse_object(encode({"kv_transfer_params": said})))
 
     assert all(field in str(failed.value) for field in said)

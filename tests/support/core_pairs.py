@@ -53,6 +53,8 @@ ROWS = [
     Row("neuron", Mode.BATCH),
     Row("offload-p2p", Mode.BATCH),
     Row("tpu", Mode.STAGED),
+    Row("mori-io", Mode.STAGED, "read"),
+    Row("mori-io", Mode.BATCH, "write"),
     Row("tensorrt-llm", Mode.STAGED, "context-first"),
     Row("tensorrt-llm", Mode.BATCH, "generation-first"),
 ]

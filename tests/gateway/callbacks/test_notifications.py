@@ -10,8 +10,9 @@ import pytest
 import zmq
 import zmq.asyncio
 
+from pdgate.cluster.doorkeeper import Allowed
 from pdgate.gateway.callbacks.notifications import Notifications
-from pdgate.gateway.callbacks.words import Allowed, Result, Words
+from pdgate.gateway.callbacks.words import Result, Words
 from tests.support.waiting import PATIENCE_SECONDS
 
 
