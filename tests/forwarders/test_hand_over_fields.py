@@ -447,3 +447,18 @@ def test_a_plain_engine_gets_the_call_as_it_came() -> None:
     leg = Plain().local(call, at)
 
     assert (leg.to, leg.body, leg.path, leg.headers) == (at, call.body, call.path, {})
+
+
+def test_sglang_is_told_the_ranks_that_are_configured() -> None:
+    p, d = replace(P0, dp_rank=1, dp_size=2), replace(D0, dp_rank=3, dp_size=4)
+
+    to_prefill, to_decode = (leg.body for leg in Sglang(lambda: 8).legs(chat(), p, d))
+
+    assert to_prefill["routed_dp_rank"] == to_decode["disagg_prefill_dp_rank"] == 1
+    assert to_decode["routed_dp_rank"] == 3
+    assert "disagg_prefill_dp_rank" not in to_prefill
+
+
+def test_sglang_is_told_no_rank_where_none_is_configured() -> None:
+    for leg in Sglang(lambda: 8).legs(chat(), P0, D0):
+        assert not [name for name in leg.body if name.endswith("dp_rank")]
