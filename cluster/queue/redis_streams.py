@@ -37,6 +37,9 @@ MAX_BLOCK_SECONDS = 1.0
 MIN_BLOCK_SECONDS = 0.001
 """Redis takes 0 for ever."""
 
+MOST_ITEM_BYTES = 16 << 10
+"""Of an item that is read; ours have 150, and as much as the id of their request."""
+
 _SCRIPTS = ("PUT", "HOLD", "FREE", "DONE", "BURY", "DEPTH")
 _AWAY = (redis.ConnectionError, redis.TimeoutError, redis.exceptions.ReadOnlyError)
 
@@ -57,6 +60,8 @@ class RedisQueue(Queue):
         self._redis = redis.Redis.from_url(
             settings.url,
             decode_responses=True,
+            # What is no UTF-8 is no item of ours, and must not keep a worker from the next.
+            encoding_errors="replace",
             socket_timeout=ANSWER_SECONDS,
             socket_connect_timeout=ANSWER_SECONDS,
             retry=Retry(NoBackoff(), 0),
@@ -128,10 +133,13 @@ class RedisQueue(Queue):
             return None
         body = fields.get("item", "")
         try:
+            if len(body) > MOST_ITEM_BYTES:
+                raise ValueError("an item that long is none of ours")
             item = msgspec.json.decode(body, type=Item)
             tries = int(fields["tries"]) + int(pending[0]["times_delivered"])
-        except (msgspec.DecodeError, KeyError, ValueError):
-            self._bury(entry, "", body, 0)
+        # Deep nesting exhausts the parser's stack.
+        except (msgspec.DecodeError, KeyError, ValueError, RecursionError):
+            self._bury(entry, "", body[:MOST_ITEM_BYTES], 0)
             return None
         if tries > self._settings.tries:
             self._bury(entry, item.id, body, tries - 1)

@@ -126,6 +126,10 @@ class Worker:
             except QueueError as error:
                 self._missed(error)
                 self._stopping.wait(RETRY_SECONDS)
+            # The last stop of a thread: with it this engine would be lost to all others' prompts.
+            except Exception:
+                log.exception("prefill worker %s goes on with the next prompt", self._serving.name)
+                self._stopping.wait(RETRY_SECONDS)
 
     def _work(self, delivery: Delivery) -> None:
         """Raises QueueError: then the item comes again, to a worker that hears that it is over."""
