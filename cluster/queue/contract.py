@@ -79,12 +79,14 @@ class Depth:
         taken: Items that a worker is at, or has died over.
         buried: Items given up since the queue was made, as far as they are remembered.
         oldest_seconds: Since the oldest item that is not done was put, or put back.
+        idle_seconds: Since any worker took, asked for an item, or held one; None where none ever did.
     """
 
     waiting: int
     taken: int
     buried: int
     oldest_seconds: float
+    idle_seconds: float | None = None
 
 
 class Queue(ABC):

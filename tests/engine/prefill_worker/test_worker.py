@@ -15,6 +15,7 @@ from pdgate.cluster.queue.settings import QueueSettings
 from pdgate.engine.hand_over.claim_desk import ClaimDesk
 from pdgate.engine.hand_over.tickets import Ticket, Tickets
 from pdgate.engine.prefill_worker import worker
+from pdgate.engine.prefill_worker.claim import Claiming
 from pdgate.engine.prefill_worker.worker import Health, Serving, Worker, always
 from pdgate.transfer.messenger.source import Target
 from pdgate.transfer.runtime.channel import Channel
@@ -237,12 +238,11 @@ def test_a_bug_costs_an_item_and_no_worker(
     monkeypatch.setattr(worker, "RETRY_SECONDS", 0.01)
     queue, ticket = Watched(), decode.ticket()
     bad = Item("bad", "127.0.0.1", decode.desk.port, tokens=7, deadline=4e9)
-    claiming = worker.Claiming
 
-    def broken(item: Item, identity: Identity) -> worker.Claiming:
+    def broken(item: Item, identity: Identity) -> Claiming:
         if item is bad:
             raise ZeroDivisionError
-        return claiming(item, identity)
+        return Claiming(item, identity)
 
     monkeypatch.setattr(worker, "Claiming", broken)
     queue.put(bad)
