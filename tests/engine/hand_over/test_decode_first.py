@@ -241,7 +241,11 @@ def test_a_prompt_does_not_wait_for_workers_that_are_gone(
     d.load(queued("d1"), D_BLOCKS)
     assert d.result() is None
 
+    assert isinstance(p.connector, DecodeFirst)
+    its_worker = p.connector._worker
+    assert its_worker is not None
     p.connector.leave()
+    assert its_worker.wait(SECONDS)
     monkeypatch.setattr(d.connector, "_unattended_seconds", 1.0)
     d.load(queued("d2"), D_BLOCKS)
 
