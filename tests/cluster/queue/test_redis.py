@@ -17,7 +17,13 @@ from tests.cluster.queue.items import item, taken
 from tests.support.redis import RedisServer
 
 
-WHOLE: dict[str, object] = {"id": "r0", "host": "127.0.0.1", "port": 1, "tokens": 7, "deadline": 4e9}
+WHOLE: dict[str, object] = {
+    "id": "r0",
+    "host": "127.0.0.1",
+    "port": 1,
+    "tokens": 7,
+    "deadline": 4e9,
+}
 
 
 def forged(**fields: object) -> dict[bytes, bytes]:
