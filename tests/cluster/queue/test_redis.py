@@ -16,7 +16,6 @@ from pdgate.cluster.queue.redis_streams import RedisQueue
 from tests.cluster.queue.items import item, taken
 from tests.support.redis import RedisServer
 
-
 WHOLE: dict[str, object] = {
     "id": "r0",
     "host": "127.0.0.1",
