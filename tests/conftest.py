@@ -5,6 +5,7 @@ import gc
 import importlib.util
 import sys
 from importlib.machinery import EXTENSION_SUFFIXES
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ THROWN_BY_COMPILED_CODE = (
 
 from hypothesis import HealthCheck, settings
 
-from tests.long_files import SECONDS
+from tests.file_queue import SECONDS, taken_as_one
 
 # A case that takes long says something about the machine and what else it does, not about pdgate.
 settings.register_profile("pdgate", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -28,7 +29,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Where several processes take files of tests from one queue, the longest ones come first, so
     that none is begun when all others are through."""
     if hasattr(config, "workerinput"):
-        items.sort(key=lambda item: -SECONDS.get(item.nodeid.partition("::")[0], 0))
+        items.sort(key=lambda item: -SECONDS.get(taken_as_one(item.nodeid), 0))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """One process takes all files that share a fleet, so that it is started once (file_queue.py)."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Queue(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return taken_as_one(nodeid)
+
+    return Queue(config, log)
 
 
 def pytest_collection_finish() -> None:
