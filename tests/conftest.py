@@ -37,11 +37,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """One process takes all files that share a fleet, so that it is started once (file_queue.py)."""
     from xdist.scheduler import LoadScopeScheduling
 
-    class Queue(LoadScopeScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            return taken_as_one(nodeid)
-
-    return Queue(config, log)
+    queue: Any = LoadScopeScheduling(config, log)
+    queue._split_scope = taken_as_one
+    return queue
 
 
 def pytest_collection_finish() -> None:
