@@ -18,6 +18,7 @@ THROWN_BY_COMPILED_CODE = (
 from hypothesis import HealthCheck, settings
 
 from tests.file_queue import SECONDS, taken_as_one
+from tests.matrix import MARK, left_to_the_whole
 
 # A case that takes long says something about the machine and what else it does, not about pdgate.
 settings.register_profile("pdgate", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -26,8 +27,12 @@ settings.load_profile("pdgate")
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Where several processes take files of tests from one queue, the longest ones come first, so
-    that none is begun when all others are through."""
+    """Whole products of cases are run by `-m matrix` alone. Where several processes take files of tests from
+    one queue, the longest ones come first, so that none is begun when all others are through."""
+    if MARK not in config.option.markexpr:
+        left = left_to_the_whole(items)
+        config.hook.pytest_deselected(items=[item for item in items if item in left])
+        items[:] = [item for item in items if item not in left]
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: -SECONDS.get(taken_as_one(item.nodeid), 0))
 
