@@ -211,6 +211,7 @@ def _connect(
             queue=settings.queue,
             layer_wise=settings.neuron_layer_wise,
             whole_pages=settings.neuron_whole_pages,
+            max_seqs=settings.max_seqs,
             engine_id=settings.engine_id,
             identity=identity,
         ),

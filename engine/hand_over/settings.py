@@ -31,6 +31,8 @@ class ConnectorSettings:
         layer_wise: With neuron, a request may leave layer by layer while it is computed.
         whole_pages: With neuron, decode has prefill send pages whole where the two split the
             heads differently, and puts them in order; it takes the KV's memory once more.
+        max_seqs: How many requests the engine serves at once; with neuron, no more than these
+            transfer at once.
         engine_id: What peers know this engine by; empty for a new name at each start.
         queue: URL of the prefill queue (decode-first).
         identity: What we prove to peers.
@@ -47,6 +49,7 @@ class ConnectorSettings:
     queue: str = ""
     layer_wise: bool = True
     whole_pages: bool = False
+    max_seqs: int = 64
     engine_id: str = ""
     mover: Literal["process", "threads"] = "process"
     patience: Patience = field(default_factory=Patience)

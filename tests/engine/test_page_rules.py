@@ -9,7 +9,7 @@ import pytest
 
 from pdgate.engine.cache.prefix import BlockPool
 from pdgate.engine.job import Job
-from pdgate.engine.neuron.rules import Counts, State, decode_may_run, places, prefill_may_run
+from pdgate.engine.worker_rules import Counts, State, decode_may_run, places, prefill_may_run
 from pdgate.engine.scheduler import Limits, Scheduler
 
 BATCH = 3
