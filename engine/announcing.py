@@ -68,6 +68,7 @@ def member(
         epoch=secrets.token_hex(8),
         tp=settings.tp,
         block_tokens=settings.block_tokens,
+        pair=settings.pair,
         place=settings.place,
     )
 

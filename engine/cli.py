@@ -43,6 +43,9 @@ def engine(
     kv_tls_key_file: KvTlsKeyFile = "",
     kv_tls_ca_file: KvTlsCaFile = "",
     peer: Annotated[str, typer.Option(help="host:port of the other engine (neuron).")] = "",
+    pair: Annotated[
+        str, typer.Option(help="Name of its pair, where it is listed and meets one engine only.")
+    ] = "",
     queue: Annotated[
         str, typer.Option(help="Prefill queue, redis://host:port/0 (decode-first).")
     ] = "",
@@ -168,6 +171,7 @@ def engine(
             kv_secret_file=kv_secret_file,
             kv_tls=Tls(kv_tls_cert_file, kv_tls_key_file, kv_tls_ca_file),
             peer=peer,
+            pair=pair,
             queue=queue,
             neuron_layer_wise=neuron_layerwise,
             neuron_whole_pages=neuron_whole_pages,

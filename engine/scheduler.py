@@ -17,10 +17,10 @@ to be read fill a batch: a decode side that falls behind is not buried. Others p
 from collections import deque
 from dataclasses import dataclass
 
+from pdgate.engine import worker_rules
 from pdgate.engine.cache import prefix
 from pdgate.engine.cache.allocator import OutOfBlocks
 from pdgate.engine.cache.prefix import BlockPool
-from pdgate.engine import worker_rules
 from pdgate.engine.job import Chunk, Job, State, Step
 from pdgate.engine.worker_rules import Counts, decode_may_run, places, prefill_may_run
 
@@ -216,7 +216,10 @@ class Scheduler:
         if job.blocks:
             # It has a place already, since it began to load.
             return decode_may_run(
-                worker_rules.State.TRANSFERRING, kv_complete=True, counts=Counts(running=running), batch=batch
+                worker_rules.State.TRANSFERRING,
+                kv_complete=True,
+                counts=Counts(running=running),
+                batch=batch,
             )
         return room > 0
 

@@ -33,6 +33,7 @@ class Settings:
         kv_tls: Files that encrypt what engines say to each other, beside the secret; unnamed for
             what the environment says, if anything.
         peer: "host:port" of the other engine's API, where request ids name none (neuron).
+        pair: Name of the pair that it is announced as a half of; empty for none.
         queue: URL of the prefill queue (decode-first), with its options.
         neuron_layer_wise: With neuron, a request leaves layer by layer while it is computed;
             else when its first token has been sampled.
@@ -81,6 +82,7 @@ class Settings:
     kv_secret_file: str = ""
     kv_tls: Tls = NO_TLS
     peer: str = ""
+    pair: str = ""
     queue: str = ""
     neuron_layer_wise: bool = True
     neuron_whole_pages: bool = False

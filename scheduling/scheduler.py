@@ -286,6 +286,9 @@ def _no_pair(eligible: EligibleSet) -> NoInstance:
         {c.instance.protocol: c.instance.generation for c in some} for some in (prefill, decode)
     )
     for protocol in of_prefill.keys() & of_decode.keys() & GENERATIONS_APART:
+        if of_prefill[protocol] == of_decode[protocol]:
+            # Halves of different pairs.
+            continue
         return GenerationsDiffer(
             f"prefill engines speak {protocol} ({of_prefill[protocol]}), "
             f"decode engines {protocol} ({of_decode[protocol]})"

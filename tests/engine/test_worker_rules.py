@@ -131,7 +131,7 @@ def test_a_place_goes_to_that_which_came_first() -> None:
     order = ["far 1", "near 1", "far 2", "near 2", "far 3"]
     for name in order:
         made.add(job(name, load=5 if name.startswith("far") else None))
-    began = []
+    began: list[str] = []
     while len(began) < len(order):
         step = made.step()
         new = [one.id for one in step.loads]
