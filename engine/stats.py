@@ -47,3 +47,7 @@ class Gauges:
     blocks_used: int
     blocks_kept: int
     preemptions: int
+
+    @property
+    def has_requests(self) -> bool:
+        return self.running + self.waiting + self.loading > 0
