@@ -49,6 +49,14 @@ def engine(
     queue: Annotated[
         str, typer.Option(help="Prefill queue, redis://host:port/0 (decode-first).")
     ] = "",
+    max_local_prefill: Annotated[
+        int | None,
+        typer.Option(help="Prompts of no more uncached tokens are computed here (decode-first)."),
+    ] = None,
+    max_prefill_queue: Annotated[
+        int | None,
+        typer.Option(help="And all, while so many wait on the prefill queue (decode-first)."),
+    ] = None,
     neuron_layerwise: Annotated[
         bool, typer.Option(help="Send each layer's KV as soon as it is computed (neuron).")
     ] = True,
@@ -173,6 +181,8 @@ def engine(
             peer=peer,
             pair=pair,
             queue=queue,
+            max_local_prefill=max_local_prefill,
+            max_prefill_queue=max_prefill_queue,
             neuron_layer_wise=neuron_layerwise,
             neuron_whole_pages=neuron_whole_pages,
             transfer=transfer,

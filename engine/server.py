@@ -209,6 +209,8 @@ def _connect(
             model=core.model.root,
             peer=settings.peer,
             queue=settings.queue,
+            max_local_prefill=settings.max_local_prefill,
+            max_prefill_queue=settings.max_prefill_queue,
             layer_wise=settings.neuron_layer_wise,
             whole_pages=settings.neuron_whole_pages,
             max_seqs=settings.max_seqs,

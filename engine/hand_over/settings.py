@@ -35,6 +35,10 @@ class ConnectorSettings:
             transfer at once.
         engine_id: What peers know this engine by; empty for a new name at each start.
         queue: URL of the prefill queue (decode-first).
+        max_local_prefill: With decode-first, decode computes a prompt itself of which it has not
+            cached more tokens than these; None leaves that to the gateway.
+        max_prefill_queue: With decode-first, decode computes a prompt itself while so many wait on
+            the queue; None for never.
         identity: What we prove to peers.
     """
 
@@ -47,6 +51,8 @@ class ConnectorSettings:
     model: str
     peer: str = ""
     queue: str = ""
+    max_local_prefill: int | None = None
+    max_prefill_queue: int | None = None
     layer_wise: bool = True
     whole_pages: bool = False
     max_seqs: int = 64
