@@ -74,20 +74,21 @@ class EtcdHttp:
         # A read that is linearizable, as reads are unless one asks for less, needs a majority.
         await self._ask("/v3/kv/range", {**wire.folder(prefix), "count_only": True})
 
-    async def put(self, key: str, value: bytes, lease: str, instead_of: Sequence[str] = ()) -> None:
-        """Those keys go in the same step. Raises LeaseGone, EtcdError."""
+    async def put(self, key: str, value: bytes, lease: str, instead_of: Sequence[str] = ()) -> int:
+        """The revision of it. Those keys go in the same step. Raises LeaseGone, EtcdError."""
         if instead_of:
-            await self._ask("/v3/kv/txn", wire.put_instead(key, value, lease, instead_of))
+            said = await self._ask("/v3/kv/txn", wire.put_instead(key, value, lease, instead_of))
         else:
-            await self._ask("/v3/kv/put", wire.put(key, value, lease))
+            said = await self._ask("/v3/kv/put", wire.put(key, value, lease))
+        return wire.revision(said)
 
     async def grant(self, seconds: int) -> str:
         """A new lease."""
         return wire.lease_granted(await self._ask("/v3/lease/grant", {"TTL": str(seconds)}))
 
-    async def keep_alive(self, lease: str) -> None:
-        """Raises LeaseGone, EtcdError."""
-        wire.lease_kept(await self._ask("/v3/lease/keepalive", {"ID": lease}))
+    async def keep_alive(self, lease: str) -> int:
+        """The revision that the store was at. Raises LeaseGone, EtcdError."""
+        return wire.lease_kept(await self._ask("/v3/lease/keepalive", {"ID": lease}))
 
     async def revoke(self, lease: str) -> None:
         """Ends the lease and its entries. Raises LeaseGone if they had ended, EtcdError."""
