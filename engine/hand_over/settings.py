@@ -34,6 +34,8 @@ class ConnectorSettings:
         engine_id: What peers know this engine by; empty for a new name at each start.
         queue: URL of the prefill queue (decode-first).
         identity: What we prove to peers.
+        ranks: Which of the engine's ranks the regions are, in this order (those of the first
+            pipeline stage come first); empty for all of them.
     """
 
     role: str
@@ -51,6 +53,7 @@ class ConnectorSettings:
     mover: Literal["process", "threads"] = "process"
     patience: Patience = field(default_factory=Patience)
     identity: Identity = field(default_factory=Identity)
+    ranks: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         _ = self.peer_address
