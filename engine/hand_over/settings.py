@@ -40,6 +40,8 @@ class ConnectorSettings:
         max_prefill_queue: With decode-first, decode computes a prompt itself while so many wait on
             the queue; None for never.
         identity: What we prove to peers.
+        ranks: Which of the engine's ranks the regions are, in this order (those of the first
+            pipeline stage come first); empty for all of them.
     """
 
     role: str
@@ -60,6 +62,7 @@ class ConnectorSettings:
     mover: Literal["process", "threads"] = "process"
     patience: Patience = field(default_factory=Patience)
     identity: Identity = field(default_factory=Identity)
+    ranks: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         _ = self.peer_address
