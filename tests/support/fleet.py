@@ -35,6 +35,7 @@ from pdgate.gateway.wiring import build
 from pdgate.protocols.call import CHAT
 from pdgate.protocols.instance import Role
 from tests.support import waiting
+from tests.support.answers import STATE
 from tests.support.own_time import own_seconds
 from tests.support.raw_server import Peer, Request, Script, chunk, raw_server, reply
 
@@ -60,9 +61,17 @@ BLOCKS = {
     "remote_engine_id": "engine-of-prefill",
     "remote_host": "192.0.2.7",
     "remote_port": 5600,
+    "uuid": 77,
 }
 PREFILLED = {
-    "choices": [{"index": 0, "message": {"content": "a"}, "finish_reason": "length"}],
+    "choices": [
+        {
+            "index": 0,
+            "message": {"content": "a"},
+            "finish_reason": "length",
+            "disaggregated_params": STATE,
+        }
+    ],
     "kv_transfer_params": BLOCKS,
 }
 ANSWER = {
