@@ -96,7 +96,7 @@ class EtcdHttp:
 
     @asynccontextmanager
     async def watch(self, prefix: str, revision: int) -> AsyncIterator[AsyncIterator[bytes]]:
-        """The lines of a watch; they end only with the connection."""
+        """The lines of a watch; they end only with the connection. They raise TooLong, EtcdError."""
         # Nothing happens for hours, so that silence is no failure: others must look after it.
         timeout = httpx2.Timeout(self._request_seconds, read=None)
         body = wire.watch(prefix, revision)
@@ -107,8 +107,6 @@ class EtcdHttp:
                 if answer.status_code != 200:
                     raise EtcdError(f"{self.endpoint} answered {answer.status_code} to a watch")
                 yield bounded.lines(answer.aiter_bytes(), LONGEST_ANSWER)
-        except bounded.TooLong as error:
-            raise EtcdError(f"{self.endpoint}: {error}") from None
         except httpx2.HTTPError as error:
             raise self._failed(error) from None
 
