@@ -1,19 +1,9 @@
 """One request of D's, from its first lookup until its pages are filled."""
 
 from dataclasses import dataclass
-from enum import StrEnum
 
 from pdgate.engine.neuron.posts import CompletionToken
-
-
-class State(StrEnum):
-    """By the page on Neuron's scheduler, which has a third: a load that is whole runs, and is none of these.
-
-    Source: AWS Neuron documentation, "Disaggregated Inference", "Request Scheduling Rules".
-    """
-
-    WAITING = "waiting"
-    TRANSFERRING = "transferring"
+from pdgate.engine.worker_rules import State
 
 
 @dataclass(eq=False, slots=True)

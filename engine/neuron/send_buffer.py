@@ -19,6 +19,7 @@ from typing import Final
 import zmq
 
 from pdgate.cluster import address
+from pdgate.engine import worker_rules as rules
 from pdgate.engine.neuron import kv_map, messages
 from pdgate.engine.neuron.dealer import TAIL
 from pdgate.engine.neuron.ground import Ground
@@ -288,9 +289,9 @@ class SendBuffer:
         return messages.done(uid) if one.sent else messages.not_yet()
 
     def _places(self) -> int:
-        """How many requests may begin to leave: together with those that do, no more than a batch."""
+        """How many requests may begin to leave."""
         leaving = sum(len(pairing.leaving) for pairing in self._pairings.values())
-        return max(0, self._setup.batch - leaving)
+        return rules.places(rules.Counts(transferring=leaving), self._setup.batch)
 
     def _pump(self) -> None:
         for pairing in list(self._pairings.values()):
