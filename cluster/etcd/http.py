@@ -6,7 +6,6 @@ requests, and a watch is one long answer.
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from types import TracebackType
 from typing import Any, Self
 
 import httpx2
@@ -55,13 +54,8 @@ class EtcdHttp:
         await self._client.__aenter__()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self._client.__aexit__(kind, error, trace)
+    async def __aexit__(self, *_: object) -> None:
+        await self._client.aclose()
 
     async def entries(self, prefix: str, revision: int = 0) -> wire.Contents:
         """As they are now, or were at that revision. Raises NotThere, EtcdError."""
