@@ -27,7 +27,6 @@ CASES = [
     ("tp2", "one", "read"),
     ("one", "tp2", "delegated"),
     ("one", "tp2", "read"),
-    ("tp2", "tp2", "delegated"),
     ("pp2", "one", "delegated"),
     ("pp2", "one", "read"),
     ("one", "pp2", "delegated"),
