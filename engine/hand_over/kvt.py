@@ -21,7 +21,7 @@ import uuid
 from collections.abc import Sequence
 from typing import ClassVar
 
-from pdgate.engine.connector import Arrival, Keep, Load
+from pdgate.engine.connector import Arrival, Load, Plan
 from pdgate.engine.hand_over import params as read
 from pdgate.engine.hand_over.two_sided import TwoSided, wire_id
 from pdgate.protocols.instance import Role
@@ -36,7 +36,7 @@ class Kvt(TwoSided):
     meet_seconds: ClassVar = 2.0
     """How long a question for a request that prefill does not know stays open in staged."""
 
-    def plan(self, arrival: Arrival) -> Load | Keep | None:
+    def plan(self, arrival: Arrival) -> Plan:
         params = arrival.params or {}
         if read.flag(params, "do_remote_decode"):
             return self.keep_for(arrival.id, wire_id(arrival))

@@ -18,6 +18,7 @@ from pdgate.engine.connector import (
     Keep,
     Load,
     Pages,
+    Plan,
 )
 from pdgate.engine.hand_over.settings import ConnectorSettings
 from pdgate.engine.layout import Layout
@@ -145,7 +146,7 @@ class TwoSided(Connector):
         return core
 
     @abstractmethod
-    def plan(self, arrival: Arrival) -> Load | Keep | None: ...
+    def plan(self, arrival: Arrival) -> Plan: ...
 
     def keeps(self, finish_reason: str) -> bool:
         """Whether pages of a request that ended like this are kept."""
