@@ -35,8 +35,10 @@ CONFIG: Final[dict[str, Any]] = {
     "v_head_dim": VALUE,
     # Every layer comes before the first with experts.
     "first_k_dense_replace": LAYERS,
-    "n_routed_experts": None,
-    "n_shared_experts": None,
+    "n_routed_experts": 2,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 1,
+    "moe_intermediate_size": MLP,
     "moe_layer_freq": 1,
 }
 

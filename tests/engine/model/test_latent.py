@@ -9,49 +9,10 @@ from pdgate.engine.model import layers
 from pdgate.engine.model.config import ModelConfig, from_hugging_face
 from pdgate.engine.model.llama import Llama, Span, Wanted
 from pdgate.engine.model.weights import Floats, Weights
+from tests.support.latent_models import CONFIG, FIELDS, weights
 
-FIELDS = {
-    "model_type": "deepseek_v2",
-    "vocab_size": 40,
-    "hidden_size": 16,
-    "intermediate_size": 24,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 4,
-    "kv_lora_rank": 8,
-    "qk_rope_head_dim": 4,
-    "qk_nope_head_dim": 6,
-    "v_head_dim": 5,
-    "n_routed_experts": None,
-}
-CONFIG = from_hugging_face(FIELDS)
 TOKENS = [3, 17, 8, 30, 2, 11, 5]
 BLOCKS = [4, 1, 6]
-
-
-def weights() -> Weights:
-    noise = np.random.default_rng(5)
-
-    def matrix(*shape: int) -> Floats:
-        return noise.standard_normal(shape).astype(np.float32) * np.float32(0.4)
-
-    found = {"model.embed_tokens.weight": matrix(40, 16), "model.norm.weight": matrix(16)}
-    found["lm_head.weight"] = matrix(40, 16)
-    for layer in range(2):
-        at = f"model.layers.{layer}."
-        found |= {
-            at + "input_layernorm.weight": matrix(16),
-            at + "self_attn.q_proj.weight": matrix(4 * 10, 16),
-            at + "self_attn.kv_a_proj_with_mqa.weight": matrix(12, 16),
-            at + "self_attn.kv_a_layernorm.weight": matrix(8),
-            at + "self_attn.kv_b_proj.weight": matrix(4 * 11, 8),
-            at + "self_attn.o_proj.weight": matrix(16, 4 * 5),
-            at + "post_attention_layernorm.weight": matrix(16),
-            at + "mlp.gate_proj.weight": matrix(24, 16),
-            at + "mlp.up_proj.weight": matrix(24, 16),
-            at + "mlp.down_proj.weight": matrix(16, 24),
-        }
-    return found
 
 
 def memory(tp: int) -> KvMemory:
