@@ -119,6 +119,7 @@ def _core(
         settings.block_tokens,
         config.head_dim,
         tp=settings.tp,
+        planes=config.kv_planes,
     )
     with contextlib.ExitStack() as closing:
         backend, regions = _memory(settings, layout, identity, closing)
