@@ -57,6 +57,13 @@ def engine(
         int | None,
         typer.Option(help="And all, while so many wait on the prefill queue (decode-first)."),
     ] = None,
+    kv_store: Annotated[
+        str,
+        typer.Option(
+            help="Folder that the engines share (store-mediated).",
+            show_default="one in the folder for temporary files",
+        ),
+    ] = "",
     neuron_layerwise: Annotated[
         bool, typer.Option(help="Send each layer's KV as soon as it is computed (neuron).")
     ] = True,
@@ -183,6 +190,7 @@ def engine(
             queue=queue,
             max_local_prefill=max_local_prefill,
             max_prefill_queue=max_prefill_queue,
+            store=kv_store,
             neuron_layer_wise=neuron_layerwise,
             neuron_whole_pages=neuron_whole_pages,
             transfer=transfer,

@@ -210,6 +210,19 @@ class Connector(ABC):
         Comes before the pages are used again; not after a `release`.
         """
 
+    def written(
+        self, answer: dict[str, Any], params: Mapping[str, Any] | None, prompt: Sequence[int]
+    ) -> dict[str, Any]:
+        """Prefill's answer of chat or completions, with what `kept` returned at its place.
+
+        On the thread of HTTP, and without waiting. `prompt`: the ids of the only, or the first one.
+        """
+        return answer | {"kv_transfer_params": params}
+
+    def server_info(self) -> Mapping[str, Any]:
+        """What GET /server_info says of us; nothing where there is no such route."""
+        return {}
+
     def role_is(self, role: Role) -> None:
         """What gateways are told of us, now and after each change. Calls are served as before."""
         return

@@ -211,6 +211,7 @@ def _connect(
             queue=settings.queue,
             max_local_prefill=settings.max_local_prefill,
             max_prefill_queue=settings.max_prefill_queue,
+            store=settings.store,
             layer_wise=settings.neuron_layer_wise,
             whole_pages=settings.neuron_whole_pages,
             max_seqs=settings.max_seqs,

@@ -39,6 +39,7 @@ class Settings:
             cached more tokens than these; None leaves that to the gateway.
         max_prefill_queue: With decode-first, decode computes a prompt itself while so many wait on
             the queue; None for never.
+        store: Folder that the engines share (store-mediated); empty for one of this user's on this host.
         neuron_layer_wise: With neuron, a request leaves layer by layer while it is computed;
             else when its first token has been sampled.
         neuron_whole_pages: With neuron, decode has prefill send pages whole where the two split
@@ -90,6 +91,7 @@ class Settings:
     queue: str = ""
     max_local_prefill: int | None = None
     max_prefill_queue: int | None = None
+    store: str = ""
     neuron_layer_wise: bool = True
     neuron_whole_pages: bool = False
     transfer: str = "tcp"

@@ -43,6 +43,7 @@ __all__ = [
     "Family",
     "Forwarder",
     "HandOff",
+    "Introduction",
     "Leg",
     "Merge",
     "Mode",
@@ -94,6 +95,19 @@ _KEEPS_TOGETHER = frozenset({"n", "best_of", "prompt_logprobs", "echo", "use_bea
 """Fields that may be a reason not to split a call; most calls have none of them."""
 
 
+@dataclass(frozen=True, slots=True)
+class Introduction:
+    """What a prefill engine says of itself over HTTP, and decode must be told; asked with each look at it.
+
+    Attributes:
+        path: Of a GET of its API.
+        read: Of what it answers: by what decode reaches it, which becomes its engine id. Raises ValueError.
+    """
+
+    path: str
+    read: Callable[[bytes], str]
+
+
 class Forwarder(ABC):
     """What all four have in common."""
 
@@ -104,8 +118,12 @@ class Forwarder(ABC):
     """Whether a decode engine may be sent a whole call."""
     prefill_can_answer: ClassVar[bool] = False
     """Whether a prefill engine may be sent a whole call, and then keeps no KV of it."""
+    decode_computes: ClassVar[int] = 1
+    """Tokens of a prompt that decode computes although it is handed its KV, at most; 0: under a block."""
     own_fields: ClassVar[frozenset[str]] = frozenset()
     """Fields of a body that only the gateway may set: calls that bring one are refused."""
+    introduction: ClassVar[Introduction | None] = None
+    """How prefill engines say where they are, if decode must be told before they have answered."""
     kv: ClassVar[KvRules] = NOTHING_KEPT
     """What becomes of the KV of a split call, if decode does not come for it."""
     splits: frozenset[str] = frozenset({CHAT, COMPLETIONS})
@@ -192,12 +210,14 @@ class Family:
             stands for every one that is not listed.
         reasons: Why a (mode, generation) that is not in `members` cannot be done.
         default: The generation of those that name none; empty if they must name one.
+        decode_computes: As in Forwarder, of all members.
     """
 
     name: str
     members: Mapping[tuple[Mode, str], Callable[[], Forwarder]]
     reasons: Mapping[tuple[Mode, str], str] = field(default_factory=dict)
     default: str = ""
+    decode_computes: int = 1
 
     @property
     def generations(self) -> tuple[str, ...]:

@@ -11,6 +11,8 @@ from typing import Any, Self
 
 import httpx2
 
+from pdgate.cluster import bounded
+from pdgate.cluster.directory import MOST_ENTRIES
 from pdgate.cluster.etcd import wire
 from pdgate.cluster.etcd.access import Access
 from pdgate.cluster.etcd.login import Login, asks, token
@@ -18,6 +20,8 @@ from pdgate.cluster.etcd.wire import Body, EtcdError
 
 REQUEST_SECONDS = 2.0
 TOKEN_HEADER = "authorization"
+LONGEST_ANSWER = 8 << 20
+"""Bytes of all entries, or of one event; it is read in 20 ms."""
 GATEWAY_OFF = "is etcd's HTTP gateway off (enable-grpc-gateway)?"
 
 
@@ -61,7 +65,8 @@ class EtcdHttp:
 
     async def entries(self, prefix: str, revision: int = 0) -> wire.Contents:
         """As they are now, or were at that revision. Raises NotThere, EtcdError."""
-        body = {**wire.folder(prefix), "revision": str(revision)}
+        # One more than is read, so that there are more can be said.
+        body = wire.listing(prefix, revision, MOST_ENTRIES + 1)
         return wire.contents(await self._ask("/v3/kv/range", body))
 
     async def is_well(self, prefix: str) -> None:
@@ -90,7 +95,7 @@ class EtcdHttp:
         await self._ask("/v3/lease/revoke", {"ID": lease})
 
     @asynccontextmanager
-    async def watch(self, prefix: str, revision: int) -> AsyncIterator[AsyncIterator[str]]:
+    async def watch(self, prefix: str, revision: int) -> AsyncIterator[AsyncIterator[bytes]]:
         """The lines of a watch; they end only with the connection."""
         # Nothing happens for hours, so that silence is no failure: others must look after it.
         timeout = httpx2.Timeout(self._request_seconds, read=None)
@@ -101,7 +106,9 @@ class EtcdHttp:
             ) as answer:
                 if answer.status_code != 200:
                     raise EtcdError(f"{self.endpoint} answered {answer.status_code} to a watch")
-                yield answer.aiter_lines()
+                yield bounded.lines(answer.aiter_bytes(), LONGEST_ANSWER)
+        except bounded.TooLong as error:
+            raise EtcdError(f"{self.endpoint}: {error}") from None
         except httpx2.HTTPError as error:
             raise self._failed(error) from None
 
@@ -125,11 +132,14 @@ class EtcdHttp:
     async def _post(self, path: str, body: Body) -> tuple[int, Body]:
         """Status and what was said. Raises EtcdError."""
         try:
-            answer = await self._client.post(f"{self.endpoint}{path}", json=body)
+            async with self._client.stream("POST", f"{self.endpoint}{path}", json=body) as answer:
+                text = await bounded.whole(answer.aiter_bytes(), LONGEST_ANSWER)
         except httpx2.HTTPError as error:
             raise self._failed(error) from None
+        except bounded.TooLong as error:
+            raise EtcdError(f"{self.endpoint}: {error}") from None
         try:
-            said: Any = answer.json()
+            said: Any = wire.parsed(text)
         except ValueError:
             said = None
         if answer.status_code == 404 and not isinstance(said, dict):

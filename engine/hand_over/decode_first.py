@@ -56,6 +56,8 @@ from pdgate.transfer.messenger.source import Source, Target
 
 RENEW_SECONDS = 1.0
 """How often a waiting request sees to it that its item is on the queue."""
+UNATTENDED_SECONDS = 10.0
+"""No worker has asked the queue for so long: none will come. Frozen and ended ones alike."""
 CLOSE_SECONDS = 10.0
 MIN_SECONDS = 0.001
 """Of a wait: none at all would mean that prefill has the pages already."""
@@ -109,6 +111,8 @@ class DecodeFirst(Kvt):
             super().close()
             raise
         self._watch = Watch(self._queue)
+        # A worker that works shows itself four times in `redeliver_seconds`.
+        self._unattended_seconds = max(UNATTENDED_SECONDS, chosen.redeliver_seconds)
         self._worker: Worker | None = None
         self._takes = prefills
         if prefills and self.has_worker:
@@ -257,6 +261,10 @@ class DecodeFirst(Kvt):
             left = ticket.until - time.monotonic()
             if left <= 0:
                 why = away or ticket.why or "no prefill worker came for it"
+                raise HandOverError(Why.TOO_LATE, why)
+            unattended = self._watch.unattended_seconds
+            if unattended >= self._unattended_seconds:
+                why = f"no prefill worker has asked for a prompt for {unattended:.0f} s"
                 raise HandOverError(Why.TOO_LATE, why)
             away = self._put(ticket)
             claim = self._tickets.wait(turn, min(left, RENEW_SECONDS))

@@ -55,16 +55,18 @@ class Kvt(TwoSided):
         )
         return self.load_from(source, len(arrival.prompt) - 1)
 
-    def submit(self, key: str, prompt: Sequence[int], lent: Lent | None, peer: str) -> None:
+    def submit(
+        self, key: str, prompt: Sequence[int], lent: Lent | None, readers: Sequence[str]
+    ) -> None:
         if not self.settings.may(Role.PREFILL):
             raise HandOverError(Why.UNSUPPORTED, f"this engine's role is {self.settings.role}")
         if len(prompt) < 2:
             raise HandOverError(Why.TOO_SHORT, "a prompt of one token has nothing to hand over")
         request_id = f"kvt-{uuid.uuid4().hex}"
         try:
-            keep = self.keep_for(request_id, key, peer)
+            keep = self.keep_for(request_id, key, readers)
             tokens = len(prompt) - 1
-            load = self.borrow(lent, tokens, peer)
+            load = self.borrow(lent, tokens, readers[0])
             self.core.submit_prefill(request_id, prompt, tokens, keep, load)
         except ValueError as error:
             self._offers.drop(request_id, str(error))

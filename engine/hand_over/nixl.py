@@ -52,7 +52,7 @@ class Nixl(TwoSided):
             "remote_request_id": request_id,
             "remote_host": host,
             "remote_port": port,
-            "tp_size": 1,
+            "tp_size": self._layout.tp,
             "remote_num_tokens": pages.tokens,
             "remote_prefill_cached_tokens": pages.cached_tokens,
             "remote_blocks_expiry_time": None,

@@ -39,7 +39,10 @@ class ConnectorSettings:
             cached more tokens than these; None leaves that to the gateway.
         max_prefill_queue: With decode-first, decode computes a prompt itself while so many wait on
             the queue; None for never.
+        store: Folder that the engines share (store-mediated); empty for one of this user's on this host.
         identity: What we prove to peers.
+        ranks: Which of the engine's ranks the regions are, in this order (those of the first
+            pipeline stage come first); empty for all of them.
     """
 
     role: str
@@ -53,6 +56,7 @@ class ConnectorSettings:
     queue: str = ""
     max_local_prefill: int | None = None
     max_prefill_queue: int | None = None
+    store: str = ""
     layer_wise: bool = True
     whole_pages: bool = False
     max_seqs: int = 64
@@ -60,6 +64,7 @@ class ConnectorSettings:
     mover: Literal["process", "threads"] = "process"
     patience: Patience = field(default_factory=Patience)
     identity: Identity = field(default_factory=Identity)
+    ranks: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         _ = self.peer_address

@@ -77,5 +77,7 @@ class Dialects(Kvt, Nixl):
 
 
 class QueuedDialects(DecodeFirst, Dialects):
+    """Of an engine of one worker: its others could not know what the queue answered."""
+
     has_worker: ClassVar = False
     lends: ClassVar = False

@@ -6,7 +6,8 @@
 An engine that takes over KV computes one token of a prompt at most, the last (vLLM 0.32.0 with
 NIXL and Mooncake: none; with our connector: one). So whatever an engine counts as computed
 beyond one token per request was computed twice, unless it was to be computed: a whole
-call of ours, or another client's call. Then it is not known which it was:
+call of ours, or another client's call. (`spare` instead of one token, where a protocol hands over whole
+blocks only.) Then it is not known which it was:
 
     computed <= requests                     verified, of any client
     ... beyond, and only ours, all split     the surplus was recomputed
@@ -79,10 +80,12 @@ class Verdict:
 NOTHING = Verdict(None)
 
 
-def judge(grew: Counters, before: Given, now: Given, *, doubted: bool = False) -> Verdict | None:
+def judge(
+    grew: Counters, before: Given, now: Given, *, doubted: bool = False, spare: float = 1
+) -> Verdict | None:
     """None to look again at the next page, with the window left open.
 
-    `doubted`: this is such a second look.
+    `doubted`: this is such a second look. `spare`: tokens of each prompt that decode computes by design.
     """
     handed_over, whole = now.handed_over - before.handed_over, now.whole - before.whole
     if grew.computed is None or grew.cached is None or grew.transferred is None:
@@ -96,7 +99,7 @@ def judge(grew: Counters, before: Given, now: Given, *, doubted: bool = False) -
         return None if handed_over or now.calls else NOTHING
     possible = handed_over + whole + before.calls + now.calls
     requests = possible if grew.first_tokens is None else grew.first_tokens
-    surplus = max(0.0, computed - requests)
+    surplus = max(0.0, computed - requests * spare)
     if not surplus:
         if not arrived:
             # Prompts of one token each.

@@ -4,6 +4,7 @@ A page holds inputs, and examples that follow from them:
 
     ```toml gateway                    the fleet, read by the real configuration
     ```json query                      what a Mooncake bootstrap server says, where one is asked
+    ```json introduction               what prefill says of itself, where it is asked
     ```json answer [a]                 what prefill answers, for hand-overs that wait for it
     ```json batch [d] prefill          a leg: mode, generation if there are several, role;
                                        a staged leg only where it is not as in batch
@@ -41,7 +42,7 @@ ATTEMPT: Final = "c7-1"
 ROOM: Final = 4_611_686_018_427_387_905
 WIDTH: Final = 92
 
-_LEG = re.compile(r"(batch|staged)( ([a-z]+))? (prefill|decode|plain|local)")
+_LEG = re.compile(r"(batch|staged)( ([a-z-]+))? (prefill|decode|plain|local)")
 
 
 NO_PROTOCOL: Final = ("README", "messenger")
@@ -98,6 +99,9 @@ def _legs(page: Path, forwarder: Forwarder, generation: str) -> Iterator[tuple[s
         yield "plain", forwarder.local(asked, fleet[Role.PLAIN])
         return
     prefill, decode = fleet[Role.PREFILL], fleet[Role.DECODE]
+    if forwarder.introduction is not None:
+        said = labelled(page, "json")["introduction"].encode()
+        prefill = replace(prefill, engine_ids=((0, forwarder.introduction.read(said)),))
     if isinstance(forwarder, Sglang):
         forwarder = Sglang(lambda: ROOM)
     match forwarder:

@@ -91,6 +91,7 @@ def total(engines: list[Engine]) -> Counts:
     return Counts(*map(sum, zip(*map(counts, engines), strict=True)))
 
 
+@pytest.mark.matrix("site", "chat", "stream")
 @BY_BOTH
 @EITHER_WAY
 def test_the_answer_is_the_single_engines(

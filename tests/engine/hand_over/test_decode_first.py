@@ -267,6 +267,28 @@ def test_nobody_comes_before_the_deadline(start: Start, queue: Queue) -> None:
     assert emptied(queue)
 
 
+def test_a_prompt_does_not_wait_for_workers_that_are_gone(
+    start: Start, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Frozen, cut off from the queue or ended: it waited for its whole lease, at each attempt."""
+    p, d = start("prefill"), start("decode")
+    d.load(queued("d1"), D_BLOCKS)
+    assert d.result() is None
+
+    assert isinstance(p.connector, DecodeFirst)
+    its_worker = p.connector._worker
+    assert its_worker is not None
+    p.connector.leave()
+    assert its_worker.wait(SECONDS)
+    monkeypatch.setattr(d.connector, "_unattended_seconds", 1.0)
+    d.load(queued("d2"), D_BLOCKS)
+
+    error = d.result()
+    assert error is not None
+    assert error.startswith("too late: no prefill worker has asked for a prompt for ")
+    assert emptied(queue)
+
+
 def test_a_cancelled_request_leaves_the_queue(start: Start, queue: Queue) -> None:
     d = start("decode")
     d.load(queued("d1"), D_BLOCKS)

@@ -57,6 +57,15 @@ def test_one_failed_load_among_many_is_counted_and_no_fault_of_setup() -> None:
     assert verdict == Verdict(Result.VERIFIED, verified=10_000, recomputed=100)
 
 
+def test_what_decode_computes_by_design_is_no_surplus() -> None:
+    """A protocol that hands over full blocks leaves the rest of each prompt to decode."""
+    counted = grew(100 * 15, 0, 9_900, 100)
+
+    verdict = judge(counted, NOBODY, Given(handed_over=100), spare=16)
+
+    assert verdict == Verdict(Result.VERIFIED, verified=11_400)
+
+
 def test_requests_are_as_many_as_there_can_be_where_the_engine_does_not_count_them() -> None:
     started = Given(calls=3)
 
