@@ -56,6 +56,7 @@ class Member:
         tp: Ranks that its KV cache is split over.
         block_tokens: Tokens in a KV block; 0 if unsaid.
         dp_size: Data-parallel ranks behind the address.
+        pair: Name of the pair that it is a half of; empty if it meets all.
         state: "ready"; with anything else it is to get no calls.
         place: Its host there is the machine, whatever its name; empty for that of the address.
     """
@@ -72,6 +73,7 @@ class Member:
     tp: int = 1
     block_tokens: int = 0
     dp_size: int = 1
+    pair: str = ""
     state: str = READY
     place: Place = NOWHERE
     kv_notify: int = 0
@@ -118,6 +120,7 @@ class Member:
             dp_size=self.dp_size,
             kv_notify=self.kv_notify,
             tp=self.tp,
+            pair=self.pair,
             place=replace(self.place, host=self.place.host or self.host),
         )
 
@@ -147,6 +150,7 @@ def read(key: str, value: bytes) -> Member:
         kv_notify=_count(said, "kv_notify", 0),
         block_tokens=_count(said, "block_tokens", 0),
         dp_size=_count(said, "dp_size", 1),
+        pair=_text(said, "pair"),
         state=_text(said, "state") or READY,
         place=Place(_text(said, "host"), _text(said, "rack"), _text(said, "zone")),
     )
@@ -186,6 +190,7 @@ class _Said(msgspec.Struct):
     block_tokens: msgspec.Raw = _UNSAID
     dp_size: msgspec.Raw = _UNSAID
     kv_notify: msgspec.Raw = _UNSAID
+    pair: msgspec.Raw = _UNSAID
     state: msgspec.Raw = _UNSAID
     host: msgspec.Raw = _UNSAID
     rack: msgspec.Raw = _UNSAID

@@ -290,6 +290,7 @@ class Engines(Protocol):
         peer: Instance | None = None,
         reads: bool | None = None,
         alone: bool = False,
+        among: Collection[str] = (),
     ) -> Reserved:
         """An instance of the role that is not in `avoid` and speaks the peer's protocol.
 
@@ -297,6 +298,7 @@ class Engines(Protocol):
 
         `reads`: whether it computes the prompt; None for what the role says.
         `alone`: whether it will do even if there is none that it can be paired with.
+        `among`: one of these, if any of them is left; empty for no matter which.
         Raises NoInstance, UnknownModel, BadRequest.
         """
 

@@ -72,6 +72,7 @@ class InstanceEntry(Section):
     Attributes:
         protocol: Empty for `pdd_protocol`, or "plain" in the role of that name.
         generation: Empty for what `mooncake_generation` or `neuron_generation` says.
+        pair: Name that both halves of a pair have, which then meet each other and no other engine.
         id: Empty for role and number.
         kv_notify: Port at which peers say what is done; 0 for the protocol's (mori-io).
         tp: Its tensor-parallel size, where a protocol has to know (mori-io); 0 if it is not known.
@@ -90,6 +91,7 @@ class InstanceEntry(Section):
     dp_size: Annotated[int, Field(ge=1)] = 1
     kv_notify: Annotated[int, Field(ge=0, le=HIGHEST_PORT)] = 0
     tp: Annotated[int, Field(ge=0)] = 0
+    pair: str = ""
     id: str = ""
     host: str = ""
     rack: str = ""
@@ -147,6 +149,7 @@ def records(
                 dp_size=entry.dp_size,
                 kv_notify=entry.kv_notify,
                 tp=entry.tp,
+                pair=entry.pair,
                 place=_place(entry),
             )
         )

@@ -90,7 +90,9 @@ def judge(
     handed_over, whole = now.handed_over - before.handed_over, now.whole - before.whole
     if grew.computed is None or grew.cached is None or grew.transferred is None:
         return Verdict(Result.UNVERIFIABLE) if handed_over else NOTHING
-    computed, arrived = grew.computed, grew.transferred + grew.cached
+    # What decode chose to compute was not computed twice (decode-first, where decode decides).
+    computed = grew.computed - (grew.chosen or 0)
+    arrived = grew.transferred + grew.cached
     counted = computed + arrived
     # Answers that are no stream are known to us only when they end, long after their prompt.
     if not counted or not handed_over:

@@ -7,6 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from starlette.types import ASGIApp
+
 from pdgate.cluster.directory import Directory
 from pdgate.cluster.jobs import Jobs
 from pdgate.forwarders.kv_lease import KvLedger
@@ -149,6 +151,7 @@ def _front(
         core.prober,
         metrics.registry_of(shared.collect if shared else counted),
         partial(running, core.upstream, core.prober, feed, jobs, core.watchdog),
+        lambda: front,
         core.recent if settings.debug_routes else None,
         core.intake.call_id,
         {name: note for one in every for name, note in one.ready.items()},
@@ -159,9 +162,11 @@ def _front(
     )
     origins = origins_of(settings.cors_origins)
     cors = Cors(origins) if origins else None
-    others = app if cors is None else cors.around(app)
+    if cors is not None:
+        cors.add_to(app)
+    others: ASGIApp = app
     if admin_port is not None:
-        others = parts.listeners_of(settings, others, core.intake, admin_port)
+        others = parts.listeners_of(settings, app, core.intake, admin_port)
     front = Front(
         parts.service_of(core),
         others,
@@ -171,7 +176,7 @@ def _front(
         reload,
         core.crowd,
     )
-    front.admin_port, front.cors = admin_port, cors
+    front.admin_port, front.cors, front.application = admin_port, cors, app
     front.passthrough = settings.passthrough
     for one in (*every, Live(front, core, feed).component()):
         jobs.add_all(one.jobs)

@@ -77,6 +77,7 @@ def expected() -> dict[str, list[int]]:
     return found
 
 
+@pytest.mark.matrix("memories", "row", "split")
 @pytest.mark.parametrize("split", SPLITS, ids=lambda split: f"{split[0]}to{split[1]}")
 @pytest.mark.parametrize("row", ROWS, ids=str)
 def test_the_answer_is_the_single_engines(
@@ -85,6 +86,7 @@ def test_the_answer_is_the_single_engines(
     assert_crossing(memories, expected, row, split, (BLOCK_TOKENS, BLOCK_TOKENS))
 
 
+@pytest.mark.matrix("memories", "row", "blocks")
 @pytest.mark.parametrize("blocks", [(8, 32), (32, 8)], ids=lambda both: f"{both[0]}to{both[1]}")
 @pytest.mark.parametrize("row", [one for one in ROWS if one.protocol != "neuron"], ids=str)
 def test_blocks_may_have_other_sizes(
