@@ -38,7 +38,7 @@ HOT: Final = {
     "gateway/front": "hot_cycle response_head",
     "gateway/metrics": "aggregates call_stats ended",
     "gateway/security": "authenticator headers keys",
-    "gateway/upstream": "client connection exchange pool request",
+    "gateway/upstream": "client connection exchange pool",
     "protocols": "fields instance members openai request_id sse",
     "protocols/dialects": "nixl",
     "scheduling/admission": "line others room",

@@ -28,7 +28,7 @@ from httptools import (
     HttpResponseParser,
 )
 
-from pdgate.gateway.upstream.exchange import Exchange
+from pdgate.gateway.upstream.exchange import Exchange, StaleConnection
 from pdgate.protocols.call import Headers
 
 MAX_HEAD_BYTES: Final = 64 << 10
@@ -50,13 +50,6 @@ def _starts() -> tuple[bytes, ...]:
 
 START_OF: Final = _starts()
 """Length of a read -> how it begins if it is one chunk; empty where none is so long."""
-
-
-class StaleConnection(Exception):
-    """A connection that had served before died without a byte of the answer.
-
-    The engine closed it while we sent, so sending again on a fresh one is safe.
-    """
 
 
 class Home(Protocol):

@@ -9,7 +9,6 @@ from pdgate.forwarders.base import Leg
 from pdgate.gateway.deadlines import Deadlines
 from pdgate.gateway.upstream.connection import Connection
 from pdgate.gateway.upstream.exchange import Exchange
-from pdgate.gateway.upstream.request import Asking
 from pdgate.protocols.call import Call
 from pdgate.protocols.errors import GatewayError
 from pdgate.protocols.instance import Instance, Role
@@ -59,6 +58,16 @@ class Wire:
     def lost(self, connection: Connection) -> None: ...
 
 
+class NoWays:
+    """What is sent here is sent by hand."""
+
+    def on_free(self, exchange: Exchange) -> bool:
+        raise AssertionError("it is sent already")
+
+    async def on_new(self, exchange: Exchange) -> None:
+        raise AssertionError("it is sent already")
+
+
 @dataclass
 class Result:
     """A sink; `on_data` is what a test wants to happen with each chunk."""
@@ -99,8 +108,16 @@ class Case:
         self.ask()
 
     def ask(self) -> None:
-        asking = Asking(LEG, self.answers or CALL, None, None, for_client=self.answers is not None)
-        self.exchange = Exchange(asking, self.connection, Deadlines(self.loop), self.loop)
+        self.exchange = Exchange(
+            LEG,
+            self.answers or CALL,
+            NoWays(),
+            Deadlines(self.loop),
+            self.loop,
+            64 << 20,
+            for_client=self.answers is not None,
+        )
+        self.exchange.sent(self.connection)
         self.connection.send(self.exchange, b"head", b"body")
 
     def feed(self, data: bytes, cuts: list[int]) -> None:
