@@ -1,7 +1,7 @@
 """Contract of forwarders: a call turned into legs.
 
 A forwarder turns a call into legs and does no I/O, so it can be read, tested and
-written without a network. attempt.py sends the legs and gives every forwarder
+written without a network. execution.py sends the legs and gives every forwarder
 the same failover, cancellation, metrics and traces.
 
 There are four ways to cross the engines, and a class for each:
@@ -215,6 +215,9 @@ class Reserved(Protocol):
 
         Returns the watch of the pieces of a stream that begins with this, or None.
         """
+
+    def read(self, seconds: float) -> None:
+        """`has_read`, and the end: it was to read the prompt, and no more."""
 
     def has_loaded(self, seconds: float) -> Watch | None:
         """It took so long to take over the KV that prefill had computed; returns the same."""

@@ -55,7 +55,7 @@ class Route(msgspec.Struct, frozen=True, gc=False):
         prefill: Reads the prompt; None where one engine has the whole call.
         answering: Its answer is the client's; None where it is chosen when prefill has answered.
         role: That it answers in.
-        leg: The whole call, for one engine; None for a split call, whose legs attempt.py makes.
+        leg: The whole call, for one engine; None for a split call, whose legs execution.py makes.
     """
 
     path: str

@@ -59,6 +59,11 @@ def may_have_failed(events: bytes) -> bool:
     return events.find(b'"error"') >= 0 or events.find(b'"abort"') >= 0
 
 
+def begins_well(first: bytes) -> bool:
+    """Whether the first bytes of an answer are events that add text, and none of an error."""
+    return not (first.startswith(b"{") or says_nothing_yet(first) or may_have_failed(first))
+
+
 def aborted(events: bytes) -> bool:
     """Whether one of them says that the engine gave the request up."""
     return _ABORTED.search(events) is not None

@@ -92,11 +92,18 @@ class Reservation:
             self._read()
         return self._begin()
 
+    def read(self, seconds: float) -> None:
+        """`has_read`, and the end: it was to read the prompt, and no more."""
+        self._update = None
+        self.end()
+        self._endpoint.latency.has_read(self._to_read, self._squares, seconds, self._expected)
+
     def has_loaded(self, seconds: float) -> Watch | None:
         """It took so long to take over the KV that prefill had computed; returns the same."""
         self._update = None
+        watch = self._begin()
         self._endpoint.latency.has_loaded(self._tokens, seconds)
-        return self._begin()
+        return watch
 
     def withdraw(self) -> None:
         """The prompt was not sent there, or in vain: the end, and the engine has not got it."""

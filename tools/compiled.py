@@ -32,7 +32,7 @@ from setuptools import Distribution
 from setuptools.command.build_ext import build_ext
 
 HOT: Final = {
-    "forwarders": "attempt execution first_event lives other_apis kv_lease prompt record retry routing",
+    "forwarders": "execution first_event lives other_apis kv_lease prompt record retry routing",
     "gateway": "deadlines intake request_headers service total_time",
     "gateway/admission": "gate place",
     "gateway/front": "hot_cycle response_head",

@@ -14,7 +14,7 @@ import h11
 import uvicorn
 from uvicorn.server import ServerState
 
-from pdgate.forwarders.attempt import Deliver
+from pdgate.forwarders.record import Deliver
 from pdgate.forwarders.base import Answer, Sink
 from pdgate.forwarders.execution import Execution
 from pdgate.forwarders.record import Record

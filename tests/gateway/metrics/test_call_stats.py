@@ -1,7 +1,6 @@
 """What is counted of calls: by model, by stage, by instance, and what streams feel like."""
 
 from collections.abc import Iterator
-from contextlib import suppress
 
 import pytest
 
@@ -44,13 +43,15 @@ def split_call(stats: CallStats, clock: Clock, *, stream: bool = True) -> Record
     clock.now += 1
     record.queued_seconds = 1.0
     clock.now += 2
-    with record.leg(Role.PREFILL, P0, lambda *_: None):
-        clock.now += 4
+    prefill = record.leg(Role.PREFILL, P0)
+    clock.now += 4
+    prefill.end(None)
     clock.now += 8
-    with record.leg(Role.DECODE, D0, lambda *_: None) as decode:
-        clock.now += 16
-        decode.first_byte = record.committed = clock.now
-        clock.now += 32
+    decode = record.leg(Role.DECODE, D0)
+    clock.now += 16
+    decode.first_byte = record.committed = clock.now
+    clock.now += 32
+    decode.end(None)
     return record
 
 
@@ -92,9 +93,9 @@ def test_a_stage_that_failed_has_no_time(stats: CallStats, clock: Clock) -> None
     record = Record(chat(), clock)
     stats.opened(record)
     record.attempts, record.path = 1, DISAGGREGATED
-    with suppress(EngineFailed), record.leg(Role.PREFILL, P0, lambda *_: None):
-        clock.now += 4
-        raise EngineFailed("no")
+    prefill = record.leg(Role.PREFILL, P0)
+    clock.now += 4
+    prefill.end(EngineFailed("no"))
     record.end("engine_failed", 502)
     stats.closed(record)
 
