@@ -19,7 +19,7 @@ where they differ):
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -90,7 +90,7 @@ class Merge(ABC):
         """What to send when decode's answer is complete."""
 
 
-_KEEPS_TOGETHER = frozenset({"n", "best_of", "prompt_logprobs", "echo", "use_beam_search"})
+KEEPS_TOGETHER = frozenset({"n", "best_of", "prompt_logprobs", "echo", "use_beam_search"})
 """Fields that may be a reason not to split a call; most calls have none of them."""
 
 
@@ -120,7 +120,7 @@ class Forwarder(ABC):
         """
         if call.path == COMPLETIONS and several_prompts(call):
             return "several prompts"
-        if _KEEPS_TOGETHER.isdisjoint(call.body):
+        if KEEPS_TOGETHER.isdisjoint(call.body):
             return None
         if call.value("n", 1) != 1 or (call.value("best_of") or 1) != 1:
             return "several choices"
@@ -323,7 +323,7 @@ class Answer(Protocol):
 class Upstream(Protocol):
     """Sends legs. Raises EngineRefused, EngineFailed, EngineBusy, EngineTooSlow, EngineRejected."""
 
-    async def ask(self, leg: Leg, call: Call) -> Json:
+    def ask(self, leg: Leg, call: Call) -> Awaitable[Json]:
         """The whole JSON answer of a leg, its values still raw."""
 
     def open(

@@ -182,7 +182,7 @@ class Record:
         """The answer of this attempt has begun, though not always at the client."""
         return any(leg.first_byte is not None for leg in self.legs if leg.attempt == self.attempts)
 
-    def count(self) -> None:
+    def _count(self) -> None:
         """Reads what the call took out of the answers, and lets go of the legs'."""
         usage = None
         if self.usage_said is not None:
@@ -214,6 +214,7 @@ class Record:
         if self.ended is None:
             clock = self.clock
             self.ended, self.outcome, self.status = clock(), outcome, status
+            self._count()
 
     def as_json(self) -> dict[str, Any]:
         return {

@@ -130,10 +130,10 @@ class Intake:
         if api is not None:
             return self._of_api(api, call_id, fields, passed, model, len(body))
         streams = "stream" in fields and value(fields, "stream") is True
-        # By position, as every call is made here.
+        # By position, as every call is made here. The second is `request_id.attempt`.
         return Call(
             call_id,
-            request_id.attempt(call_id),
+            f"{call_id}-{request_id.new()}",
             path,
             fields,
             passed,

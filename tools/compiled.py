@@ -36,7 +36,7 @@ HOT: Final = {
     "gateway": "deadlines intake request_headers service total_time",
     "gateway/admission": "gate place",
     "gateway/front": "hot_cycle response_head",
-    "gateway/metrics": "aggregates call_stats ended",
+    "gateway/metrics": "aggregates call_stats",
     "gateway/security": "authenticator headers keys",
     "gateway/upstream": "client connection exchange pool",
     "protocols": "fields instance members openai request_id sse",

@@ -6,7 +6,7 @@ answer arrive by callback and wait here; when too many do, the engine is read no
 """
 
 import asyncio
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -14,6 +14,7 @@ from pdgate.forwarders.base import Answer
 from pdgate.forwarders.record import Record
 from pdgate.gateway import errors
 from pdgate.gateway.apis import passing
+from pdgate.gateway.deadlines import Deadlines
 from pdgate.gateway.debug import DebugHeaders
 from pdgate.gateway.front.asgi_cycle import LET_IN
 from pdgate.gateway.front.crowd import Crowd
@@ -136,7 +137,7 @@ class AsgiClient:
     Attributes:
         finished: The response is complete.
         unread: Where the rest of a request comes from that was refused half read.
-        seen: For `pings`.
+        seconds, seen, due: For `pings`.
     """
 
     __slots__ = (
@@ -151,11 +152,14 @@ class AsgiClient:
         "_pings",
         "_send",
         "_shape",
+        "_silences",
         "_streams",
         "_waiter",
         "_waiting_bytes",
         "_wanted",
+        "due",
         "finished",
+        "seconds",
         "seen",
         "unread",
     )
@@ -171,7 +175,9 @@ class AsgiClient:
         self._send = send
         self._shape = shape
         self._pings = pings
+        self.seconds = self.due = 0.0
         self.seen = False
+        self._silences: Deadlines | None = None
         self._wanted = wanted
         self._debug = debug
         self._pieces: list[bytes] = []
@@ -210,6 +216,8 @@ class AsgiClient:
         if not self._paused and self._last.endswith(b"\n\n"):
             self._pieces.append(PING)
             self._wake()
+        assert self._silences is not None
+        self._silences.watch(self, self.seconds)
 
     # The client.
 
@@ -239,10 +247,16 @@ class AsgiClient:
             await self._send(
                 {"type": "http.response.start", "status": answer.status, "headers": head}
             )
-        with (
-            nullcontext() if self._pings is None or not self._streams else self._pings.during(self)
-        ):
+        pings = self._pings
+        if pings is None or not self._streams:
             await self._pump(answer, record)
+            return
+        self._silences = silences = pings.silences or pings.begin()
+        silences.watch(self, pings.seconds)
+        try:
+            await self._pump(answer, record)
+        finally:
+            silences.forget(self)
 
     async def _pump(self, answer: Answer, record: Record) -> None:
         """Sends on what comes, to its end. Raises what it ended with."""

@@ -56,7 +56,7 @@ class Live:
         way_of, adopt, own = ways(wanted), adopter(wanted), own_fields(wanted)
 
         def change() -> None:
-            self.core.execution.router.way_of = way_of
+            self.core.execution.router.use(way_of)
             service = self.front.service
             service.intake = replace(service.intake, own_fields=own)
             # Those that go by another name now are as well as they were.
