@@ -222,6 +222,9 @@ class Reserved(Protocol):
     def has_loaded(self, seconds: float) -> Watch | None:
         """It took so long to take over the KV that prefill had computed; returns the same."""
 
+    def handed_over(self) -> None:
+        """It answers well to a leg that names the KV of a prefill engine."""
+
     def end(self) -> None: ...
 
     def withdraw(self) -> None:
@@ -273,9 +276,6 @@ class Engines(Protocol):
 
     def decide(self, call: Call, prefill: Instance, *, prefill_can_answer: bool) -> Decision:
         """Whether a call, for which `prefill` is reserved, is worth splitting now."""
-
-    def handed_over(self, instance: Instance) -> None:
-        """It answers well to a leg that names the KV of a prefill engine."""
 
     def report(self, instance: Instance, error: GatewayError | None) -> None:
         """How a leg to the instance ended; a cancelled one is not reported."""

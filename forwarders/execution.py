@@ -119,7 +119,12 @@ class Execution:
                 except BaseException as error:
                     attempt.end(error)
                     raise
-                if not attempt.over:
+                kv = attempt.kv
+                if (
+                    attempt.answering is not None
+                    or attempt.reading is not None
+                    or (kv is not None and kv.state is not RELEASED)
+                ):
                     attempt.end(None)
                 return
             except NoInstance as error:
@@ -227,14 +232,6 @@ class Attempt:
         self._kept = route.way.kv if route.path == DISAGGREGATED else None
         # When prefill had answered; 0 before that.
         self._read_at = 0.0
-
-    @property
-    def over(self) -> bool:
-        """Nothing is left to be ended."""
-        kv = self.kv
-        if self.answering is not None or self.reading is not None:
-            return False
-        return kv is None or kv.state is RELEASED
 
     def send(self) -> Awaitable[None]:
         """Sends its legs, and relays the answer to its end. Raises GatewayError.
@@ -371,7 +368,11 @@ class Attempt:
         except BaseException as error:
             self._failed(noted, error)
             raise
-        self._ended_well(noted)
+        # `LegRecord.end`, of one that ended well.
+        noted.ended, noted.outcome = now, "ok"
+        if execution.accused:
+            execution.accused.discard(leg.to.id)
+        execution.engines.report(leg.to, None)
         prefill.read(now - noted.started)
         self.reading = None
         return reply
@@ -425,7 +426,7 @@ class Attempt:
                         kv.decode_began(first_byte, streams=streams)
                     split = record.handed_over = record.path == DISAGGREGATED
                     if split:
-                        execution.engines.handed_over(leg.to)
+                        by.handed_over()
                     # Any other answer begins when it is whole, which says nothing of the prompt.
                     if streams:
                         if begun is not None:
@@ -448,20 +449,16 @@ class Attempt:
         except BaseException as error:
             self._failed(noted, error)
             raise
-        self._ended_well(noted)
+        noted.ended, noted.outcome = clock(), "ok"
+        if execution.accused:
+            execution.accused.discard(leg.to.id)
+        execution.engines.report(leg.to, None)
         by.end()
         self.answering = None
 
     def _since_prefill(self) -> float:
         """Seconds since prefill has answered; 0 while it computes."""
         return self.record.clock() - self._read_at if self._read_at else 0.0
-
-    def _ended_well(self, leg: LegRecord) -> None:
-        execution = self._execution
-        leg.end(None)
-        if execution.accused:
-            execution.accused.discard(leg.instance.id)
-        execution.engines.report(leg.instance, None)
 
     def _failed(self, leg: LegRecord, error: BaseException) -> None:
         leg.end(error)

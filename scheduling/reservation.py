@@ -105,6 +105,10 @@ class Reservation:
         self._endpoint.latency.has_loaded(self._tokens, seconds)
         return watch
 
+    def handed_over(self) -> None:
+        """It answers well to a leg that names the KV of a prefill engine."""
+        self._endpoint.handed_over += 1
+
     def withdraw(self) -> None:
         """The prompt was not sent there, or in vain: the end, and the engine has not got it."""
         update = self._update

@@ -205,7 +205,12 @@ class Scheduler:
         if self._prefixes is not None and (
             self._decode_asks or (eligible.several_read and (reads or one.instance.role is BOTH))
         ):
-            update = PrefixUpdate.of(self._prefixes, call, one, reads)
+            prefixes = self._prefixes
+            # Empty where the prompt is too short for an engine to have some of it.
+            if prefixes.blocks_of(call) if call.blocks is None else call.blocks:
+                update = PrefixUpdate(prefixes, call, one, reads=reads)
+            elif reads:
+                prefixes.read_tokens += call.prompt_tokens
         if role is DECODE:
             watches = self.rule.watches
             return Reservation(
@@ -254,11 +259,6 @@ class Scheduler:
         if self._prefixes is None or not self._policy(DECODE, call).needs_prefixes:
             return NOTHING_CACHED
         return self._prefixes.matched(call)
-
-    def handed_over(self, instance: Instance) -> None:
-        endpoint = self._by_id.get(instance.id)
-        if endpoint is not None:
-            endpoint.handed_over += 1
 
     def excuse(self, endpoints: Collection[str]) -> None:
         self._endpoints.excuse(endpoints)

@@ -47,8 +47,8 @@ HOT: Final = {
     "scheduling/disaggregation": "decision",
     "scheduling/policies": "slo",
     "scheduling/latency": "least_squares model quadratic rate",
-    "scheduling/prefix": "blocks index tree",
-    "scheduling/pipeline": "pickers scorers shortlist",
+    "scheduling/prefix": "index tree",
+    "scheduling/pipeline": "scorers shortlist",
 }
 
 MYPY: Final = """\

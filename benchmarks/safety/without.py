@@ -64,8 +64,7 @@ class OneAttempt(Execution):
         except BaseException as error:
             attempt.end(error)
             raise
-        if not attempt.over:
-            attempt.end(None)
+        attempt.end(None)
 
     def failed(self, instance: Instance, error: GatewayError) -> None:
         self.engines.report(instance, error)

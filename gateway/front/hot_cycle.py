@@ -342,7 +342,10 @@ class HotCycle:
                 await self._waiter
             else:
                 silences = self._silences = pings.silences or pings.begin()
-                silences.watch(self, pings.seconds)
+                self.seconds, self.due = pings.seconds, 0.0
+                silences.add(self)
+                if silences.timer is None:
+                    silences.wind()
                 try:
                     await self._waiter
                 finally:

@@ -71,7 +71,7 @@ class HttpUpstream:
         seconds = times.first_byte_seconds if decodes else times.prefill_seconds
         # By position, as every call is asked here.
         return Exchange(
-            leg, call, self, self._deadlines, self._loop, settings.max_reply_bytes, seconds,
+            leg, call, self._pools.get(leg.to.url), self, self._deadlines, self._loop, settings.max_reply_bytes, seconds,
             times.idle_seconds,
         ).reply()  # fmt: skip
 
@@ -100,7 +100,7 @@ class HttpUpstream:
         if within is not None and (seconds is None or within < seconds):
             seconds = within
         return Exchange(
-            leg, call, self, self._deadlines, self._loop, settings.max_reply_bytes, seconds,
+            leg, call, self._pools.get(leg.to.url), self, self._deadlines, self._loop, settings.max_reply_bytes, seconds,
             times.idle_seconds, behind, loads, True, self.memory,
         )  # fmt: skip
 
@@ -108,11 +108,6 @@ class HttpUpstream:
         """Where models have some of their own."""
         settings = self._settings
         return settings.timeouts_of.get(call.model, settings.timeouts)
-
-    def on_free(self, exchange: Exchange) -> bool:
-        """Sends it on a connection that is free; False if there is none, and nothing is sent."""
-        pool = self._pools.get(exchange.leg.to.url)
-        return pool is not None and pool.send(exchange)
 
     async def on_new(self, exchange: Exchange) -> None:
         """Sends it on a connection that is opened for it. Raises EngineRefused."""

@@ -19,6 +19,7 @@ Answers 1xx are skipped (RFC 9110, section 15.2), except 101, which we never ask
 """
 
 import asyncio
+from collections import deque
 from typing import Final, Protocol, cast
 
 from httptools import (
@@ -53,10 +54,13 @@ START_OF: Final = _starts()
 
 
 class Home(Protocol):
-    """Where a connection goes when it is free, and the listener of its end."""
+    """Where a connection goes when it is free, and the listener of its end; see `pool.py`."""
+
+    idle: deque["Connection"]
+    watches_idle: bool
 
     def made(self, connection: "Connection") -> None: ...
-    def give(self, connection: "Connection") -> None: ...
+    def watch_idle(self) -> None: ...
     def lost(self, connection: "Connection") -> None: ...
 
 
@@ -78,6 +82,7 @@ class Connection(asyncio.Protocol):
         "_home",
         "_in_head",
         "_keep_alive",
+        "_loop",
         "_parser",
         "_paused",
         "_pieces",
@@ -107,6 +112,7 @@ class Connection(asyncio.Protocol):
         self.idle_since = 0.0
         self.closed: asyncio.Future[None] = loop.create_future()
         self._home = home
+        self._loop = loop
         self._parser = HttpResponseParser(self)
         self._exchange: Exchange | None = None
         self._used_before = False
@@ -285,7 +291,11 @@ class Connection(asyncio.Protocol):
                 self.resume()
             self._used_before = True
             self._reset()
-            self._home.give(self)
+            self.idle_since = self._loop.time()
+            home = self._home
+            home.idle.append(self)
+            if not home.watches_idle:
+                home.watch_idle()
         else:
             self.transport.abort()
 

@@ -68,11 +68,15 @@ class StaleConnection(Exception):
     """
 
 
-class Ways(Protocol):
-    """How an exchange is sent; see `client.py`."""
+class Connections(Protocol):
+    """Those to one URL; see `pool.py`."""
 
-    def on_free(self, exchange: "Exchange") -> bool:
-        """Sends it on a connection that is free; False if there is none, and nothing is sent."""
+    def send(self, exchange: "Exchange") -> bool:
+        """Sends it on one that is free; False if there is none, and nothing is sent."""
+
+
+class Opener(Protocol):
+    """See `client.py`."""
 
     async def on_new(self, exchange: "Exchange") -> None:
         """Sends it on a connection that is opened for it. Raises EngineRefused."""
@@ -104,12 +108,13 @@ class Exchange:
         loads: That engine has read it.
         status: 0 until the head is there.
         headers: Names in lower case.
-        seconds, seen, due: For the deadlines.
+        line: What it was sent on, until all of the answer is here.
+        seconds, seen, due: For the deadlines; the seconds are at first those until the first byte of the body.
+        limited: It has such a limit.
     """
 
     status = 0
     headers: Headers = ()
-    seconds = 0.0
     seen = False
     due = 0.0
     _room_bytes = BUFFER_BYTES
@@ -122,7 +127,8 @@ class Exchange:
         self,
         leg: Leg,
         call: Call,
-        ways: Ways,
+        free: Connections | None,
+        opener: Opener,
         deadlines: Deadlines,
         loop: asyncio.AbstractEventLoop,
         max_reply_bytes: int,
@@ -135,6 +141,7 @@ class Exchange:
     ) -> None:
         """
         Args:
+            free: Connections to the engine, if there are any.
             max_reply_bytes: Of an answer that is read here.
             seconds: Until the first byte of the body.
             idle_seconds: Between two of its pieces.
@@ -145,13 +152,15 @@ class Exchange:
         self.body = encode(leg.body) if leg.passed is None else leg.passed.body
         self.behind = behind
         self.loads = loads
-        self._ways = ways
-        self._first_seconds = seconds
+        self._free = free
+        self._opener = opener
+        self.limited = seconds is not None
+        self.seconds = 0.0 if seconds is None else seconds
         self._idle_seconds = idle_seconds
         self._for_client = for_client
         self._max_reply_bytes = max_reply_bytes
         self._memory = memory
-        self._line: Line | None = None
+        self.line: Line | None = None
         self._loop = loop
         self._deadlines = deadlines
         self._parts: list[bytes] = []
@@ -170,30 +179,29 @@ class Exchange:
         # Made of the first piece.
         self._stream: Ending | None = None
 
-    def sent(self, line: Line) -> None:
-        """It is on its way."""
-        self._line = line
-        self._deadlines.watch(self, self._first_seconds)
-
     # What the caller does.
 
     # A task that is cancelled while it waits here leaves nothing behind.
 
     async def reply(self) -> dict[str, Raw]:
         """The whole JSON answer, its values still raw. Raises what the Upstream contract says."""
-        ways = self._ways
-        if not ways.on_free(self):
-            await ways.on_new(self)
-        stale, body = False, b""
-        try:
-            body = await self._whole(self._max_reply_bytes)
-        except StaleConnection:
-            # Nothing waits within `except` (tools/compiled_awaits.py).
-            stale = True
-        if stale:
+        if self._free is None or not self._free.send(self):
+            await self._opener.on_new(self)
+        engine, limit, again = self.leg.to, self._max_reply_bytes, False
+        self._collect_bytes = limit
+        while True:
+            if self._stage < OVER:
+                try:
+                    self._waiter = waiter = self._loop.create_future()
+                    await waiter
+                except asyncio.CancelledError:
+                    self._abandon()
+                    raise
+            if again or not isinstance(self._error, StaleConnection):
+                break
             await self._again()
-            body = await self._whole(self._max_reply_bytes)
-        engine = self.leg.to
+            again = True
+        body = await self._whole(limit)
         if not 200 <= self.status < 300:
             raise failure(self.status, self.headers, body, engine)
         try:
@@ -203,17 +211,25 @@ class Exchange:
             raise EngineFailed(message, at=engine.id) from None
 
     async def __aenter__(self) -> Answer:
-        ways = self._ways
-        if not ways.on_free(self):
-            await ways.on_new(self)
-        stale = False
-        try:
-            await self._head()
-        except StaleConnection:
-            stale = True
-        if stale:
+        if self._free is None or not self._free.send(self):
+            await self._opener.on_new(self)
+        again = False
+        while True:
+            if self._stage < HEAD:
+                try:
+                    self._goal = HEAD
+                    self._waiter = waiter = self._loop.create_future()
+                    await waiter
+                except asyncio.CancelledError:
+                    self._abandon()
+                    raise
+            if again or not isinstance(self._error, StaleConnection):
+                break
             await self._again()
-            await self._head()
+            again = True
+        # What fails later may have said before how.
+        if self._error is not None and not self.status:
+            raise self._error
         if not 200 <= self.status < 300:
             error_body = await self._whole(self._max_reply_bytes)
             raise failure(self.status, self.headers, error_body, self.leg.to)
@@ -231,28 +247,14 @@ class Exchange:
         """Once, on a new connection: other free ones may be as stale. Raises EngineFailed."""
         self._forget_failure()
         try:
-            await self._ways.on_new(self)
+            await self._opener.on_new(self)
         except EngineRefused as error:
             engine = self.leg.to
             # "Refused" would promise that nothing was ever sent.
             raise EngineFailed(f"{naming(engine)} broke off", at=engine.id) from error
 
     def _forget_failure(self) -> None:
-        self._stage, self._error = ASKED, None
-
-    async def _head(self) -> None:
-        """Waits for the status. Raises what `fail` was given."""
-        if self._stage < HEAD:
-            try:
-                self._goal = HEAD
-                self._waiter = waiter = self._loop.create_future()
-                await waiter
-            except asyncio.CancelledError:
-                self._abandon()
-                raise
-        # What fails later may have said before how.
-        if self._error is not None and not self.status:
-            raise self._error
+        self._stage, self._error, self.due = ASKED, None, 0.0
 
     async def _whole(self, limit_bytes: int) -> bytes:
         """The body to its end; EngineFailed above the limit, but errors are cut short."""
@@ -339,7 +341,12 @@ class Exchange:
         """`framed` is the piece as a chunk of HTTP, if it came as one."""
         if self._stage != BODY:
             self._stage = BODY
-            self._watch()
+            idle = self._idle_seconds
+            if idle is not None and self.limited:
+                # It is watched already.
+                self.seconds, self.due = idle, 0.0
+            else:
+                self._watch()
         self.seen = True
         if not piece.endswith(self._usual):
             stream = self._stream
@@ -385,7 +392,7 @@ class Exchange:
     def on_end(self) -> None:
         if self._stage == OVER:
             return
-        self._line = None
+        self.line = None
         if self._for_client:
             self._check_end()
         self._close()
@@ -400,7 +407,7 @@ class Exchange:
             self._held_bytes = len(body)
             if self._for_client and mentions_ours(body):
                 self._clear(body)
-            self._line = None
+            self.line = None
             self._close()
             return
         self._expect()
@@ -496,8 +503,9 @@ class Exchange:
             stream = self._stream
             if stream is None:
                 stream = ending_of(self.call)
-            rest = stream.last()
-            if rest is not None:
+            # Mostly all that came was whole.
+            rest = b"" if stream.half is None else stream.last()
+            if rest:
                 self._parts.append(rest)
                 self._held_bytes += len(rest)
             if rest is None or stream.gave_up or not stream.whole:
@@ -552,7 +560,7 @@ class Exchange:
             self._tell_end(self._sink)
 
     def _hang_up(self) -> None:
-        line, self._line = self._line, None
+        line, self.line = self.line, None
         if line is not None:
             line.abort()
         self._close()
@@ -618,19 +626,21 @@ class Exchange:
         self._counted_bytes = 0
 
     def _update_reading(self) -> None:
-        if self._line is None:
+        if self.line is None:
             return
         if self._full or self._client_slow:
             self._deadlines.forget(self)
-            self._line.pause()
+            self.line.pause()
         else:
-            self._line.resume()
+            self.line.resume()
             self._watch()
 
     def _watch(self) -> None:
         """For the next piece, from now on."""
-        body = self._stage == BODY
-        self._deadlines.watch(self, self._idle_seconds if body else self._first_seconds)
+        if self._stage == BODY:
+            self._deadlines.watch(self, self._idle_seconds)
+        elif self.limited:
+            self._deadlines.watch(self, self.seconds)
 
     def expired(self) -> None:
         what = "fell silent" if self._stage == BODY else "took too long to answer"

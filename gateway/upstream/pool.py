@@ -148,6 +148,8 @@ class Pool:
     """
     Attributes:
         live: All connections that are open, free or not.
+        idle: Those that are free, the latest last.
+        watches_idle: They are looked at when the first may have been free for too long.
         seconds, seen, due: For the deadlines.
     """
 
@@ -168,7 +170,7 @@ class Pool:
     ) -> None:
         self.target = target
         self.live: set[Connection] = set()
-        self._idle: deque[Connection] = deque()
+        self.idle: deque[Connection] = deque()
         self._tls = tls
         self._forwarded = forwarded
         self._server_name = (server_name or target.host) if tls else None
@@ -178,13 +180,13 @@ class Pool:
         self._emptied = emptied
         self._closing = False
         self._connecting = 0
-        self._watched = False
+        self.watches_idle = False
 
     def take(self) -> Connection | None:
         """A free connection that is young enough; None if there is none."""
         oldest = self._loop.time() - self._keep_idle_seconds
-        while self._idle:
-            connection = self._idle.pop()
+        while self.idle:
+            connection = self.idle.pop()
             if connection.transport.is_closing():
                 continue
             if connection.idle_since > oldest:
@@ -208,7 +210,12 @@ class Pool:
             # A bug of a forwarder, or an instance that announced nonsense.
             connection.abort()
             raise
-        exchange.sent(connection)
+        exchange.line = connection
+        deadlines = self._deadlines
+        if exchange.limited:
+            deadlines.add(exchange)
+            if deadlines.timer is None:
+                deadlines.wind()
         connection.send(exchange, head, body)
 
     async def connect(self, limit_seconds: float | None) -> Connection:
@@ -234,12 +241,9 @@ class Pool:
     def made(self, connection: Connection) -> None:
         self.live.add(connection)
 
-    def give(self, connection: Connection) -> None:
-        """Its answer is complete, and it can take another request."""
-        connection.idle_since = self._loop.time()
-        self._idle.append(connection)
-        if not self._watched:
-            self._watch(self._keep_idle_seconds)
+    def watch_idle(self) -> None:
+        """One has become free, and none is watched."""
+        self._watch(self._keep_idle_seconds)
 
     def lost(self, connection: Connection) -> None:
         self.live.discard(connection)
@@ -248,9 +252,9 @@ class Pool:
     def close(self) -> None:
         """Closes all; an answer under way fails."""
         self._closing = True
-        self._idle.clear()
+        self.idle.clear()
         self._deadlines.forget(self)
-        self._watched = False
+        self.watches_idle = False
         for connection in list(self.live):
             connection.end()
 
@@ -261,17 +265,17 @@ class Pool:
     def expired(self) -> None:
         """The one that became free first may have been free for too long."""
         oldest = self._loop.time() - self._keep_idle_seconds
-        while self._idle and (
-            self._idle[0].transport.is_closing() or self._idle[0].idle_since <= oldest
+        while self.idle and (
+            self.idle[0].transport.is_closing() or self.idle[0].idle_since <= oldest
         ):
-            connection = self._idle.popleft()
+            connection = self.idle.popleft()
             if not connection.transport.is_closing():
                 connection.abort()
-        self._watched = False
-        if self._idle:
-            self._watch(self._idle[0].idle_since - oldest)
+        self.watches_idle = False
+        if self.idle:
+            self._watch(self.idle[0].idle_since - oldest)
 
     def _watch(self, seconds: float) -> None:
         """Once for all that come and go meanwhile."""
-        self._watched = True
+        self.watches_idle = True
         self._deadlines.watch(self, seconds)

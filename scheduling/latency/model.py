@@ -20,14 +20,20 @@ then kept until one more is known, or it has been asked for often.
 """
 
 from collections.abc import Hashable, Iterable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pdgate.scheduling.latency.quadratic import SHORT, QuadraticTerm
 from pdgate.scheduling.latency.rate import ENOUGH, Accuracy, Rate
 from pdgate.scheduling.latency.step_time import StepTime
 
+if TYPE_CHECKING:
+    from pdgate.scheduling.endpoint import Endpoint
+
 TYPICAL_TOKENS: Final = 1000
 """Of the prompt by which speeds are compared."""
+
+TOKENS_PER_SECOND: Final = 10_000
+"""Of prompts, where no engine has shown yet how fast it is."""
 
 LOOK_EVERY: Final = 1000
 """Questions, as the middle one changes its mind, too."""
@@ -127,6 +133,8 @@ class LatencyModel:
         quadratic, rate = self.family.quadratic, self.prefill_rate
         # `QuadraticTerm.straight`, and what `learn` would not learn from: neither is called each time.
         believed = rate.learn(tokens + quadratic.per_token * squares, seconds, expected)
+        # Now, as the next call asks for it.
+        rate.fit()
         if tokens >= SHORT:
             quadratic.learn(tokens, squares, believed)
         if rate.seen == ENOUGH:
@@ -233,6 +241,19 @@ class Family:
             known.sort(key=lambda one: one[0])
             self._stepping = known[len(known) // 2][1] if known else None
         self._asked += 1
+
+
+def reading(endpoint: "Endpoint", uncached_tokens: int) -> tuple[float, float]:
+    """Seconds until it has read what it has to read already, and this prompt; and of these, those
+    in which it reads this prompt."""
+    tokens = endpoint.unread_tokens + endpoint.beyond.unread_tokens + uncached_tokens
+    squares = 1.0 * uncached_tokens * uncached_tokens
+    if endpoint.unread_tokens:
+        alone = endpoint.shared is None
+        squares += endpoint.own_unread_squares if alone else endpoint.unread_squares
+    expected = endpoint.latency.prefill_seconds(tokens, squares)
+    seconds = tokens / TOKENS_PER_SECOND if expected is None else expected
+    return seconds, seconds * uncached_tokens / tokens if tokens else 0.0
 
 
 def _middle(speeds: Iterable[Rate]) -> Rate | None:

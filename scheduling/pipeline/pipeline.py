@@ -12,7 +12,7 @@ choice would be worth there is added (scheduling/partners.py).
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 
 from pdgate.protocols.call import Call
 from pdgate.protocols.instance import Instance
@@ -20,13 +20,10 @@ from pdgate.protocols.place import FAR, Place
 from pdgate.scheduling.decision_trace import Weighed
 from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.partners import Partners
-from pdgate.scheduling.pipeline.pickers import Picker, Score
+from pdgate.scheduling.pipeline.scorers import Filter, Picker, Score, Scorer
 from pdgate.scheduling.pipeline.shortlist import ALL, Shortlist, told_apart_by
 from pdgate.scheduling.policy import Policy
 from pdgate.scheduling.policy_context import Prefixes
-
-Filter = Callable[[Call, Endpoint], bool]
-Scorer = Callable[[Call, Endpoint], float]
 
 
 class Pipeline(Policy):

@@ -41,16 +41,18 @@ from pdgate.protocols.call import Call
 from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.decision_trace import Weighed
 from pdgate.scheduling.endpoint import Endpoint
+from pdgate.scheduling.latency.model import reading
 from pdgate.scheduling.partners import Partners
-from pdgate.scheduling.pipeline.pickers import Best, drawn
-from pdgate.scheduling.pipeline.pipeline import Pipeline, Scorer
+from pdgate.scheduling.pipeline.pipeline import Pipeline
 from pdgate.scheduling.pipeline.scorers import (
     IN_TIME,
+    Best,
+    Scorer,
     alone_seconds,
+    drawn,
     first_token_seconds,
     idleness,
     in_flight,
-    reading,
     steps_quick,
     waiting_seconds,
 )

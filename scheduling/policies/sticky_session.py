@@ -21,7 +21,7 @@ from pdgate.scheduling.decision_trace import Weighed
 from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.pipeline.scorers import TOKENS_PER_CALL, in_flight
 from pdgate.scheduling.policy import Policy
-from pdgate.scheduling.prefix.blocks import blocks_of
+from pdgate.scheduling.prefix.index import blocks_of
 
 HEADER: Final = b"x-session-id"
 FIELDS: Final = ("prompt_cache_key", "user")

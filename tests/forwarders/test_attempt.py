@@ -37,6 +37,9 @@ class Noted:
     def has_loaded(self, seconds: float) -> Watch | None:
         raise AssertionError("nothing was loaded")
 
+    def handed_over(self) -> None:
+        raise AssertionError("nothing was handed over")
+
     def end(self) -> None:
         self._over("end")
 

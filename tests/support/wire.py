@@ -1,6 +1,7 @@
 """A connection without a network: fed by hand, its transport and pool observed."""
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import cast
@@ -25,7 +26,8 @@ class Wire:
     unsent: int = 0
     closing: bool = False
     reading: bool = True
-    given_back: int = 0
+    idle: deque[Connection] = field(default_factory=deque)
+    watches_idle: bool = True
 
     def write(self, data: bytes) -> None:
         self.written.append(data)
@@ -52,17 +54,17 @@ class Wire:
 
     def made(self, connection: Connection) -> None: ...
 
-    def give(self, connection: Connection) -> None:
-        self.given_back += 1
+    @property
+    def given_back(self) -> int:
+        return len(self.idle)
+
+    def watch_idle(self) -> None: ...
 
     def lost(self, connection: Connection) -> None: ...
 
 
-class NoWays:
+class NoOpener:
     """What is sent here is sent by hand."""
-
-    def on_free(self, exchange: Exchange) -> bool:
-        raise AssertionError("it is sent already")
 
     async def on_new(self, exchange: Exchange) -> None:
         raise AssertionError("it is sent already")
@@ -111,13 +113,14 @@ class Case:
         self.exchange = Exchange(
             LEG,
             self.answers or CALL,
-            NoWays(),
+            None,
+            NoOpener(),
             Deadlines(self.loop),
             self.loop,
             64 << 20,
             for_client=self.answers is not None,
         )
-        self.exchange.sent(self.connection)
+        self.exchange.line = self.connection
         self.connection.send(self.exchange, b"head", b"body")
 
     def feed(self, data: bytes, cuts: list[int]) -> None:
