@@ -222,6 +222,9 @@ class Reserved(Protocol):
     def has_loaded(self, seconds: float) -> Watch | None:
         """It took so long to take over the KV that prefill had computed; returns the same."""
 
+    def worked(self) -> None:
+        """A leg has ended well there."""
+
     def handed_over(self) -> None:
         """It answers well to a leg that names the KV of a prefill engine."""
 
@@ -277,8 +280,8 @@ class Engines(Protocol):
     def decide(self, call: Call, prefill: Instance, *, prefill_can_answer: bool) -> Decision:
         """Whether a call, for which `prefill` is reserved, is worth splitting now."""
 
-    def report(self, instance: Instance, error: GatewayError | None) -> None:
-        """How a leg to the instance ended; a cancelled one is not reported."""
+    def report(self, instance: Instance, error: GatewayError) -> None:
+        """How a leg to the instance failed; a cancelled one is not reported."""
 
     def excuse(self, instances: Collection[str]) -> None:
         """The latest failures of these, by their ids, were the call's fault after all."""

@@ -355,7 +355,10 @@ class Attempt:
                 leg = _traced(leg, record.trace, noted)
             reply = await execution.upstream.ask(leg, call)
             noted.usage = reply.get("usage")
-            if openai.gave_up(reply) or (
+            # Looked at here: no function of Python for an answer that is as it should be.
+            choices = bytes(reply.get("choices", b""))
+            gave_up = choices.find(b'"error"') >= 0 or choices.find(b'"abort"') >= 0
+            if (gave_up and openai.aborted(choices)) or (
                 call.api is not None and named_events.reply_gave_up(reply)
             ):
                 raise EngineGaveUp("the prefill engine gave the call up", at=leg.to.id)
@@ -372,7 +375,7 @@ class Attempt:
         noted.ended, noted.outcome = now, "ok"
         if execution.accused:
             execution.accused.discard(leg.to.id)
-        execution.engines.report(leg.to, None)
+        prefill.worked()
         prefill.read(now - noted.started)
         self.reading = None
         return reply
@@ -452,7 +455,7 @@ class Attempt:
         noted.ended, noted.outcome = clock(), "ok"
         if execution.accused:
             execution.accused.discard(leg.to.id)
-        execution.engines.report(leg.to, None)
+        by.worked()
         by.end()
         self.answering = None
 

@@ -41,6 +41,7 @@ _NOT_SERVED: Final = {
 }
 # Compared and not decoded: JSON has one way to write either. What is not raw was written by us.
 _ONE: Final = Raw(b"1")
+_ONES: Final = (_ONE, 1)
 _NULL: Final = Raw(b"null")
 
 
@@ -96,7 +97,18 @@ class Router:
                     prefill.withdraw()
                     return self._local(call, DECODE_ONLY, DECODE, decode, _NO_PREFILL)
             way = self._ways.get((engine.protocol, engine.generation)) or self._way(engine)
-            decision = self._decide(way, call, engine)
+            body = call.body
+            if (
+                call.path != CHAT
+                or way.asks_each
+                or not (way.decode_can_prefill and KEEPS_TOGETHER.isdisjoint(body))
+                or body.get("max_tokens") in _ONES
+                or body.get("max_completion_tokens") in _ONES
+            ):
+                decision = self._decide(way, call, engine)
+            else:
+                # Nothing keeps most chats on one engine but the engines' rule.
+                decision = engines.decide(call, engine, prefill_can_answer=False)
             if decision.taken is _SPLIT:
                 decode = None
                 if not way.staged:
@@ -247,11 +259,9 @@ class Router:
                 return Decision(Taken.LOCAL, why_local)
         alone = way.prefill_can_answer and wants_one_token(call)
         if not alone:
-            # Of most chats the usual answer is known without asking.
-            if way.asks_each or call.path != CHAT or not KEEPS_TOGETHER.isdisjoint(call.body):
-                why_local = way.forwarder.why_local(call)
-                if why_local is not None:
-                    return Decision(Taken.LOCAL, why_local)
+            why_local = way.forwarder.why_local(call)
+            if why_local is not None:
+                return Decision(Taken.LOCAL, why_local)
             if not way.decode_can_prefill:
                 return _MUST_SPLIT
         return self._engines.decide(call, prefill, prefill_can_answer=alone)

@@ -10,6 +10,15 @@ from pdgate.scheduling.prefix.index import PrefixUpdate
 from pdgate.scheduling.watch import MOST_WATCHED, Watch
 
 
+def ended_well(endpoint: Endpoint, worked: Callable[[str], None] | None) -> None:
+    """Notes that a leg there has; `worked` makes of it what the breaker does."""
+    endpoint.ended_well += 1
+    breaker = endpoint.breaker
+    # Else nothing would change.
+    if worked is not None and (breaker.latest or breaker.state is TRIAL):
+        worked(endpoint.instance.id)
+
+
 class Reservation:
     """An instance that counts as busy until the block, or `end`, is over."""
 
@@ -27,6 +36,7 @@ class Reservation:
         "_update",
         "_watch",
         "_watches",
+        "_worked",
         "instance",
     )  # fmt: skip
 
@@ -39,6 +49,7 @@ class Reservation:
         watches: bool = False,
         freed: Callable[[], None] | None = None,
         update: PrefixUpdate | None = None,
+        worked: Callable[[str], None] | None = None,
     ) -> None:
         """
         Args:
@@ -46,6 +57,7 @@ class Reservation:
             answering: Its first token cannot be seen, so it counts as there.
             watches: The rule for splitting asks for the engine's step time.
             freed: Told of the end.
+            worked: Told of the instance, whose breaker may change by that a leg has ended well.
             update: Of the prefix index, where there is one: what the engine has of the prompt.
         """
         self.instance = endpoint.instance
@@ -54,6 +66,7 @@ class Reservation:
         self._update = update
         self._ended = False
         self._freed = freed
+        self._worked = worked
         trial = self._trial = endpoint.breaker.state is TRIAL
         if trial:
             endpoint.trials += 1
@@ -104,6 +117,10 @@ class Reservation:
         watch = self._begin()
         self._endpoint.latency.has_loaded(self._tokens, seconds)
         return watch
+
+    def worked(self) -> None:
+        """A leg has ended well there."""
+        ended_well(self._endpoint, self._worked)
 
     def handed_over(self) -> None:
         """It answers well to a leg that names the KV of a prefill engine."""

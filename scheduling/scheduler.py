@@ -36,12 +36,11 @@ from pdgate.scheduling.disaggregation.rules import NOTHING_CACHED
 from pdgate.scheduling.eligible import EligibleSet
 from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.endpoints import RETRY_AFTER_SECONDS, Endpoints
-from pdgate.scheduling.health.breaker import TRIAL
 from pdgate.scheduling.health.cause import cause_of
 from pdgate.scheduling.partners import Partners
 from pdgate.scheduling.policy import Policy
 from pdgate.scheduling.prefix.index import PrefixIndex, PrefixUpdate
-from pdgate.scheduling.reservation import Reservation
+from pdgate.scheduling.reservation import Reservation, ended_well
 
 NOTHING_OF_THEIR_OWN: Final[Mapping[str, Mapping[Role, Policy]]] = {}
 
@@ -70,6 +69,7 @@ class Scheduler:
         self._endpoints = endpoints
         # Looked up here for every call, so without a function where they are there.
         self._eligible_sets, self._by_id = endpoints.eligible_sets, endpoints.by_id
+        self._worked = endpoints.worked
         self.freed: Callable[[], None] | None = None
         self.told: Callable[[Call, DecisionTrace], None] | None = None
         self.rule = rule or Always()
@@ -214,10 +214,19 @@ class Scheduler:
         if role is DECODE:
             watches = self.rule.watches
             return Reservation(
-                one, call.prompt_tokens, reads, not call.streams, watches, None, update
+                one,
+                call.prompt_tokens,
+                reads,
+                not call.streams,
+                watches,
+                None,
+                update,
+                self._worked,
             )
         freed = self.freed if role is PREFILL else None
-        return Reservation(one, call.prompt_tokens, reads, False, False, freed, update)
+        return Reservation(
+            one, call.prompt_tokens, reads, False, False, freed, update, self._worked
+        )
 
     def _partners(
         self, call: Call, eligible: EligibleSet, avoid: Collection[str]
@@ -270,11 +279,7 @@ class Scheduler:
             return
         endpoint = self._by_id.get(instance.id)
         if endpoint is not None:
-            endpoint.ended_well += 1
-            breaker = endpoint.breaker
-            # Else nothing would change.
-            if breaker.latest or breaker.state is TRIAL:
-                self._endpoints.worked(instance.id)
+            ended_well(endpoint, self._worked)
 
 
 def _no_pair(eligible: EligibleSet) -> NoInstance:

@@ -46,7 +46,7 @@ HOT: Final = {
     "scheduling/health": "breaker cause",
     "scheduling/disaggregation": "decision",
     "scheduling/policies": "slo",
-    "scheduling/latency": "least_squares model quadratic rate",
+    "scheduling/latency": "accuracy least_squares model quadratic",
     "scheduling/prefix": "index tree",
     "scheduling/pipeline": "scorers shortlist",
 }

@@ -37,6 +37,9 @@ class Noted:
     def has_loaded(self, seconds: float) -> Watch | None:
         raise AssertionError("nothing was loaded")
 
+    def worked(self) -> None:
+        raise AssertionError("nothing was asked")
+
     def handed_over(self) -> None:
         raise AssertionError("nothing was handed over")
 

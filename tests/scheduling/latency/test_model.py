@@ -7,8 +7,7 @@ import pytest
 
 from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.endpoints import Endpoints
-from pdgate.scheduling.latency.model import LatencyModel
-from pdgate.scheduling.latency.rate import ENOUGH
+from pdgate.scheduling.latency.model import ENOUGH, LatencyModel
 from pdgate.scheduling.reservation import Reservation
 from tests.support.scripted import D0, P0, P1, fleet
 
