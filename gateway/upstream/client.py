@@ -15,7 +15,8 @@ from typing import Self
 from pdgate.forwarders.base import Leg
 from pdgate.gateway.deadlines import Deadlines, Timeouts
 from pdgate.gateway.upstream.connection import Connection
-from pdgate.gateway.upstream.exchange import Exchange, Memory
+from pdgate.gateway.upstream.contracts import Memory
+from pdgate.gateway.upstream.exchange import Exchange
 from pdgate.gateway.upstream.failures import naming
 from pdgate.gateway.upstream.pool import Pool, Target
 from pdgate.gateway.upstream.settings import UpstreamSettings

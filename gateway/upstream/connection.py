@@ -19,8 +19,7 @@ Answers 1xx are skipped (RFC 9110, section 15.2), except 101, which we never ask
 """
 
 import asyncio
-from collections import deque
-from typing import Final, Protocol, cast
+from typing import Final, cast
 
 from httptools import (
     HttpParserCallbackError,
@@ -29,7 +28,8 @@ from httptools import (
     HttpResponseParser,
 )
 
-from pdgate.gateway.upstream.exchange import Exchange, StaleConnection
+from pdgate.gateway.upstream.contracts import Home, StaleConnection
+from pdgate.gateway.upstream.exchange import Exchange
 from pdgate.protocols.call import Headers
 
 MAX_HEAD_BYTES: Final = 64 << 10
@@ -51,17 +51,6 @@ def _starts() -> tuple[bytes, ...]:
 
 START_OF: Final = _starts()
 """Length of a read -> how it begins if it is one chunk; empty where none is so long."""
-
-
-class Home(Protocol):
-    """Where a connection goes when it is free, and the listener of its end; see `pool.py`."""
-
-    idle: deque["Connection"]
-    watches_idle: bool
-
-    def made(self, connection: "Connection") -> None: ...
-    def watch_idle(self) -> None: ...
-    def lost(self, connection: "Connection") -> None: ...
 
 
 class Connection(asyncio.Protocol):

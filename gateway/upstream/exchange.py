@@ -24,10 +24,17 @@ before it cannot be the last one, and is not read.
 import asyncio
 import sys
 from types import TracebackType
-from typing import Final, Protocol
+from typing import Final
 
 from pdgate.forwarders.base import Answer, Leg, Sink
 from pdgate.gateway.deadlines import Deadlines
+from pdgate.gateway.upstream.contracts import (
+    Connections,
+    Line,
+    Memory,
+    Opener,
+    StaleConnection,
+)
 from pdgate.gateway.upstream.failures import failure, naming
 from pdgate.protocols.apis import Kind
 from pdgate.protocols.call import Call, Headers, Raw, encode, parse_object
@@ -59,44 +66,6 @@ ASKED: Final = 0
 HEAD: Final = 1
 BODY: Final = 2
 OVER: Final = 3
-
-
-class StaleConnection(Exception):
-    """A connection that had served before died without a byte of the answer.
-
-    The engine closed it while we sent, so sending again on a fresh one is safe.
-    """
-
-
-class Connections(Protocol):
-    """Those to one URL; see `pool.py`."""
-
-    def send(self, exchange: "Exchange") -> bool:
-        """Sends it on one that is free; False if there is none, and nothing is sent."""
-
-
-class Opener(Protocol):
-    """See `client.py`."""
-
-    async def on_new(self, exchange: "Exchange") -> None:
-        """Sends it on a connection that is opened for it. Raises EngineRefused."""
-
-
-class Line(Protocol):
-    """What an exchange needs of its connection."""
-
-    def abort(self) -> None: ...
-    def pause(self) -> None: ...
-    def resume(self) -> None: ...
-
-
-class Memory(Protocol):
-    """What all answers of this process may hold together, beside the bodies of calls."""
-
-    def take(self, more_bytes: int) -> bool:
-        """Whether there is room for so much more; if so, it is taken."""
-
-    def give_back(self, bytes_: int) -> None: ...
 
 
 class Exchange:
