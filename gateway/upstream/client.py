@@ -8,9 +8,9 @@ async with HttpUpstream(UpstreamSettings()) as upstream:
 
 import asyncio
 import ssl
-from collections.abc import Awaitable, Mapping
+from collections.abc import Coroutine, Mapping
 from dataclasses import replace
-from typing import Self
+from typing import Any, Self
 
 from pdgate.forwarders.base import Leg
 from pdgate.gateway.deadlines import Deadlines, Timeouts
@@ -63,7 +63,7 @@ class HttpUpstream:
         """From the next leg on."""
         self._settings = replace(self._settings, timeouts=timeouts, timeouts_of=of_models)
 
-    def ask(self, leg: Leg, call: Call) -> Awaitable[dict[str, Raw]]:
+    def ask(self, leg: Leg, call: Call) -> Coroutine[Any, Any, dict[str, Raw]]:
         """The whole JSON answer of a leg, its values still raw."""
         # An instance of both roles is asked for a whole answer when it is to prefill.
         settings = self._settings

@@ -154,22 +154,9 @@ class Exchange:
 
     async def reply(self) -> dict[str, Raw]:
         """The whole JSON answer, its values still raw. Raises what the Upstream contract says."""
-        if self._free is None or not self._free.send(self):
-            await self._opener.on_new(self)
-        engine, limit, again = self.leg.to, self._max_reply_bytes, False
+        engine, limit = self.leg.to, self._max_reply_bytes
         self._collect_bytes = limit
-        while True:
-            if self._stage < OVER:
-                try:
-                    self._waiter = waiter = self._loop.create_future()
-                    await waiter
-                except asyncio.CancelledError:
-                    self._abandon()
-                    raise
-            if again or not isinstance(self._error, StaleConnection):
-                break
-            await self._again()
-            again = True
+        await self._sent_until(OVER)
         body = await self._whole(limit)
         if not 200 <= self.status < 300:
             raise failure(self.status, self.headers, body, engine)
@@ -180,22 +167,7 @@ class Exchange:
             raise EngineFailed(message, at=engine.id) from None
 
     async def __aenter__(self) -> Answer:
-        if self._free is None or not self._free.send(self):
-            await self._opener.on_new(self)
-        again = False
-        while True:
-            if self._stage < HEAD:
-                try:
-                    self._goal = HEAD
-                    self._waiter = waiter = self._loop.create_future()
-                    await waiter
-                except asyncio.CancelledError:
-                    self._abandon()
-                    raise
-            if again or not isinstance(self._error, StaleConnection):
-                break
-            await self._again()
-            again = True
+        await self._sent_until(HEAD)
         # What fails later may have said before how.
         if self._error is not None and not self.status:
             raise self._error
@@ -212,6 +184,26 @@ class Exchange:
     ) -> None:
         self._abandon()
 
+    async def _sent_until(self, goal: int) -> None:
+        """Sends it, and waits for that stage. Raises EngineRefused, EngineFailed."""
+        self._goal = goal
+        again = False
+        try:
+            if self._free is None or not self._free.send(self):
+                await self._opener.on_new(self)
+            while True:
+                if self._stage < goal:
+                    # Here and not in `_woken`, as all wait here.
+                    self._waiter = waiter = self._loop.create_future()
+                    await waiter
+                if again or not isinstance(self._error, StaleConnection):
+                    return
+                again = True
+                await self._again()
+        except asyncio.CancelledError:
+            self._abandon()
+            raise
+
     async def _again(self) -> None:
         """Once, on a new connection: other free ones may be as stale. Raises EngineFailed."""
         self._forget_failure()
@@ -225,18 +217,21 @@ class Exchange:
     def _forget_failure(self) -> None:
         self._stage, self._error, self.due = ASKED, None, 0.0
 
+    async def _woken(self) -> None:
+        try:
+            self._waiter = waiter = self._loop.create_future()
+            await waiter
+        except asyncio.CancelledError:
+            self._abandon()
+            raise
+
     async def _whole(self, limit_bytes: int) -> bytes:
         """The body to its end; EngineFailed above the limit, but errors are cut short."""
         self._collect_bytes = limit_bytes
         if self._full:
             self._make_room()
         if self._stage < OVER:
-            try:
-                self._waiter = waiter = self._loop.create_future()
-                await waiter
-            except asyncio.CancelledError:
-                self._abandon()
-                raise
+            await self._woken()
         if self._error is not None:
             # What came of it is not taken any more.
             self._abandon()
@@ -253,12 +248,7 @@ class Exchange:
             if self._full:
                 self._make_room()
             if self._stage < OVER:
-                try:
-                    self._waiter = waiter = self._loop.create_future()
-                    await waiter
-                except asyncio.CancelledError:
-                    self._abandon()
-                    raise
+                await self._woken()
             self._beyond_bytes = sys.maxsize
         if self._held_bytes <= beyond and self._error is not None:
             raise self._error
