@@ -254,10 +254,10 @@ class Engines(Protocol):
         role: Role,
         call: Call,
         *,
-        avoid: Collection[str] = (),
         peer: Instance | None = None,
-        reads: bool | None = None,
+        avoid: Collection[str] = (),
         alone: bool = False,
+        reads: bool | None = None,
     ) -> Reserved:
         """An instance of the role that is not in `avoid` and speaks the peer's protocol.
 

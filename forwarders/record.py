@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from time import monotonic
 from typing import Any, Final, Protocol
 
-from pdgate.forwarders.base import Answer, Sink
+from pdgate.forwarders.base import Answer
 from pdgate.protocols.call import Call, Raw
 from pdgate.protocols.errors import GatewayError
 from pdgate.protocols.instance import PREFILL, Instance, Role
@@ -57,8 +57,8 @@ class Gaps(Protocol):
     seconds: float
     count: int
 
-    def sink(self, behind: Sink) -> Sink:
-        """Takes the answer in place of `behind`, and passes all of it on."""
+    def of(self, answer: Answer) -> Answer:
+        """The answer, whose pieces are timed and all of which passes."""
 
 
 class LegRecord:

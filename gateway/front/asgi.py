@@ -234,7 +234,9 @@ class AsgiClient:
             () if self._debug is None else self._debug(record),
             self._wanted,
         )
-        answer.start(self if record.gaps is None else record.gaps.sink(self))
+        if record.gaps is not None:
+            answer = record.gaps.of(answer)
+        answer.start(self)
         if not self._pieces and not self._over:
             await self._wait()
         if self._error is not None and not self._pieces:

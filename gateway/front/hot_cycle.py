@@ -334,7 +334,9 @@ class HotCycle:
         if self._protocol.write_paused:
             # Of answers before this one, or of the part of it that another attempt gave.
             answer.pause()
-        answer.start(self if record.gaps is None else record.gaps.sink(self))
+        if record.gaps is not None:
+            answer = record.gaps.of(answer)
+        answer.start(self)
         if not self._over:
             self._waiter = self._protocol.loop.create_future()
             pings = self._protocol.front.pings

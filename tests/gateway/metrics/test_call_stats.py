@@ -13,6 +13,7 @@ from pdgate.protocols.errors import EngineFailed
 from pdgate.protocols.instance import Role
 from pdgate.scheduling.endpoint import Endpoint
 from tests.support.answers import piece, usage
+from tests.support.by_hand import ByHand
 from tests.support.clock import Clock
 from tests.support.scripted import D0, P0, chat
 from tests.support.sinks import Collected
@@ -154,16 +155,17 @@ def gaps_of_a_stream(stats: CallStats, clock: Clock) -> Iterator[Record]:
     stats.opened(record)
     record.path, record.protocol = PLAIN, "plain"
     if record.gaps is not None:
-        client = record.gaps.sink(Collected())
-        client.data(piece("a"))
+        answer = ByHand()
+        record.gaps.of(answer).start(Collected())
+        answer.data(piece("a"))
         clock.now += 2
         # Half an event is none.
-        client.data(piece("b")[:9])
+        answer.data(piece("b")[:9])
         clock.now += 3
-        client.data(piece("b")[9:])
+        answer.data(piece("b")[9:])
         clock.now += 7
-        client.data(sse.DONE)
-        client.ended(None)
+        answer.data(sse.DONE)
+        answer.ended(None)
         yield record
     record.committed = record.started
     record.end("ok", 200)
