@@ -360,7 +360,9 @@ class Exchange:
         """All of these at once; most answers that are no stream come in one read."""
         self.status = status
         self.headers = headers
-        if not self._for_client or (_JSON in headers and body.startswith(b"{")):
+        if not self._for_client or (
+            not self.call.streams and _JSON in headers and body.startswith(b"{")
+        ):
             # Of nearly all is known at once that they are no stream, and HTTP has said where they end.
             self._parts.append(body)
             self._held_bytes = len(body)
@@ -427,8 +429,14 @@ class Exchange:
         said = dict(self.headers)
         if b"content-encoding" in said:
             return
-        kind = said.get(b"content-type", b"")
-        if kind.startswith(b"text/event-stream"):
+        kind = said.get(b"content-type", b"").lower()
+        call = self.call
+        if kind.startswith(b"text/event-stream") or (
+            # Whatever it is called: what does not end as a stream does is none.
+            call.streams
+            and 200 <= self.status < 300
+            and (call.api is None or call.api.kind is Kind.GENERATES)
+        ):
             self._streams = True
             self._usual = UNKNOWN
         elif (
