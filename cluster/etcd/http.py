@@ -6,7 +6,6 @@ requests, and a watch is one long answer.
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from types import TracebackType
 from typing import Any, Self
 
 import httpx2
@@ -55,13 +54,8 @@ class EtcdHttp:
         await self._client.__aenter__()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self._client.__aexit__(kind, error, trace)
+    async def __aexit__(self, *_: object) -> None:
+        await self._client.aclose()
 
     async def entries(self, prefix: str, revision: int = 0) -> wire.Contents:
         """As they are now, or were at that revision. Raises NotThere, EtcdError."""
@@ -74,20 +68,21 @@ class EtcdHttp:
         # A read that is linearizable, as reads are unless one asks for less, needs a majority.
         await self._ask("/v3/kv/range", {**wire.folder(prefix), "count_only": True})
 
-    async def put(self, key: str, value: bytes, lease: str, instead_of: Sequence[str] = ()) -> None:
-        """Those keys go in the same step. Raises LeaseGone, EtcdError."""
+    async def put(self, key: str, value: bytes, lease: str, instead_of: Sequence[str] = ()) -> int:
+        """The revision of it. Those keys go in the same step. Raises LeaseGone, EtcdError."""
         if instead_of:
-            await self._ask("/v3/kv/txn", wire.put_instead(key, value, lease, instead_of))
+            said = await self._ask("/v3/kv/txn", wire.put_instead(key, value, lease, instead_of))
         else:
-            await self._ask("/v3/kv/put", wire.put(key, value, lease))
+            said = await self._ask("/v3/kv/put", wire.put(key, value, lease))
+        return wire.revision(said)
 
     async def grant(self, seconds: int) -> str:
         """A new lease."""
         return wire.lease_granted(await self._ask("/v3/lease/grant", {"TTL": str(seconds)}))
 
-    async def keep_alive(self, lease: str) -> None:
-        """Raises LeaseGone, EtcdError."""
-        wire.lease_kept(await self._ask("/v3/lease/keepalive", {"ID": lease}))
+    async def keep_alive(self, lease: str) -> int:
+        """The revision that the store was at. Raises LeaseGone, EtcdError."""
+        return wire.lease_kept(await self._ask("/v3/lease/keepalive", {"ID": lease}))
 
     async def revoke(self, lease: str) -> None:
         """Ends the lease and its entries. Raises LeaseGone if they had ended, EtcdError."""

@@ -120,6 +120,14 @@ def contents(answer: Body) -> Contents:
         raise _nonsense(error) from None
 
 
+def revision(answer: Body) -> int:
+    """That the store was at. Raises EtcdError."""
+    try:
+        return _header(answer)[0]
+    except _NONSENSE as error:
+        raise _nonsense(error) from None
+
+
 def lease_granted(answer: Body) -> str:
     """Its id. Raises EtcdError."""
     found = answer.get("ID")
@@ -128,12 +136,13 @@ def lease_granted(answer: Body) -> str:
     return found
 
 
-def lease_kept(answer: Body) -> None:
-    """Raises LeaseGone, EtcdError."""
+def lease_kept(answer: Body) -> int:
+    """The revision that the store was at. Raises LeaseGone, EtcdError."""
     try:
         # No lifetime left, or none said, is how etcd says that it knows no such lease.
         if int(answer["result"].get("TTL", 0)) <= 0:
             raise LeaseGone("the lease has ended")
+        return _header(answer["result"])[0]
     except _NONSENSE as error:
         raise _nonsense(error) from None
 

@@ -42,7 +42,7 @@ COUNTS: Final = {
     "dp-size": "dp_size",
     "version": "version",
 }
-TEXTS: Final = ("protocol", "generation", "model", "rack")
+TEXTS: Final = ("protocol", "generation", "model", "pair", "rack")
 API_PORTS: Final = ("http", "https")
 KV_PORT: Final = "kv"
 LONGEST_NUMBER: Final = 9

@@ -43,30 +43,36 @@ PUT: Final = (
     _NOW
     + _CHANGED
     + """
--- ARGV lease (ms), key, value, the value that must be there or "", then keys and values to go
-if ARGV[4] ~= '' and redis.call('HGET', KEYS[1], ARGV[2]) ~= ARGV[4] then return 0 end
+-- ARGV lease (ms), key, value, the value that must be there or "", an id for a store that has
+-- none, then keys and values to go
+if ARGV[4] ~= '' and redis.call('HGET', KEYS[1], ARGV[2]) ~= ARGV[4] then return false end
+redis.call('HSETNX', KEYS[4], 'id', ARGV[5])
 redis.call('HSET', KEYS[1], ARGV[2], ARGV[3])
 redis.call('ZADD', KEYS[2], now + ARGV[1], ARGV[2])
-for at = 5, #ARGV, 2 do
+for at = 6, #ARGV, 2 do
     if redis.call('HGET', KEYS[1], ARGV[at]) == ARGV[at + 1] then forget(ARGV[at]) end
 end
-redis.call('ZADD', KEYS[3], changed(), ARGV[2])
-return 1
+local revision = changed()
+redis.call('ZADD', KEYS[3], revision, ARGV[2])
+return {'held', redis.call('HGET', KEYS[4], 'id'), revision, now}
 """
 )
-"""1, or 0 if something else is there than there must be."""
+"""As of RENEW; or nothing, if something else is there than there must be."""
 
 RENEW: Final = (
     _NOW
     + """
 -- ARGV lease (ms), key, value
 local there = redis.call('HGET', KEYS[1], ARGV[2])
-if not there then return 'missing' end
-if there ~= ARGV[3] then return 'another' end
-redis.call('ZADD', KEYS[2], now + ARGV[1], ARGV[2])
-return 'held'
+local word = 'held'
+if not there then word = 'missing'
+elseif there ~= ARGV[3] then word = 'another'
+else redis.call('ZADD', KEYS[2], now + ARGV[1], ARGV[2]) end
+local revision = tonumber(redis.call('HGET', KEYS[4], 'revision') or '0')
+return {word, redis.call('HGET', KEYS[4], 'id') or '', revision, now}
 """
 )
+"""What was found, the store's id and revision, and its time (ms since 1970)."""
 
 DROP: Final = (
     _CHANGED
