@@ -98,6 +98,7 @@ async def _serve(settings: Settings, model: LoadedModel, listening: socket.socke
             app.build(service, *admin),
             log_level=settings.log_level,
             access_log=False,
+            ws="none",
             timeout_graceful_shutdown=math.ceil(settings.goodbye_seconds + LAST_WRITE_SECONDS),
         )
         ready = _ready_line(settings, listening, connector)
@@ -125,6 +126,7 @@ def _core(
         settings.block_tokens,
         config.head_dim,
         tp=settings.tp,
+        planes=config.kv_planes,
     )
     with contextlib.ExitStack() as closing:
         backend, regions = _memory(settings, layout, identity, closing)

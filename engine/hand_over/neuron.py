@@ -52,7 +52,11 @@ class Neuron(Connector):
         backend: Backend,
         settings: ConnectorSettings,
     ) -> None:
-        """P listens from now on. Raises OSError if the port is taken."""
+        """P listens from now on. Raises OSError if the port is taken, ValueError for a model whose
+        cache is a latent.
+        """
+        if layout.planes != 2:
+            raise ValueError("neuron hands over keys and values, and this model caches a latent")
         self.counters = Counters()
         self._core = core
         self._layout = layout

@@ -19,6 +19,7 @@ from pdgate.engine.hand_over.settings import ConnectorSettings
 from pdgate.engine.hand_over.store_mediated import StoreMediated
 from pdgate.engine.hand_over.two_sided import TwoSided
 from pdgate.engine.layout import Layout
+from pdgate.engine.model.load import LoadedModel
 from pdgate.engine.pace import Pace
 from pdgate.engine.request import Output, Request, Sampling
 from pdgate.engine.stats import Stats
@@ -165,16 +166,18 @@ def side(
     regions: Sequence[Region] = (),
     options: Options | None = None,
     pace: Pace | None = None,
+    model: LoadedModel | None = None,
     **settings: Any,
 ) -> Side:
     """A running engine that ends with the stack.
 
-    `regions` are one per shard, new ones if there are none; other `settings` are the connector's.
+    `regions` are one per shard, new ones if there are none; the built-in model is computed unless
+    there is another. Other `settings` are the connector's.
     """
     regions = regions or [backend.allocate(where.total_bytes) for _ in range(where.tp)]
     shards = [region.memory for region in regions]
     made = Engine(shards[0])
-    made.core = core = Watched(tiny(), where, shards, made.deliver, options, pace)
+    made.core = core = Watched(model or tiny(), where, shards, made.deliver, options, pace)
     chosen = ConnectorSettings(
         role=role,
         host=LOOPBACK,
