@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pdgate.transfer.messenger import incoming, workers
+from pdgate.transfer.messenger import incoming, shards, workers
 from pdgate.transfer.messenger.errors import HandOverError, Why
 from pdgate.transfer.messenger.shape import ALL
 from pdgate.transfer.messenger.source import Source
@@ -100,6 +100,26 @@ def test_each_rank_gets_its_share_and_every_worker_its_pages_back(
         moved = shape_of(pair[1]).bytes_of(-(-TOKENS // unit) * unit - pair[1].block_tokens)
         assert sum(node.counters.bytes_moved for node in decode.nodes) == moved
         assert sum(node.counters.bytes_sent for node in prefill.nodes) == moved
+
+
+@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+def test_workers_from_which_nothing_is_taken_are_released(mode: dict[str, Any]) -> None:
+    """Whichever of several copies the key has drawn, the first worker's own one among them."""
+    with two((replace(LATENT, tp=2), LATENT)) as (prefill, decode):
+        senders = set()
+        for key in (f"call-{number}" for number in range(10)):
+            for node in prefill.nodes:
+                content = node.expect(key, TOKENS)
+                node.kept(key, TOKENS)
+            decode.load(key, prefill.port, **mode)
+
+            assert decode.results() == [None]
+            assert decode.nodes[0].has(key, content)
+            assert prefill.freed() == [key] * 2
+            decode.nodes[0].give_back(key)
+            pairs = shards.pairs(prefill.nodes[0].shape, decode.nodes[0].shape, key)
+            senders |= {pair.link.source.tp for pair in pairs}
+        assert senders == {0, 1}
 
 
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
