@@ -91,6 +91,7 @@ async def _serve(settings: Settings, model: LoadedModel, listening: socket.socke
             app.build(service, *admin),
             log_level=settings.log_level,
             access_log=False,
+            ws="none",
             timeout_graceful_shutdown=math.ceil(settings.goodbye_seconds + LAST_WRITE_SECONDS),
         )
         ready = _ready_line(settings, listening, connector)

@@ -38,6 +38,7 @@ from pdgate.scheduling.watch import Watch
 
 __all__ = [
     "Answer",
+    "Awaited",
     "Delegation",
     "Engines",
     "Family",
@@ -57,6 +58,21 @@ __all__ = [
 ]
 
 
+class Awaited(msgspec.Struct, frozen=True):
+    """What an engine says to the gateway beside its answers, and a leg to prefill hangs on (gateway/callbacks).
+
+    Attributes:
+        key: By which the engine names the call; known to no stranger.
+        by: The id of the engine that says it: its failure, if it does not.
+        write: Makes the body of the leg of what was said, before which it is not sent. None: it is sent at
+            once, and its answer is not enough.
+    """
+
+    key: str
+    by: str
+    write: Callable[[Json], Json] | None = None
+
+
 class Leg(msgspec.Struct, frozen=True):
     """One HTTP request to one engine.
 
@@ -65,6 +81,8 @@ class Leg(msgspec.Struct, frozen=True):
         headers: Added to those that every leg gets; `request_id` has its own field.
         request_id: Sent as X-Request-Id; empty for the call's attempt id.
         passed: What is sent instead of a POST of the body.
+        awaits: What else has to be heard of it.
+        addressed: Makes its body of the URL at which engines call this gateway back.
     """
 
     to: Instance
@@ -73,6 +91,8 @@ class Leg(msgspec.Struct, frozen=True):
     headers: Mapping[str, str] = {}
     request_id: str = ""
     passed: Passed | None = None
+    awaits: Awaited | None = None
+    addressed: Callable[[str], Json] | None = None
 
 
 class Merge(ABC):
@@ -122,6 +142,8 @@ class Forwarder(ABC):
     """Tokens of a prompt that decode computes although it is handed its KV, at most; 0: under a block."""
     own_fields: ClassVar[frozenset[str]] = frozenset()
     """Fields of a body that only the gateway may set: calls that bring one are refused."""
+    callbacks: ClassVar[str] = ""
+    """Which port of the gateway its engines call back at: metaserver, or none."""
     introduction: ClassVar[Introduction | None] = None
     """How prefill engines say where they are, if decode must be told before they have answered."""
     kv: ClassVar[KvRules] = NOTHING_KEPT

@@ -19,6 +19,7 @@ import asyncio
 import hashlib
 from collections.abc import Mapping
 
+from pdgate.cluster.bounded import TooLong
 from pdgate.cluster.directory import MOST_ENTRIES, Left, Lost, Resumed, Tell, entry, listed
 from pdgate.cluster.etcd import wire
 from pdgate.cluster.etcd.access import Access
@@ -85,19 +86,22 @@ class Follower:
     async def _watch(self, revision: int) -> None:
         """Returns when everything has to be read anew. Raises EtcdError."""
         async with self._http.watch(FOLDER, revision) as lines:
-            async for text in lines:
-                if not text:
-                    continue
-                match wire.line(text):
-                    case Created():
-                        self._stands()
-                    case Compacted():
-                        # While we were about to watch.
-                        self._told = None
-                        return
-                    case Changes(changes=changes):
-                        for change in changes:
-                            self._tell_change(change)
+            try:
+                async for text in lines:
+                    match wire.line(text):
+                        case Created():
+                            self._stands()
+                        case Compacted():
+                            # While we were about to watch.
+                            self._told = None
+                            return
+                        case Changes(changes=changes):
+                            for change in changes:
+                                self._tell_change(change)
+            except TooLong:
+                # It would come again with every watch from before it.
+                self._told = None
+                return
         raise EtcdError(f"{self._http.endpoint} ended the watch")
 
     def _tell_change(self, change: Change) -> None:

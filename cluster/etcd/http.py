@@ -6,7 +6,6 @@ requests, and a watch is one long answer.
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from types import TracebackType
 from typing import Any, Self
 
 import httpx2
@@ -55,13 +54,8 @@ class EtcdHttp:
         await self._client.__aenter__()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self._client.__aexit__(kind, error, trace)
+    async def __aexit__(self, *_: object) -> None:
+        await self._client.aclose()
 
     async def entries(self, prefix: str, revision: int = 0) -> wire.Contents:
         """As they are now, or were at that revision. Raises NotThere, EtcdError."""
@@ -96,7 +90,7 @@ class EtcdHttp:
 
     @asynccontextmanager
     async def watch(self, prefix: str, revision: int) -> AsyncIterator[AsyncIterator[bytes]]:
-        """The lines of a watch; they end only with the connection."""
+        """The lines of a watch; they end only with the connection. They raise TooLong, EtcdError."""
         # Nothing happens for hours, so that silence is no failure: others must look after it.
         timeout = httpx2.Timeout(self._request_seconds, read=None)
         body = wire.watch(prefix, revision)
@@ -107,8 +101,6 @@ class EtcdHttp:
                 if answer.status_code != 200:
                     raise EtcdError(f"{self.endpoint} answered {answer.status_code} to a watch")
                 yield bounded.lines(answer.aiter_bytes(), LONGEST_ANSWER)
-        except bounded.TooLong as error:
-            raise EtcdError(f"{self.endpoint}: {error}") from None
         except httpx2.HTTPError as error:
             raise self._failed(error) from None
 

@@ -7,7 +7,6 @@ over the servers behind one address. The token is read at each request.
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from types import TracebackType
 from typing import Final, Self
 
 import httpx2
@@ -57,13 +56,8 @@ class KubernetesHttp:
         await self._client.__aenter__()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self._client.__aexit__(kind, error, trace)
+    async def __aexit__(self, *_: object) -> None:
+        await self._client.aclose()
 
     async def contents(self) -> wire.Contents:
         """All slices as they are now. Raises KubernetesError."""

@@ -12,21 +12,20 @@ Source: vLLM 0.32.0, v1/kv_offload/tiering/p2p/manager.py.
 from pdgate.engine.connector import Arrival, Keep, Load
 from pdgate.engine.hand_over import params as read
 from pdgate.engine.hand_over.two_sided import TwoSided
+from pdgate.protocols.dialects.offload_p2p import FETCH, ID, STORE
 from pdgate.transfer.messenger.source import Source
 
 
 class OffloadP2p(TwoSided):
     def plan(self, arrival: Arrival) -> Load | Keep | None:
         params = arrival.params or {}
-        if "remote_decoder" in params and "remote_prefiller" in params:
-            raise ValueError(
-                "a request must be stored or fetched: remote_decoder, remote_prefiller"
-            )
-        if "remote_decoder" in params:
-            return self.keep_for(arrival.id, _key(read.fields(params, "remote_decoder")))
-        if "remote_prefiller" not in params:
+        if STORE in params and FETCH in params:
+            raise ValueError(f"a request must be stored or fetched: {STORE}, {FETCH}")
+        if STORE in params:
+            return self.keep_for(arrival.id, _key(read.fields(params, STORE)))
+        if FETCH not in params:
             return None
-        of = read.fields(params, "remote_prefiller")
+        of = read.fields(params, FETCH)
         source = Source(
             read.host(of, "remote_host"),
             read.port(of, "remote_port"),
@@ -37,4 +36,4 @@ class OffloadP2p(TwoSided):
 
 
 def _key(fields: read.Fields) -> str:
-    return f"p2p {read.text(fields, 'kv_request_id')}"
+    return f"p2p {read.text(fields, ID)}"

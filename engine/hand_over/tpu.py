@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 from pdgate.engine.connector import Arrival, Keep, Load, Pages
 from pdgate.engine.hand_over import params as read
 from pdgate.engine.hand_over.two_sided import TwoSided
+from pdgate.protocols.dialects.tpu import NAMES
 from pdgate.protocols.instance import Role
 from pdgate.transfer.messenger.source import Source
 
@@ -69,10 +70,5 @@ class Tpu(TwoSided):
         return super().dropped(request_id, why)
 
     def answer(self, request_id: str, pages: Pages) -> Mapping[str, Any]:
-        host, port = self.service_address
-        return {
-            "uuid": self._uuids[request_id],
-            "remote_block_ids": list(pages.block_ids),
-            "remote_host": host,
-            "remote_port": port,
-        }
+        said = (self._uuids[request_id], list(pages.block_ids), *self.service_address)
+        return dict(zip(NAMES, said, strict=True))

@@ -14,6 +14,7 @@ from pdgate.cluster.jobs import Jobs
 from pdgate.forwarders.kv_lease import KvLedger
 from pdgate.forwarders.lives import Lives
 from pdgate.gateway.app import create_app
+from pdgate.gateway.callbacks.part import Callbacks
 from pdgate.gateway.component import Component, Core
 from pdgate.gateway.config import Settings
 from pdgate.gateway.config.rules import breaker_limits
@@ -68,6 +69,8 @@ def build(
     scheduler = parts.scheduler_of(settings, endpoints, policies)
     upstream = parts.upstream_of(settings, headers, access)
     upstream.memory = crowd = parts.crowd_of(settings)
+    callbacks = Callbacks.of(settings)
+    sends = upstream if callbacks is None else callbacks.around(upstream)
     ledger, lives = KvLedger(), Lives()
     recent = RecentCalls() if settings.debug_routes or components.has_console(settings) else None
     if recent is not None and settings.debug_routes:
@@ -83,7 +86,7 @@ def build(
         access=access,
         ledger=ledger,
         lives=lives,
-        execution=parts.execution_of(settings, scheduler, upstream, ledger, lives),
+        execution=parts.execution_of(settings, scheduler, sends, ledger, lives),
         recent=recent,
         stats=stats,
         drain=parts.drain_of(settings, stats),
@@ -115,6 +118,7 @@ def build(
             *present(
                 components.discovery(feed),
                 components.admission(core),
+                components.callbacks(callbacks),
                 components.kv_events(kv_events),
                 components.engine_metrics(watch),
                 components.worker_sync(load, prompts),

@@ -17,20 +17,15 @@ from pdgate.protocols.call import Json
 from pdgate.protocols.instance import Instance
 
 FIELD: Final = "kv_transfer_params"
+STORE, FETCH, ID = "remote_decoder", "remote_prefiller", "kv_request_id"
 DEFAULT_PORT: Final = 5710
 STORED_SECONDS: Final = 60.0
 
 
 def store(id: str) -> Json:
-    return {"remote_decoder": {"kv_request_id": id}}
+    return {STORE: {ID: id}}
 
 
 def fetch(prefill: Instance, id: str) -> Json:
     host, port = prefill.kv_address(DEFAULT_PORT)
-    return {
-        "remote_prefiller": {
-            "kv_request_id": id,
-            "remote_host": host,
-            "remote_port": port + (prefill.dp_rank or 0),
-        }
-    }
+    return {FETCH: {ID: id, "remote_host": host, "remote_port": port + (prefill.dp_rank or 0)}}

@@ -17,10 +17,10 @@ from pdgate.protocols.call import Json
 from pdgate.protocols.dialects import handle
 
 FIELD: Final = "kv_transfer_params"
+NAMES: Final = ("uuid", "remote_block_ids", "remote_host", "remote_port")
 KEPT_SECONDS: Final = 180.0
 
 
 def kept(reply: Json) -> Json:
     """Where prefill keeps the blocks; {} where there is no full one. Raises EngineFailed."""
-    names = ("uuid", "remote_block_ids", "remote_host", "remote_port")
-    return handle.found(reply, FIELD, *names, empty=True)
+    return handle.found(reply, FIELD, *NAMES, empty=True)

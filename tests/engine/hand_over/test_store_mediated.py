@@ -151,7 +151,7 @@ def test_the_store_does_not_grow_beyond_its_bound(
 def test_a_folder_of_another_user_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shared_store.os, "getuid", lambda: tmp_path.stat().st_uid + 1)
+    monkeypatch.setattr("os.getuid", lambda: tmp_path.stat().st_uid + 1)
 
     with pytest.raises(ValueError, match="another user's"):
         folder_of(str(tmp_path))
