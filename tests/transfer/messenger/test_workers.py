@@ -4,6 +4,7 @@ Each worker has its own region, service and book of pages, as a vLLM worker has;
 the same blocks for a request, as vLLM's scheduler gives them out.
 """
 
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
@@ -13,10 +14,12 @@ import pytest
 
 from pdgate.transfer.messenger import incoming, shards, workers
 from pdgate.transfer.messenger.errors import HandOverError, Why
+from pdgate.transfer.messenger.peer import Peer
 from pdgate.transfer.messenger.shape import ALL
 from pdgate.transfer.messenger.source import Source
 from pdgate.transfer.messenger.workers import Elsewhere, Worker
 from pdgate.transfer.plan.layout import KvLayout
+from pdgate.transfer.runtime.fleet import Identity
 from tests.support.waiting import wait_until
 from tests.transfer.messenger.nodes import SECONDS, Node, shape_of
 from tests.transfer.messenger.test_layouts import BIG, HND, LATENT, MODES, NHD, TOKENS
@@ -209,6 +212,27 @@ def test_a_share_is_given_once() -> None:
         assert other.result() is None
         assert other.has("k", content)
         assert prefill.freed() == ["k"]
+
+
+@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+def test_a_share_that_is_given_up_before_it_was_asked_for_frees_the_rest(
+    mode: dict[str, Any],
+) -> None:
+    """Else prefill would keep the pages for a reader that never comes, until its lease ends."""
+    with two((HND, replace(HND, tp=2))) as (prefill, decode):
+        (node,) = prefill.nodes
+        node.expect("k", TOKENS)
+        decode.nodes[0].load("k", prefill.port, TOKENS, **mode)
+        node.kept("k", TOKENS)
+        assert decode.nodes[0].result() is None
+        # Decode may know first that all has landed.
+        wait_until(lambda: not node.pushes._pushes, "prefill's end of the push")
+
+        with Peer(("127.0.0.1", prefill.port), "e", time.monotonic() + 60, Identity()) as other:
+            assert other.abandon("k")
+
+        assert node.freed.get(timeout=SECONDS) == "k"
+        assert node.used == 0
 
 
 TP2 = shape_of(replace(HND, tp=2))
