@@ -153,6 +153,13 @@ class Offers:
             entry.pushers.add(pusher)
             return entry.request_id
 
+    def unclaim(self, key: str, pusher: object) -> None:
+        """Nothing of its share moves any more; others may still be at theirs, or not come."""
+        with self._lock:
+            entry = self._entries.get(key)
+            if entry is not None:
+                entry.pushers.discard(pusher)
+
     def wait(
         self,
         key: str,

@@ -261,6 +261,7 @@ class PushTable:
                 last = self._ended(request, push, others)
         push.close()
         if request is not None:
+            self._offers.unclaim(push.asked.key, push)
             self._count(push, error, last=last)
         else:
             self._unmet(push)
