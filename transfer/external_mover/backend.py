@@ -30,7 +30,7 @@ from pdgate.transfer.external_mover.library import Library, Move, Piece
 from pdgate.transfer.external_mover.owner import Owner
 from pdgate.transfer.external_mover.regions import VisitedMemory, VisitedRegion
 from pdgate.transfer.external_mover.wire import BadRequest
-from pdgate.transfer.memory import Memory, view
+from pdgate.transfer.memory import DeviceMemory, Memory, view
 from pdgate.transfer.runtime import memfd
 from pdgate.transfer.runtime.channel import Channel
 from pdgate.transfer.runtime.fleet import Identity
@@ -82,6 +82,8 @@ class Visiting(Moving):
             raise
 
     def register(self, memory: Memory) -> Region:
+        if isinstance(memory, DeviceMemory):
+            raise TransferError(f"{self.name} does not move memory of {memory.device}")
         return self._region(view(memory), None)
 
     def adopter_options(self) -> Mapping[str, Any]:

@@ -23,8 +23,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pdgate.transfer import descriptors
-from pdgate.transfer.base import Descriptor, Op, PeerLost, Region, StaleDescriptor
-from pdgate.transfer.memory import Memory
+from pdgate.transfer.base import Descriptor, Op, PeerLost, Region, StaleDescriptor, TransferError
+from pdgate.transfer.memory import DeviceMemory, Memory
 from pdgate.transfer.memory import address as address_of
 from pdgate.transfer.memory import view as view_of
 from pdgate.transfer.runtime.jobs import Plan
@@ -62,6 +62,8 @@ class Shm(Moving):
         return self._open(length, None)
 
     def register(self, memory: Memory) -> Region:
+        if isinstance(memory, DeviceMemory):
+            raise TransferError(f"{self.name} does not move memory of {memory.device}")
         registered = view_of(memory)
         return self._open(len(registered), registered)
 

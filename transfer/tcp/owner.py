@@ -8,16 +8,19 @@ import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 
-from pdgate.transfer.base import Descriptor, Grant, Op, StaleDescriptor
+from pdgate.transfer.base import Descriptor, Grant, Op, StaleDescriptor, TransferError
 from pdgate.transfer.descriptors import new_epoch
+from pdgate.transfer.memory import DeviceMemory
 from pdgate.transfer.parts import Part
 from pdgate.transfer.runtime import fleet
 from pdgate.transfer.runtime.arrivals import Arrivals
 from pdgate.transfer.runtime.channel import Channel, Door
 from pdgate.transfer.runtime.fleet import Identity
 from pdgate.transfer.runtime.listener import Listener, shut
+from pdgate.transfer.runtime.passage import Passage
 from pdgate.transfer.runtime.regions import LocalMemory
-from pdgate.transfer.runtime.sockets import send_views
+from pdgate.transfer.runtime.running import Interrupted
+from pdgate.transfer.runtime.sockets import gone
 from pdgate.transfer.tcp import wire
 
 STALL_SECONDS = 30.0
@@ -70,10 +73,18 @@ class TcpRegion(LocalMemory):
     arrivals: Arrivals
 
     def __init__(
-        self, memory: memoryview, descriptor: Descriptor, owner: "Owner", fd: int | None = None
+        self,
+        memory: memoryview | DeviceMemory,
+        descriptor: Descriptor,
+        owner: "Owner",
+        ways: tuple[Passage, Passage],
+        fd: int | None = None,
     ) -> None:
-        """`fd`: of the file that the memory is, if it is one; it is closed with the region."""
+        """`ways`: of its bytes when we move them, and when peers do. `fd`: of the file that the
+        memory is, if it is one; it is closed with the region.
+        """
         super().__init__(memory, descriptor)
+        self.passage, self.served = ways
         self._fd = fd
         self.arrivals = Arrivals()
         self._owner = owner
@@ -213,7 +224,7 @@ def _answer_of(
         status = wire.Status.OK
         if not usable:
             status = wire.Status.STALE
-        elif not request.inside(len(region.memory)):
+        elif not request.inside(region.descriptor.length):
             status = wire.Status.OUT_OF_BOUNDS
         elif grant is not None:
             status = grant.judge(channel.peer, request)
@@ -235,21 +246,23 @@ def _refuse(channel: Channel, request: wire.Request, status: wire.Status) -> Non
 
 
 def _move(channel: Channel, request: wire.Request, region: TcpRegion) -> None:
-    sock, memory, checked = channel.sock, region.memory, request.checked
-    views = [
-        memory[offset : offset + length]
-        for offset, length in zip(request.offsets, request.lengths, strict=True)
-    ]
-    if request.op is wire.Op.READ:
-        trailer = [wire.checksum(views)] if checked else []
-        answer = channel.sealed(wire.answer(wire.Status.OK, checked=checked))
-        send_views(sock, [answer, *views, *trailer])
-        return
+    """Raises OSError."""
+    sock, checked = channel.sock, request.checked
+    ranges = list(zip(request.offsets, request.lengths, strict=True))
     status = wire.Status.OK
     try:
-        wire.receive_bytes(sock, views, checked=checked)
-    except wire.Corrupt:
-        status = wire.Status.CORRUPT
+        with region.served.opened(lambda: gone(sock)) as through:
+            if request.op is wire.Op.READ:
+                answer = channel.sealed(wire.answer(wire.Status.OK, checked=checked))
+                wire.send_bytes(sock, answer, through.out(ranges), checked=checked)
+                return
+            try:
+                wire.receive_bytes(sock, through.into(ranges), checked=checked)
+            except wire.Corrupt:
+                status = wire.Status.CORRUPT
+    except (Interrupted, TransferError) as error:
+        # There is no status in the middle of bytes: the peer sees that we hang up.
+        raise ConnectionAbortedError(f"{region.place} did not move: {error}") from None
     # Counted before the answer, so a writer that saw the end may rely on the count.
     if status is wire.Status.OK and request.immediate is not None:
         region.arrivals.count(request.immediate)
