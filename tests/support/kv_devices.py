@@ -36,7 +36,7 @@ class Buffer:
         self.region: Region = backend.register(self.memory)
 
     @property
-    def bytes(self) -> bytes:
+    def content(self) -> bytes:
         return self._device.get(self.memory.address, self.memory.length)
 
     def fill(self, content: bytes, at: int = 0) -> None:

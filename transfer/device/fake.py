@@ -116,6 +116,18 @@ class FakeDevice(Device):
         """As a GPU that falls off the bus: whatever is asked of it from now on fails."""
         self._lost = True
 
+    def now(self, memory: DeviceMemory) -> bytes:
+        """What is in it at this moment; nothing happens meanwhile."""
+        with self._lock:
+            base, found = self._at(memory.address, memory.length)
+            return os.pread(found.fd, memory.length, memory.address - base)
+
+    @property
+    def idle(self) -> bool:
+        """Whether all that was asked has happened."""
+        with self._lock:
+            return not any(stream.asked for stream in self._streams)
+
     @property
     def allocated(self) -> int:
         """Allocations that are open, those of other processes included."""

@@ -95,12 +95,16 @@ class Stagings:
         self._pools: dict[tuple[str, bool], Staging] = {}
 
     def of(self, memory: DeviceMemory, *, served: bool) -> Staged:
+        """As `pool`."""
+        return Staged(memory, self.pool(memory, served=served))
+
+    def pool(self, memory: DeviceMemory, *, served: bool) -> Staging:
         """`served`: for peers. Raises TransferError where there is no such device."""
         pool = self._pools.get((memory.device, served))
         if pool is None:
             pool = Staging(device_of(memory), self._lanes, self._buffer_bytes)
             self._pools[memory.device, served] = pool
-        return Staged(memory, pool)
+        return pool
 
     def close(self) -> None:
         for pool in self._pools.values():
