@@ -28,7 +28,8 @@ from typing import ClassVar, Final
 from pdgate.transfer import descriptors
 from pdgate.transfer.base import Descriptor, Op, Region, StaleDescriptor, TransferError
 from pdgate.transfer.device import sharing
-from pdgate.transfer.device.base import Device, DeviceError, Shared, Stream, wait
+from pdgate.transfer.device.base import Device, Shared, Stream, wait
+from pdgate.transfer.device.staging import quiet
 from pdgate.transfer.memory import DeviceMemory, kind
 from pdgate.transfer.runtime.arrivals import Arrivals
 from pdgate.transfer.runtime.moving import Order
@@ -165,17 +166,15 @@ def _let_go(shared: Shared) -> None:
 
 @contextmanager
 def _stream(device: Device) -> Iterator[Stream]:
-    """A stream for the block, after which nothing of it moves."""
+    """A stream for the block, after which nothing of it moves; a block that is well has waited."""
     stream = device.stream()
     try:
         yield stream
+    except BaseException:
+        quiet(stream)
+        raise
     finally:
-        try:
-            stream.synchronize()
-            stream.close()
-        except DeviceError as error:
-            # Of a lost device nothing moves any more either.
-            log.warning("%s", error)
+        stream.close()
 
 
 def _batches(pieces: Sequence[tuple[int, int, int]]) -> Iterator[list[tuple[int, int, int]]]:

@@ -151,11 +151,11 @@ class FakeDevice(Device):
             return event.happened
 
     def retire(self, stream: "FakeStream") -> None:
+        """What was asked of it happens all the same, when its turn comes."""
         with self._lock:
-            if not self._lost:
-                while stream.asked:
-                    self._advance()
-            self._streams.remove(stream)
+            stream.closed = True
+            if not stream.asked:
+                self._streams.remove(stream)
 
     def _by_handle(self, handle: bytes) -> int:
         pid, number, inode = _HANDLE.unpack(handle)
@@ -190,8 +190,11 @@ class FakeDevice(Device):
             self._advance()
 
     def _advance(self) -> None:
-        busy = [stream for stream in self._streams if stream.asked]
-        self._random.choice(busy).asked.popleft()()
+        stream = self._random.choice([one for one in self._streams if one.asked])
+        work = stream.asked.popleft()
+        if stream.closed and not stream.asked:
+            self._streams.remove(stream)
+        work()
 
     def _at(self, address: int, length: int) -> tuple[int, "_Allocation"]:
         """The allocation that these bytes lie in, and its address."""
@@ -222,13 +225,15 @@ class _Allocation:
 
 
 class FakeStream(Stream):
-    """Attributes:
-    asked: What has not happened yet.
+    """
+    Attributes:
+        asked: What has not happened yet.
     """
 
     def __init__(self, device: FakeDevice) -> None:
         self._device = device
         self.asked: deque[Callable[[], None]] = deque()
+        self.closed = False
 
     def record(self) -> "FakeEvent":
         return self._device.record(self)

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from pdgate.transfer.base import TransferError
-from pdgate.transfer.device.base import Device, Event, Pinned, wait
+from pdgate.transfer.device.base import Device, Event, Pinned, Stream, wait
 from pdgate.transfer.runtime.running import Interrupted
 
 BUFFER_BYTES: Final = 4 << 20
@@ -79,13 +79,14 @@ class Lane:
         for event in copied.values():
             self._await(event)
 
-    def quiet(self) -> None:
-        """Wait until no copy is under way."""
+    @contextmanager
+    def left_quiet(self) -> Iterator[None]:
+        """A block after which no copy is under way, however it ends; one that is well has waited."""
         try:
-            self._stream.synchronize()
-        except TransferError as error:
-            # Of a lost device nothing moves any more either.
-            log.warning("%s", error)
+            yield
+        except BaseException:
+            quiet(self._stream)
+            raise
 
     def close(self) -> None:
         try:
@@ -121,9 +122,9 @@ class Staging:
         lane, buffers = self._take(stop)
         lane.stop = stop
         try:
-            yield lane
+            with lane.left_quiet():
+                yield lane
         finally:
-            lane.quiet()
             with self._changed:
                 if not self._closed:
                     self._idle.append((lane, buffers))
@@ -168,6 +169,15 @@ class Staging:
             first.close()
             second.close()
             raise
+
+
+def quiet(stream: Stream) -> None:
+    """Wait until no copy of it is under way."""
+    try:
+        stream.synchronize()
+    except TransferError as error:
+        # Of a lost device nothing moves any more either.
+        log.warning("%s", error)
 
 
 def cut(ranges: Ranges, most_bytes: int) -> Iterator[list[tuple[int, int]]]:

@@ -169,10 +169,8 @@ class Window:
             return
         lane = self._lane_of(local.on_device)
         lane.stop = lambda: transfer.over
-        try:
+        with lane.left_quiet():
             yield lane
-        finally:
-            lane.quiet()
 
     def _lane_of(self, memory: DeviceMemory) -> Lane:
         found = self._lanes.get(memory.device)
