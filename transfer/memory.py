@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 HOST: Final = "host"
+CUDA: Final = "cuda"
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ test_waits.py takes each wait away and sees one of these fail.
 """
 
 import random
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from typing import Any
@@ -191,7 +192,7 @@ def given_up(backend: str, mode: dict[str, Any], seed: int) -> None:
     ):
         prefill.expect("k", TOKENS)
         decode.load("k", prefill.port, TOKENS, **mode)
-        steps = [
+        steps: list[Callable[[], None]] = [
             lambda: prefill.computed("k", 7),
             lambda: prefill.computed("k", TOKENS),
             lambda: prefill.kept("k", TOKENS),

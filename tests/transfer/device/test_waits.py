@@ -6,7 +6,7 @@ import importlib
 import inspect
 import itertools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,9 @@ import pytest
 from pdgate.transfer import registry
 from pdgate.transfer.base import Range
 from pdgate.transfer.device import staging
+from pdgate.transfer.device.base import Stream
 from pdgate.transfer.messenger import incoming
+from pdgate.transfer.runtime.regions import LocalMemory
 from tests.support import waiting
 from tests.support.kv_devices import Buffer
 from tests.support.kv_owner import pattern
@@ -46,19 +48,22 @@ def small(backend: str) -> None:
     ours, theirs = new_device(0), new_device(1)
     with closing(registry.load(backend)) as one, closing(registry.load(backend)) as other:
         full, empty = Buffer(one, ours, pattern(4096)), Buffer(other, theirs, bytes(4096))
-        arrival = other.expect(empty.region, 1, 1, SECONDS)
-        there = empty.region.descriptor
+        region = empty.region
+        assert isinstance(region, LocalMemory)
+        assert region.arrivals is not None
         landed: list[bytes] = []
-        count = other_count(empty)
-        empty.region.arrivals.count = lambda n: (landed.append(theirs.now(empty.memory)), count(n))  # type: ignore[attr-defined]
+        count = region.arrivals.count
+
+        def counted(immediate: int) -> None:
+            landed.append(theirs.now(empty.memory))
+            count(immediate)
+
+        region.arrivals.count = counted  # type: ignore[method-assign]
+        arrival = other.expect(region, 1, 1, SECONDS)
+        there = region.descriptor
         one.write(full.region, there, [Range(0, 0, 4096)], SECONDS, 1).wait(SECONDS)
         arrival.wait(SECONDS)
         assert landed == [pattern(4096)]
-
-
-def other_count(buffer: Buffer) -> Callable[[int], None]:
-    count: Callable[[int], None] = buffer.region.arrivals.count  # type: ignore[attr-defined]
-    return count
 
 
 def cancelled(backend: str) -> None:
@@ -69,11 +74,11 @@ def cancelled(backend: str) -> None:
     calls = itertools.count(1)
     gather = theirs.gather
 
-    def third_waits(*words: Any) -> None:
+    def third_waits(stream: Stream, to: memoryview, pieces: Sequence[tuple[int, int]]) -> None:
         if next(calls) == 3:
             reached.set()
             assert go_on.wait(SECONDS)
-        gather(*words)
+        gather(stream, to, pieces)
 
     with closing(registry.load(backend)) as one, closing(registry.load(backend)) as other:
         mine, its = Buffer(one, ours, bytes(length)), Buffer(other, theirs, bytes(length))
