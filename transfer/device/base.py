@@ -112,11 +112,11 @@ class Device(ABC):
     """
     Attributes:
         name: "cuda:0".
-        identity: Of the hardware, alike in all processes of the host.
+        description: The hardware and its driver, for tables and logs.
     """
 
     name: str
-    identity: str
+    description: str
 
     @abstractmethod
     def allocate(self, length: int) -> DeviceMemory:

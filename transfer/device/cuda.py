@@ -13,6 +13,7 @@ Source: CUDA 13.0, cuda.h: cuIpcGetMemHandle, cuMemRetainAllocationHandle,
 cuMemExportToShareableHandle, cuMemImportFromShareableHandle, cuMemcpyBatchAsync.
 """
 
+import ctypes
 import os
 import threading
 from collections.abc import Iterator, Sequence
@@ -48,14 +49,16 @@ class CudaDevice(Device):
         self.driver = Driver()
         self._number = c_int()
         self._context = c_void_p()
-        uuid = cu.Uuid()
+        said, version = ctypes.create_string_buffer(128), c_int()
         try:
             self.driver.call("cuDeviceGet", byref(self._number), number)
-            self.driver.call("cuDeviceGetUuid_v2", byref(uuid), self._number)
+            self.driver.call("cuDeviceGetName", said, len(said), self._number)
+            self.driver.call("cuDriverGetVersion", byref(version))
             self.driver.call("cuDevicePrimaryCtxRetain", byref(self._context), self._number)
         except DeviceError as error:
             raise LookupError(f"no {self.name} here: {error}") from None
-        self.identity = bytes(uuid).hex()
+        major, rest = divmod(version.value, 1000)
+        self.description = f"{said.value.decode()}, driver for CUDA {major}.{rest // 10}"
         self._lock = threading.Lock()
         self._mapped: dict[int, int] = {}
 

@@ -35,12 +35,6 @@ class IpcHandle(Structure):
     _fields_ = (("reserved", c_char * 64),)
 
 
-class Uuid(Structure):
-    """CUuuid"""
-
-    _fields_ = (("bytes", c_char * 16),)
-
-
 class Location(Structure):
     """CUmemLocation"""
 
@@ -80,10 +74,7 @@ _SIGNATURES: Final[dict[str, tuple[Any, ...]]] = {
     "cuInit": (c_uint,),
     "cuDriverGetVersion": (POINTER(c_int),),
     "cuDeviceGet": (POINTER(c_int), c_int),
-    "cuDeviceGetCount": (POINTER(c_int),),
     "cuDeviceGetName": (c_char_p, c_int, c_int),
-    "cuDeviceGetUuid_v2": (POINTER(Uuid), c_int),
-    "cuDeviceGetAttribute": (POINTER(c_int), c_int, c_int),
     "cuDevicePrimaryCtxRetain": (POINTER(c_void_p), c_int),
     "cuCtxPushCurrent_v2": (c_void_p,),
     "cuCtxPopCurrent_v2": (POINTER(c_void_p),),

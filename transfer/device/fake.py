@@ -41,7 +41,7 @@ _HANDLE = struct.Struct("<QQQ")
 class FakeDevice(Device):
     def __init__(self, name: str = "fake:0", *, seed: int = SEED) -> None:
         self.name = name
-        self.identity = f"{name} of this host"
+        self.description = f"{name}, no hardware"
         self._random = random.Random(seed)
         self._lock = threading.RLock()
         self._allocations: dict[int, _Allocation] = {}
