@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # on_gpu.sh [TABLE]: the device tests and benchmarks.device on this machine's GPU; writes the table.
-# on_gpu.sh wheels FOLDER: where there is a network, fetches what the GPU's machine may lack.
+# PDGATE_FETCH=FOLDER on_gpu.sh: where there is a network, fetches what the GPU's machine may lack.
 #
 # Needs Linux, Python 3.12, NVIDIA's driver, and no network; 8 minutes at most. With PyTorch there,
-# compute is matrix products; without, copies. Of the wheels (cp312, in FOLDER or build/on_gpu/wheels)
+# compute is matrix products; without, copies. Of the wheels (cp312, in PDGATE_WHEELS or build/on_gpu/wheels)
 # only those are used that are not installed. NIXL and Mooncake are left out: their wheels for CUDA
 # are larger than what may be brought along.
 set -euo pipefail
@@ -13,11 +13,11 @@ packages=(msgspec mypy-extensions numpy pytest pytest-asyncio hypothesis hatchli
 work=build/on_gpu
 limit=${PDGATE_ON_GPU_SECONDS:-450}
 
-if [ "${1:-}" = wheels ]; then
-    mkdir -p "${2:?a folder}"
+if [ -n "${PDGATE_FETCH:-}" ]; then
+    mkdir -p "$PDGATE_FETCH"
     python3 -m pip download --quiet --only-binary=:all: --python-version 3.12 --implementation cp \
-        --abi cp312 --abi abi3 --abi none --platform manylinux2014_x86_64 --dest "$2" "${packages[@]}"
-    du -sh "$2"
+        --abi cp312 --abi abi3 --abi none --platform manylinux2014_x86_64 --dest "$PDGATE_FETCH" "${packages[@]}"
+    du -sh "$PDGATE_FETCH"
     exit
 fi
 

@@ -100,7 +100,6 @@ _SIGNATURES: Final[dict[str, tuple[Any, ...]]] = {
     ),
     "cuStreamCreate": (POINTER(c_void_p), c_uint),
     "cuStreamDestroy_v2": (c_void_p,),
-    "cuStreamWaitEvent": (c_void_p, c_void_p, c_uint),
     "cuEventCreate": (POINTER(c_void_p), c_uint),
     "cuEventDestroy_v2": (c_void_p,),
     "cuEventRecord": (c_void_p, c_void_p),

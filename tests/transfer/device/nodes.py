@@ -34,6 +34,7 @@ class DeviceNode(Node):
     """
     Attributes:
         compute: The stream of the model.
+        memories: Of each rank.
     """
 
     def __init__(self, backend: str, layout: KvLayout, number: int, **more: Any) -> None:
@@ -41,13 +42,13 @@ class DeviceNode(Node):
         self.compute = self.device.stream()
         self._scratch = self.device.allocate(64)
         self._bytes = memoryview(bytearray(64))
-        self._memories: list[DeviceMemory] = []
+        self.memories: list[DeviceMemory] = []
         super().__init__(backend, layout, **more)
 
     def open_regions(self, sizes: Sequence[int]) -> tuple[list[Region], list[Bytes]]:
-        self._memories = [self.device.allocate(size) for size in sizes]
+        self.memories = [self.device.allocate(size) for size in sizes]
         self.shadows = [np.zeros(size, np.uint8) for size in sizes]
-        return [self.backend.register(one) for one in self._memories], self.shadows
+        return [self.backend.register(one) for one in self.memories], self.shadows
 
     def loaded(self, request_id: str, error: str | None = None) -> None:
         self.look()
@@ -55,7 +56,7 @@ class DeviceNode(Node):
 
     def look(self) -> None:
         """What is in the pages at this moment is what `holds` compares."""
-        for shadow, memory in zip(self.shadows, self._memories, strict=True):
+        for shadow, memory in zip(self.shadows, self.memories, strict=True):
             shadow[:] = np.frombuffer(self.device.now(memory), np.uint8)
 
     def expect(self, key: str, tokens: int) -> Cache:
@@ -104,7 +105,7 @@ class DeviceNode(Node):
     def load_behind(self, key: str, port: int, tokens: int, **source: Any) -> None:
         """Into pages that a step of before still writes to."""
         target = Target(self.take(key, tokens), tokens, 0)
-        for memory in self._memories:
+        for memory in self.memories:
             for at in range(0, memory.length - 64, 64):
                 self.device.to_device(self.compute, memory.address + at, self._bytes)
         event = self.compute.record()
@@ -116,7 +117,7 @@ class DeviceNode(Node):
         for _ in range(EARLIER_WORK):
             self.device.to_device(self.compute, self._scratch.address, self._bytes)
         for rank, shadow, memory in zip(
-            self.arrays.regions, self.shadows, self._memories, strict=True
+            self.arrays.regions, self.shadows, self.memories, strict=True
         ):
             held = self.layout.layers_of(rank)
             if layer not in held:

@@ -211,10 +211,10 @@ def given_up(backend: str, mode: dict[str, Any], seed: int) -> None:
         error = decode.result()
         if error is None:
             return
-        landed = decode.device.now(decode._memories[0])
+        landed = decode.device.now(decode.memories[0])
         prefill.compute.synchronize()
         assert decode.device.idle
-        assert decode.device.now(decode._memories[0]) == landed
+        assert decode.device.now(decode.memories[0]) == landed
         assert decode.used == 0
 
 
