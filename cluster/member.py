@@ -55,6 +55,7 @@ class Member:
         tp: Ranks that its KV cache is split over.
         block_tokens: Tokens in a KV block; 0 if unsaid.
         dp_size: Data-parallel ranks behind the address.
+        pair: Name of the pair that it is a half of; empty if it meets all.
         state: "ready"; with anything else it is to get no calls.
         place: Its host there is the machine, whatever its name; empty for that of the address.
     """
@@ -71,6 +72,7 @@ class Member:
     tp: int = 1
     block_tokens: int = 0
     dp_size: int = 1
+    pair: str = ""
     state: str = READY
     place: Place = NOWHERE
 
@@ -112,6 +114,7 @@ class Member:
             model=self.model,
             kv=self.kv,
             dp_size=self.dp_size,
+            pair=self.pair,
             place=replace(self.place, host=self.place.host or self.host),
         )
 
@@ -140,6 +143,7 @@ def read(key: str, value: bytes) -> Member:
         tp=_count(said, "tp", 1),
         block_tokens=_count(said, "block_tokens", 0),
         dp_size=_count(said, "dp_size", 1),
+        pair=_text(said, "pair"),
         state=_text(said, "state") or READY,
         place=Place(_text(said, "host"), _text(said, "rack"), _text(said, "zone")),
     )
@@ -178,6 +182,7 @@ class _Said(msgspec.Struct):
     tp: msgspec.Raw = _UNSAID
     block_tokens: msgspec.Raw = _UNSAID
     dp_size: msgspec.Raw = _UNSAID
+    pair: msgspec.Raw = _UNSAID
     state: msgspec.Raw = _UNSAID
     host: msgspec.Raw = _UNSAID
     rack: msgspec.Raw = _UNSAID

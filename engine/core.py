@@ -58,6 +58,10 @@ class EngineCore:
         """Before `start`; without it the engine computes everything itself."""
         self._work.hooks.connector = connector
 
+    @property
+    def connector(self) -> Connector | None:
+        return self._work.hooks.connector
+
     def start(self) -> None:
         self._thread.start()
 

@@ -31,7 +31,10 @@ class Outbox:
         self.stats.first_tokens += 1
         self.stats.prompts_from_cache += job.hits
         self.stats.prompts_from_peer += from_peer
-        self.stats.prompts_computed += min(job.prompt_tokens, job.end) - job.hits - from_peer
+        computed = min(job.prompt_tokens, job.end) - job.hits - from_peer
+        self.stats.prompts_computed += computed
+        if live.chosen:
+            self.stats.prompts_chosen += computed
 
     def go_on(self, live: Live, output: Output) -> None:
         self._outputs.append(replace(output, cached_tokens=live.cached or 0))

@@ -33,7 +33,13 @@ class Settings:
         kv_tls: Files that encrypt what engines say to each other, beside the secret; unnamed for
             what the environment says, if anything.
         peer: "host:port" of the other engine's API, where request ids name none (neuron).
+        pair: Name of the pair that it is announced as a half of; empty for none.
         queue: URL of the prefill queue (decode-first), with its options.
+        max_local_prefill: With decode-first, decode computes a prompt itself of which it has not
+            cached more tokens than these; None leaves that to the gateway.
+        max_prefill_queue: With decode-first, decode computes a prompt itself while so many wait on
+            the queue; None for never.
+        store: Folder that the engines share (store-mediated); empty for one of this user's on this host.
         neuron_layer_wise: With neuron, a request leaves layer by layer while it is computed;
             else when its first token has been sampled.
         neuron_whole_pages: With neuron, decode has prefill send pages whole where the two split
@@ -81,7 +87,11 @@ class Settings:
     kv_secret_file: str = ""
     kv_tls: Tls = NO_TLS
     peer: str = ""
+    pair: str = ""
     queue: str = ""
+    max_local_prefill: int | None = None
+    max_prefill_queue: int | None = None
+    store: str = ""
     neuron_layer_wise: bool = True
     neuron_whole_pages: bool = False
     transfer: str = "tcp"
@@ -145,6 +155,12 @@ class Settings:
             )
         if self.transfer_options and self.protocol == NO_PROTOCOL:
             raise ValueError("a plain engine transfers nothing, so it takes no transfer options")
+        for name in ("max_local_prefill", "max_prefill_queue"):
+            given = getattr(self, name)
+            if given is not None and self.protocol != "decode-first":
+                raise ValueError(f"{name.replace('_', ' ')} is for engines of decode-first")
+            if given is not None and given < 0:
+                raise ValueError(f"{name.replace('_', ' ')} must be at least 0")
         if self.advertise_host:
             address.host(self.advertise_host)
         if self.etcd:

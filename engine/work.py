@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 from pdgate.engine.cache.memory import KvMemory
@@ -127,7 +128,7 @@ class Work:
             self._outbox.refuse(request.id, "this engine was told to fail some requests")
             return
         try:
-            plan = self.hooks.plan(request)
+            plan = self.hooks.plan(request, partial(self._pool.known_tokens, request.prompt))
         except ValueError as error:
             self._outbox.refuse(request.id, str(error), blame_client=True)
             return

@@ -38,11 +38,13 @@ from pdgate.scheduling.watch import Watch
 
 __all__ = [
     "Answer",
+    "Awaited",
     "Delegation",
     "Engines",
     "Family",
     "Forwarder",
     "HandOff",
+    "Introduction",
     "Leg",
     "Merge",
     "Mode",
@@ -56,6 +58,21 @@ __all__ = [
 ]
 
 
+class Awaited(msgspec.Struct, frozen=True):
+    """What an engine says to the gateway beside its answers, and a leg to prefill hangs on (gateway/callbacks).
+
+    Attributes:
+        key: By which the engine names the call; known to no stranger.
+        by: The id of the engine that says it: its failure, if it does not.
+        write: Makes the body of the leg of what was said, before which it is not sent. None: it is sent at
+            once, and its answer is not enough.
+    """
+
+    key: str
+    by: str
+    write: Callable[[Json], Json] | None = None
+
+
 class Leg(msgspec.Struct, frozen=True):
     """One HTTP request to one engine.
 
@@ -64,6 +81,8 @@ class Leg(msgspec.Struct, frozen=True):
         headers: Added to those that every leg gets; `request_id` has its own field.
         request_id: Sent as X-Request-Id; empty for the call's attempt id.
         passed: What is sent instead of a POST of the body.
+        awaits: What else has to be heard of it.
+        addressed: Makes its body of the URL at which engines call this gateway back.
     """
 
     to: Instance
@@ -72,6 +91,8 @@ class Leg(msgspec.Struct, frozen=True):
     headers: Mapping[str, str] = {}
     request_id: str = ""
     passed: Passed | None = None
+    awaits: Awaited | None = None
+    addressed: Callable[[str], Json] | None = None
 
 
 class Merge(ABC):
@@ -94,6 +115,19 @@ _KEEPS_TOGETHER = frozenset({"n", "best_of", "prompt_logprobs", "echo", "use_bea
 """Fields that may be a reason not to split a call; most calls have none of them."""
 
 
+@dataclass(frozen=True, slots=True)
+class Introduction:
+    """What a prefill engine says of itself over HTTP, and decode must be told; asked with each look at it.
+
+    Attributes:
+        path: Of a GET of its API.
+        read: Of what it answers: by what decode reaches it, which becomes its engine id. Raises ValueError.
+    """
+
+    path: str
+    read: Callable[[bytes], str]
+
+
 class Forwarder(ABC):
     """What all four have in common."""
 
@@ -104,8 +138,14 @@ class Forwarder(ABC):
     """Whether a decode engine may be sent a whole call."""
     prefill_can_answer: ClassVar[bool] = False
     """Whether a prefill engine may be sent a whole call, and then keeps no KV of it."""
+    decode_computes: ClassVar[int] = 1
+    """Tokens of a prompt that decode computes although it is handed its KV, at most; 0: under a block."""
     own_fields: ClassVar[frozenset[str]] = frozenset()
     """Fields of a body that only the gateway may set: calls that bring one are refused."""
+    callbacks: ClassVar[str] = ""
+    """Which port of the gateway its engines call back at: metaserver, or none."""
+    introduction: ClassVar[Introduction | None] = None
+    """How prefill engines say where they are, if decode must be told before they have answered."""
     kv: ClassVar[KvRules] = NOTHING_KEPT
     """What becomes of the KV of a split call, if decode does not come for it."""
     splits: frozenset[str] = frozenset({CHAT, COMPLETIONS})
@@ -192,12 +232,14 @@ class Family:
             stands for every one that is not listed.
         reasons: Why a (mode, generation) that is not in `members` cannot be done.
         default: The generation of those that name none; empty if they must name one.
+        decode_computes: As in Forwarder, of all members.
     """
 
     name: str
     members: Mapping[tuple[Mode, str], Callable[[], Forwarder]]
     reasons: Mapping[tuple[Mode, str], str] = field(default_factory=dict)
     default: str = ""
+    decode_computes: int = 1
 
     @property
     def generations(self) -> tuple[str, ...]:
@@ -249,6 +291,7 @@ class Engines(Protocol):
         peer: Instance | None = None,
         reads: bool | None = None,
         alone: bool = False,
+        among: Collection[str] = (),
     ) -> Reserved:
         """An instance of the role that is not in `avoid` and speaks the peer's protocol.
 
@@ -256,6 +299,7 @@ class Engines(Protocol):
 
         `reads`: whether it computes the prompt; None for what the role says.
         `alone`: whether it will do even if there is none that it can be paired with.
+        `among`: one of these, if any of them is left; empty for no matter which.
         Raises NoInstance, UnknownModel, BadRequest.
         """
 

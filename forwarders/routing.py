@@ -125,7 +125,7 @@ class Router:
         prefill.withdraw()
         if call.api is not None and not way.decode_can_prefill:
             return self._whole(call, state, call.api, decision)
-        decode = self._reserve(DECODE, call, state, engine, True)
+        decode = self._reserve(DECODE, call, state, engine, True, decision.among)
         return self._local(call, LOCAL, DECODE, decode, decision)
 
     def _local(
@@ -192,15 +192,16 @@ class Router:
         state: RetryState,
         peer: Instance | None = None,
         reads: bool | None = None,
+        among: Collection[str] = (),
     ) -> Reserved:
         """An engine that has not failed this call yet; else one that may be tried again."""
         reserve = self._engines.reserve
         if not state.failures:
-            return reserve(role, call, peer=peer, reads=reads)
+            return reserve(role, call, peer=peer, reads=reads, among=among)
         try:
-            return reserve(role, call, avoid=state.failed, peer=peer, reads=reads)
+            return reserve(role, call, avoid=state.failed, peer=peer, reads=reads, among=among)
         except NoInstance:
-            return reserve(role, call, avoid=state.given_up, peer=peer, reads=reads)
+            return reserve(role, call, avoid=state.given_up, peer=peer, reads=reads, among=among)
 
     def _alone(
         self,

@@ -40,6 +40,9 @@ _SAYS_MORE: Final = re.compile(
 ).search
 """In each event that ends a choice or a stream, or has a field that is not for clients."""
 
+LONGEST_COUNT: Final = 9
+"""Digits of a number of choices."""
+
 _ALWAYS: Final = frozenset({b"", b"data: [DONE]", b"data:[DONE]"})
 
 
@@ -146,7 +149,8 @@ class Choices(Ending):
             if choice.finish_reason in GAVE_UP:
                 self.gave_up = True
                 return b""
-            if choice.finish_reason is not None:
+            # Some engines write "" where others write null.
+            if choice.finish_reason:
                 self._ended.add(choice.index)
         if chunk.choices:
             self.whole = self._ended >= self._begun and len(self._ended) >= self._count
@@ -242,8 +246,7 @@ def _choices(call: Call) -> int:
     """As many as must end; at least one."""
     asked = 1
     if "n" in call.body:
-        n = call.value("n")
-        asked = n if isinstance(n, int) and n > 0 else 1
+        asked = max(1, _count(call.value("n")))
     if call.path == COMPLETIONS:
         prompt = call.body.get("prompt")
         # Most prompts are one text, and a list of ids can be long.
@@ -252,6 +255,16 @@ def _choices(call: Call) -> int:
             if prompts and not isinstance(prompts[0], int):
                 asked *= len(prompts)
     return asked
+
+
+def _count(said: object) -> int:
+    """As engines read it, which take 2.0 and "2" for 2; 0 for what is no number."""
+    if isinstance(said, int):
+        return said
+    if isinstance(said, float) and said.is_integer():
+        return int(said)
+    text = said.strip() if isinstance(said, str) else ""
+    return int(text) if text.isdecimal() and len(text) <= LONGEST_COUNT else 0
 
 
 def _named(event: bytes) -> tuple[bytes, bytes]:

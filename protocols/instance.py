@@ -44,6 +44,8 @@ class Instance:
         engine_ids: Data-parallel rank -> engine id, as its bootstrap server gave it.
         dp_rank: The rank to pin calls to; None leaves the choice to the engine.
         dp_size: Number of data-parallel ranks behind the URL.
+        pair: Name of the pair that it is one half of: it meets the other half and no other engine.
+            Empty where it meets all.
         place: Its host, rack and zone; the host is that of the URL unless set otherwise.
     """
 
@@ -57,14 +59,16 @@ class Instance:
     engine_ids: tuple[tuple[int, str], ...] = field(default=())
     dp_rank: int | None = None
     dp_size: int = 1
+    pair: str = ""
     place: Place = NOWHERE
 
     @property
     def speaks(self) -> str:
         """What two engines must have in common to be a pair."""
-        if self.protocol in GENERATIONS_APART:
-            return f"{self.protocol} ({self.generation})"
-        return self.protocol
+        own = [self.generation] if self.protocol in GENERATIONS_APART else []
+        if self.pair:
+            own.append(f"pair {self.pair}")
+        return f"{self.protocol} ({', '.join(own)})" if own else self.protocol
 
     @property
     def host(self) -> str:

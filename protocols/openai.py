@@ -39,7 +39,7 @@ def raise_unless_whole(answer: bytes, *, at: str) -> Raw | None:
         reason = choice.finish_reason
         if reason in GAVE_UP:
             raise EngineGaveUp("the engine gave the call up", at=at)
-        ended = ended and reason is not None
+        ended = ended and bool(reason)
     if not ended:
         raise EngineFailed("the engine's answer does not say why it ended", at=at)
     return usage

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # parallel_tests.sh PYTHON [PYTEST ARGUMENT...]: pytest in several processes at once.
 #
-# They take the files of tests from one queue, the longest first (tests/conftest.py). Each is alone
+# They take the files of tests from one queue, the longest first (tests/file_queue.py). Each is alone
 # on a loopback of its own (isolated.sh), so that none takes another's ports. Most tests wait for
-# processes that they have started, so there are two for each core. Where there are no network
-# namespaces, one process runs all tests. PDGATE_TEST_PROCESSES says how many it shall be.
+# what they have started, two seconds for each that they compute, so there are three for each core.
+# Where there are no network namespaces, one process runs all tests. PDGATE_TEST_PROCESSES says how
+# many it shall be.
 set -euo pipefail
 
 python=$(realpath --no-symlinks "$(command -v "$1")")
@@ -14,7 +15,7 @@ tools=$(dirname "$(realpath "$0")")
 # Tests start some hundred processes: each would compile what it imports, and nothing keep it.
 unset PYTHONDONTWRITEBYTECODE
 
-processes=${PDGATE_TEST_PROCESSES:-$(($(nproc) * 2))}
+processes=${PDGATE_TEST_PROCESSES:-$(($(nproc) * 3))}
 if ! bash "$tools/isolated.sh" sh -c '[ -n "${PDGATE_LOOPBACK_ONLY:-}" ]'; then
     processes=1
 fi

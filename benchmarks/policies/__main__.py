@@ -78,7 +78,7 @@ def main() -> None:
 def picture(found: Mapping[str, Found]) -> str:
     """Of all that was simulated; other loads cost minutes and show the same."""
     cases = [Case(name, load, Plan()) for name, of in found.items() for load in of]
-    return goodput(cases, [one for of in found.values() for one in of.values()])
+    return goodput(cases, [one for of in found.values() for one in of.values()], {})
 
 
 if __name__ == "__main__":

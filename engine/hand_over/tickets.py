@@ -82,6 +82,16 @@ class Tickets:
                 self._end(ticket)
             self._by_item[ticket.item.id] = self._by_request[ticket.request_id] = ticket
 
+    @property
+    def unclaimed(self) -> int:
+        """Those that no worker has taken."""
+        with self._lock:
+            return sum(
+                1
+                for ticket in self._by_item.values()
+                if ticket.turn.claim is None and not ticket.closed
+            )
+
     def of(self, request_id: str) -> Ticket | None:
         with self._lock:
             return self._by_request.get(request_id)

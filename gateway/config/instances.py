@@ -72,6 +72,7 @@ class InstanceEntry(Section):
     Attributes:
         protocol: Empty for `pdd_protocol`, or "plain" in the role of that name.
         generation: Empty for what `mooncake_generation` or `neuron_generation` says.
+        pair: Name that both halves of a pair have, which then meet each other and no other engine.
         id: Empty for role and number.
         host: Name of its machine; empty for that of the URL. Policies may prefer near pairs.
         rack: Name of its rack, if it is known.
@@ -86,6 +87,7 @@ class InstanceEntry(Section):
     generation: str = ""
     dp_rank: Annotated[int, Field(ge=0)] | None = None
     dp_size: Annotated[int, Field(ge=1)] = 1
+    pair: str = ""
     id: str = ""
     host: str = ""
     rack: str = ""
@@ -141,6 +143,7 @@ def records(
                 kv=entry.kv,
                 dp_rank=entry.dp_rank,
                 dp_size=entry.dp_size,
+                pair=entry.pair,
                 place=_place(entry),
             )
         )

@@ -19,6 +19,8 @@ from pdgate.gateway.config.setting import (
 from pdgate.gateway.config.values import (
     Count,
     KvEndpoint,
+    Listener,
+    Networks,
     OtlpEndpoint,
     OtlpHeadersFile,
     Seconds,
@@ -282,6 +284,20 @@ class KvEvents(Section, panel=ENGINES):
         bool, Setting("Ask engines for the tokens of texts.", "--kv-events-tokenize")
     ] = True
     """Engines are asked (at /tokenize) for the tokens of prompts that come as text."""
+
+
+class Callbacks(Section, panel=ENGINES):
+    """Ports on which engines say what calls wait for, where their protocol has it so."""
+
+    metaserver: Annotated[
+        Listener, Setting("host:port where decode says where its blocks are.", "--metaserver")
+    ] = ""
+    """host:port where decode says where its blocks are (ascend-layerwise), as engines reach it; port 0, a free one
+    for each worker, at the address that clients use, unless it is named."""
+    allow: Annotated[
+        Networks, Setting("Networks that may call back, between commas.", "--callbacks-from")
+    ] = ""
+    """Networks that callbacks may come from, as 10.0.0.0/8 between commas; this machine's own addresses alone by default."""
 
 
 class Tracing(Section, panel=INSIGHT):

@@ -11,6 +11,7 @@ from typing import Final
 
 RUNNING, WAITING, TRANSFERRING = "running", "waiting", "transferring"
 KV_USED, KV_TOKENS, QUEUED_TOKENS, QUEUE_UP = "kv_used", "kv_tokens", "queued_tokens", "queue_up"
+QUEUE_WAITING: Final = "queue_waiting"
 
 BY_LABEL: Final[Mapping[bytes, tuple[bytes, Mapping[bytes, str]]]] = {
     b"vllm:prompt_tokens_by_source_total": (
@@ -29,6 +30,7 @@ CACHE_CONFIG: Final = b"vllm:cache_config_info"
 """Its value is always 1; what it says stands in its labels."""
 
 COUNTERS: Final[Mapping[bytes, str]] = {
+    b"pdgate_engine_prompt_tokens_chosen_total": "chosen",
     b"vllm:time_to_first_token_seconds_count": "first_tokens",
     b"pdgate_engine_first_tokens_total": "first_tokens",
     b"vllm:nixl_xfer_time_seconds_count": "loads",
@@ -63,5 +65,6 @@ GAUGES: Final[Mapping[bytes, str]] = {
     b"pdgate_engine_requests_loading": TRANSFERRING,
     b"pdgate_engine_queued_prompt_tokens": QUEUED_TOKENS,
     b"pdgate_prefill_queue_up": QUEUE_UP,
+    b"pdgate_prefill_queue_waiting": QUEUE_WAITING,
 }
 """Family -> field of Page."""

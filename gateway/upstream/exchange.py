@@ -185,7 +185,9 @@ class Exchange:
         """All of these at once; most answers that are no stream come in one read."""
         self.status = status
         self.headers = headers
-        if not self._for_client or (_JSON in headers and body.startswith(b"{")):
+        if not self._for_client or (
+            not self.purpose.call.streams and _JSON in headers and body.startswith(b"{")
+        ):
             # Of nearly all is known at once that they are no stream, and HTTP has said where they end.
             self._parts.append(body)
             self._held_bytes = len(body)
@@ -332,10 +334,14 @@ class Exchange:
         said = dict(self.headers)
         if b"content-encoding" in said:
             return
-        kind = said.get(b"content-type", b"")
-        if kind.startswith(b"text/event-stream"):
+        kind = said.get(b"content-type", b"").lower()
+        call = self.purpose.call
+        if kind.startswith(b"text/event-stream") or (
+            # Whatever it is called: what does not end as a stream does is none.
+            call.streams and 200 <= self.status < 300 and ending_of(call) is not None
+        ):
             self._events = WholeEvents()
-            self._ending = ending_of(self.purpose.call)
+            self._ending = ending_of(call)
             self._usual = _BLANK_LINE if self._ending is None else UNKNOWN
         elif (
             b"content-length" not in said

@@ -8,6 +8,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp
 
 from pdgate.cluster.directory import Directory
+from pdgate.forwarders.base import Upstream
 from pdgate.forwarders.execution import Execution
 from pdgate.forwarders.kv_lease import KvLedger
 from pdgate.forwarders.lives import Lives
@@ -80,7 +81,7 @@ def upstream_of(settings: Settings, headers: HeaderPolicy, access: EngineAccess)
 def execution_of(
     settings: Settings,
     scheduler: Scheduler,
-    upstream: HttpUpstream,
+    upstream: Upstream,
     ledger: KvLedger,
     lives: Lives,
 ) -> Execution:

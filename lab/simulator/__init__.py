@@ -15,6 +15,7 @@ KV caches, and the links between them.
     fleet.py                 instances, engines, what they say of themselves, and when they die
     world.py                 a plan, put together and run to its end
     outcome.py, summary.py   what became of each call, and what that is together
+    bound/                   what no policy can exceed
     report.py, pictures/     tables, JSON, and a page with pictures
     cli.py                   the command
 

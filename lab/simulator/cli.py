@@ -11,10 +11,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from pdgate.lab.simulator import asked, report
+from pdgate.lab.simulator.bound import Bound, bound, capacity
 from pdgate.lab.simulator.comparing import Case, cases, run_all
 from pdgate.lab.simulator.pictures import draw
 from pdgate.lab.simulator.summary import Summary, summary
-from pdgate.lab.simulator.trace import Ask, BadTrace
+from pdgate.lab.simulator.trace import Ask, BadTrace, faster
 from pdgate.lab.simulator.world import Plan, Ran
 from pdgate.scheduling.admission import Limits
 from pdgate.scheduling.policy import DEFAULT
@@ -77,6 +78,12 @@ def simulate(
     tpot_target: Annotated[float, _option(SHOWN, "Seconds, for goodput and policies.")] = 0.025,
     seed: Annotated[int, _option(SHOWN, "The same one gives the same result.")] = 0,
     processes: Annotated[int, _option(SHOWN, "That simulate at a time.", min=1)] = 1,
+    bound_: Annotated[
+        bool,
+        typer.Option(
+            "--bound", help="What no policy can exceed, and the capacity.", rich_help_panel=SHOWN
+        ),
+    ] = False,
     json_: Annotated[
         bool, typer.Option("--json", help="Figures as JSON.", rich_help_panel=SHOWN)
     ] = False,
@@ -110,17 +117,20 @@ def simulate(
     several = cases(_in_both_modes(plans) if compare_modes else plans, scales)
     ran = _run(several, asks, processes)
     figures = [summary(one) for one in ran]
+    limits = {one: bound(base, faster(asks, one)) for one in scales} if bound_ else {}
     if out is not None:
         try:
-            drawn = draw(out, several, ran, figures)
+            drawn = draw(out, several, ran, figures, limits)
         except OSError as error:
             typer.echo(f"pdgate simulate: {out} cannot be written: {error.strerror}", err=True)
             raise typer.Exit(1) from None
         typer.echo(f"pictures: {drawn}", err=True)
     if json_:
-        typer.echo(json.dumps(report.as_json(several, figures), indent=2))
-    else:
-        _show(several, figures, len(asks))
+        typer.echo(json.dumps(report.as_json(several, figures, limits), indent=2))
+        return
+    _show(several, figures, len(asks), limits)
+    if bound_:
+        typer.echo(report.of_capacity(capacity(base, asks)))
 
 
 def _make(folder: Path) -> None:
@@ -172,7 +182,12 @@ def _run(several: Sequence[Case], asks: Sequence[Ask], processes: int) -> list[R
         return run_all(several, asks, processes=processes, progress=progress)
 
 
-def _show(several: Sequence[Case], figures: Sequence[Summary], calls: int) -> None:
+def _show(
+    several: Sequence[Case],
+    figures: Sequence[Summary],
+    calls: int,
+    limits: Mapping[float, Bound],
+) -> None:
     console = Console()
     # On a narrow terminal lines break, but no figure is cut off.
     console.width = max(console.width, LEAST_WIDTH)
@@ -185,3 +200,5 @@ def _show(several: Sequence[Case], figures: Sequence[Summary], calls: int) -> No
         seconds = next(iter(of_scale.values())).came_seconds
         title = f"{calls} calls in {seconds:.0f} seconds (scale {scale:g})"
         console.print(report.table(title, of_scale))
+        if scale in limits:
+            typer.echo(report.of_bound(limits[scale]))

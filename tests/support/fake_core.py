@@ -51,6 +51,9 @@ class FakeCore:
     patience: Patience = field(default_factory=Patience)
     kv_port: int = 0
     whole_pages: bool = False
+    max_seqs: int = 64
+    max_local_prefill: int | None = None
+    max_prefill_queue: int | None = None
     identity: Identity = field(default_factory=Identity)
     results: "queue.Queue[tuple[str, str | None]]" = field(default_factory=queue.Queue)
     handed: list[tuple[str, int]] = field(default_factory=list)
@@ -79,6 +82,9 @@ class FakeCore:
             mover=self.mover,
             patience=self.patience,
             whole_pages=self.whole_pages,
+            max_seqs=self.max_seqs,
+            max_local_prefill=self.max_local_prefill,
+            max_prefill_queue=self.max_prefill_queue,
             identity=self.identity,
         )
         try:

@@ -8,6 +8,7 @@ from pdgate.cluster.queue.memory import MemoryQueue
 from pdgate.cluster.queue.settings import QueueSettings
 from pdgate.cluster.queue.watch import Watch
 from tests.cluster.queue.items import PATIENCE_SECONDS, item
+from tests.support.waiting import wait_until
 
 OFTEN = 0.001
 
@@ -42,12 +43,22 @@ def test_the_depth_is_followed_through_an_outage() -> None:
         assert watch.depth is not None
         assert (watch.depth.waiting, watch.away_seconds) == (1, 0.0)
 
+        wait_until(lambda: watch.unattended_seconds > 0.1, "no worker at all")
+        queue.take("worker", 0)
+        wait_until(lambda: watch.unattended_seconds > 0.1, "a worker that does not come again")
+
         queue.away = True
         queue.was_asked_again()
         assert watch.depth is None
         assert watch.away_seconds > 0
+        assert watch.unattended_seconds == 0.0
+        wait_until(lambda: watch.away_seconds > 0.5, "an outage")
 
         queue.away = False
         queue.was_asked_again()
         assert watch.depth is not None
         assert watch.away_seconds == 0.0
+        # Workers had no queue to ask, and take a moment.
+        idle = watch.depth.idle_seconds
+        assert idle is not None
+        assert watch.unattended_seconds < idle

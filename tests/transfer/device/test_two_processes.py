@@ -7,6 +7,7 @@ import sys
 import zlib
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
@@ -15,9 +16,10 @@ from pdgate.transfer.base import Backend, Descriptor, PeerLost, Range, StaleDesc
 from pdgate.transfer.device.base import Device
 from tests.support import waiting
 from tests.support.kv_devices import DEVICE, Buffer, a_device
-from tests.support.kv_owner import ROOT, pattern
+from tests.support.kv_owner import pattern
 
 SECONDS = waiting.PATIENCE_SECONDS
+ROOT = Path(__file__).parents[3]
 LENGTH = 40 * 4096
 
 

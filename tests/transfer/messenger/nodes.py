@@ -29,6 +29,7 @@ from pdgate.transfer.messenger.service import Offering, Service
 from pdgate.transfer.messenger.shape import Shape
 from pdgate.transfer.messenger.slots import Slots
 from pdgate.transfer.messenger.source import Source, Target
+from pdgate.transfer.messenger.workers import Worker
 from pdgate.transfer.plan import memory
 from pdgate.transfer.plan.layout import KvLayout
 from tests.support import waiting
@@ -75,8 +76,11 @@ class Node:
         patience: Patience | None = None,
         lease_seconds: float = SECONDS,
         port: int = 0,
+        ranks: tuple[int, ...] = (),
     ) -> None:
+        """`ranks`: those of the engine that are this worker's, by number; empty for all."""
         self.layout = layout
+        self.ranks = ranks
         self.lease_seconds = lease_seconds
         self.results: queue.Queue[tuple[str, str | None]] = queue.Queue()
         self.given_up: queue.Queue[tuple[str, str]] = queue.Queue()
@@ -89,7 +93,10 @@ class Node:
         with ExitStack() as stack:
             self.backend = registry.load(backend)
             stack.callback(self.backend.close)
-            memories = {rank: memory.packed(layout, rank, BLOCKS) for rank in layout.ranks(0)}
+            held = [
+                rank for number, rank in enumerate(layout.ranks(0)) if not ranks or number in ranks
+            ]
+            memories = {rank: memory.packed(layout, rank, BLOCKS) for rank in held}
             sizes = [memory.end(layout, one) for one in memories.values()]
             self.regions, views = self.open_regions(sizes)
             self.arrays = Arrays(layout, memories, dict(zip(memories, views, strict=True)))
@@ -112,6 +119,7 @@ class Node:
                 self.movers,
                 outbox=self.outbox,
                 counters=self.counters,
+                ranks=ranks,
             )
             self.loads = Loads(
                 Reading(
@@ -125,10 +133,11 @@ class Node:
                     patience or Patience(),
                     self.inbox,
                     deliver=lambda request_id, context: self.came.put((request_id, context)),
+                    ranks=ranks,
                 )
             )
             offering = Offering(
-                self, self.offers, self.pushes, self.regions, self.shape, "e", self.counters
+                self, self.offers, self.pushes, self.regions, self.shape, "e", self.counters, ranks
             )
             self.service = Service("127.0.0.1", port, offering, self.submit)
             stack.callback(self.service.close)
@@ -143,6 +152,10 @@ class Node:
     @property
     def port(self) -> int:
         return self.service.port
+
+    @property
+    def worker(self) -> Worker:
+        return Worker("127.0.0.1", self.port, self.ranks)
 
     @property
     def used(self) -> int:
@@ -173,7 +186,7 @@ class Node:
         self.aborted.put(request_id)
 
     @staticmethod
-    def submit(key: str, prompt: Sequence[int], lent: Lent | None, peer: str) -> None:
+    def submit(key: str, prompt: Sequence[int], lent: Lent | None, readers: Sequence[str]) -> None:
         raise HandOverError(Why.UNSUPPORTED, "this node computes nothing for others")
 
     # What a test does with it.

@@ -16,8 +16,9 @@ from pdgate.transfer.nixl.backend import Agent, Nixl, memory_type
 from pdgate.transfer.runtime.fleet import Identity, Keyring
 from tests.support import waiting
 from tests.support.kv_backends import require
-from tests.support.kv_owner import ROOT, Owned, pattern
+from tests.support.kv_owner import Owned, pattern
 from tests.support.kv_stand_in import stand_in
+from tests.support.told import ROOT
 
 SECONDS = waiting.PATIENCE_SECONDS
 PAGE = 4096

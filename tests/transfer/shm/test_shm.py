@@ -16,7 +16,8 @@ from pdgate.transfer.shm import wire
 from pdgate.transfer.shm.backend import Shm
 from pdgate.transfer.shm.segment import HEADER_BYTES, Segment, create
 from tests.support import waiting
-from tests.support.kv_owner import ROOT, Owned
+from tests.support.kv_owner import Owned
+from tests.support.told import ROOT
 
 SECONDS = waiting.PATIENCE_SECONDS
 

@@ -1,7 +1,8 @@
-"""Scheduling rules: which requests may start, by the page on Neuron's scheduler. Pure.
+"""Rules of a worker: which requests may start, by the page on Neuron's scheduler. Pure.
 
 A request is Waiting, Transferring or Running. P runs a request and then transfers it; D
-transfers it and then runs it. `batch` is how many requests an engine serves at once.
+transfers it and then runs it. `batch` is how many requests an engine serves at once. The engine's
+scheduler keeps these rules for every protocol, and P's signal plane for what leaves it.
 
 Source: AWS Neuron documentation, "Disaggregated Inference", "Request Scheduling Rules".
 """

@@ -9,8 +9,8 @@ import pytest
 
 from pdgate.engine.cache.prefix import BlockPool
 from pdgate.engine.job import Job
-from pdgate.engine.neuron.rules import Counts, State, decode_may_run, places, prefill_may_run
 from pdgate.engine.scheduler import Limits, Scheduler
+from pdgate.engine.worker_rules import Counts, State, decode_may_run, places, prefill_may_run
 
 BATCH = 3
 EVERY = [Counts(t, r) for t, r in itertools.product(range(BATCH + 2), repeat=2)]

@@ -1,0 +1,127 @@
+"""Calls of ascend-layerwise through a gateway: decode is asked, says where its blocks are, and prefill is asked for them."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from pdgate.protocols.instance import Role
+from tests.gateway.callbacks.test_metaserver import WORD, post
+from tests.support.fleet import (
+    ANSWER,
+    PATIENCE_SECONDS,
+    PREFILLED,
+    Engine,
+    Gateway,
+    Held,
+    HeldCall,
+    as_json,
+    ask,
+    gateway_of,
+)
+
+
+@dataclass
+class Fleet:
+    gateway: Gateway
+    p: Engine
+    d: Engine
+    prefill: Held
+    decode: Held
+
+    async def asked(self) -> tuple[HeldCall, dict[str, Any], dict[str, Any]]:
+        """Decode's call, its body, and the word that it would post."""
+        call = await self.decode.next()
+        body = json.loads(self.d.calls[-1].body)
+        attempt = (self.d.calls[-1].header(b"x-request-id") or b"").decode()
+        return call, body, {**WORD, "request_id": f"chatcmpl-{attempt}"}
+
+    async def results(self) -> dict[str, float]:
+        metrics = await self.gateway.metrics()
+        return {
+            name[1]: count
+            for name, count in metrics.items()
+            if name[0] == "pdgate_callbacks_total" and count
+        }
+
+
+@asynccontextmanager
+async def fleet(**settings: Any) -> AsyncIterator[Fleet]:
+    prefill, decode = Held(), Held()
+    p, d = Engine(Role.PREFILL, prefill), Engine(Role.DECODE, decode)
+    settings = {"pdd_protocol": "ascend-layerwise", "max_attempts": 1, **settings}
+    async with gateway_of(p, d, **settings) as gateway, asyncio.timeout(PATIENCE_SECONDS):
+        yield Fleet(gateway, p, d, prefill, decode)
+
+
+async def say(to_decode: dict[str, Any], word: dict[str, Any]) -> int:
+    url = to_decode["kv_transfer_params"]["metaserver"]
+    host, _, port = url.removeprefix("http://").partition("/")[0].rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(post(word))
+    status = int((await reader.readline()).split()[1])
+    writer.close()
+    return status
+
+
+async def test_prefill_is_asked_for_the_blocks_that_decode_names() -> None:
+    async with fleet() as site:
+        asking = asyncio.create_task(site.gateway.chat(max_tokens=9))
+        call, body, word = await site.asked()
+        assert body["max_tokens"] == 9
+        assert not site.p.calls
+
+        assert await say(body, word) == 200
+
+        prefilling = await site.prefill.next()
+        to_prefill = json.loads(site.p.calls[-1].body)
+        assert to_prefill["kv_transfer_params"] == word
+        assert (to_prefill["max_tokens"], to_prefill["min_tokens"]) == (1, 1)
+        ids = {one.header(b"x-request-id") for one in (site.p.calls[-1], site.d.calls[-1])}
+        assert len(ids) == 1
+        await prefilling.peer.send(as_json(PREFILLED))
+        await call.peer.send(as_json(ANSWER))
+        assert (await asking).json()["choices"] == ANSWER["choices"]
+        assert await say(body, word) == 404
+        assert await site.results() == {"taken": 1, "unknown": 1}
+
+
+async def test_a_decode_that_does_not_call_back_has_failed() -> None:
+    async with fleet(timeouts={"prefill_seconds": 0.3}) as site:
+        asking = asyncio.create_task(site.gateway.chat())
+        call, _, _ = await site.asked()
+
+        answer = await asking
+
+        assert answer.status_code == 504
+        assert "did not call back" in answer.json()["error"]["message"]
+        await call.left
+        assert not site.p.calls
+
+
+async def test_a_client_that_leaves_is_waited_for_no_more() -> None:
+    async with fleet() as site:
+        _, writer = await site.gateway.wire()
+        writer.write(ask())
+        call, body, word = await site.asked()
+
+        writer.transport.abort()
+        await call.left
+
+        assert await say(body, word) == 404
+        assert not site.p.calls
+
+
+async def test_a_failed_prefill_ends_decodes_leg() -> None:
+    async with fleet() as site:
+        asking = asyncio.create_task(site.gateway.chat())
+        call, body, word = await site.asked()
+        await say(body, word)
+        prefilling = await site.prefill.next()
+
+        await prefilling.peer.send(as_json({"error": {"message": "no"}}, b"500 No"))
+
+        assert (await asking).status_code >= 500
+        await call.left
