@@ -2,6 +2,7 @@
 
 Byte i of the region is i % 251. It prints the descriptor as one line of JSON, and after each line
 that it hears the bytes' CRC; `close` closes the region first. It lives until its standard input ends.
+`OwnedOnDevice` runs it.
 """
 
 import json
@@ -9,9 +10,19 @@ import sys
 import zlib
 
 from pdgate.transfer import descriptors, registry
+from pdgate.transfer.base import Descriptor
 from pdgate.transfer.device.opening import open_device
 from tests.support.kv_devices import Buffer
 from tests.support.kv_owner import pattern
+from tests.support.told import Told
+
+
+class OwnedOnDevice(Told):
+    """The process, from the outside."""
+
+    def __init__(self, backend: str, device: str, length: int) -> None:
+        super().__init__("tests.support.kv_owner_on_device", backend, device, length)
+        self.descriptor: Descriptor = descriptors.from_data(json.loads(self.answer()))
 
 
 def main() -> None:
