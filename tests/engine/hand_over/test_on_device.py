@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from pdgate.engine.connector import Keep, Pages
+from pdgate.engine.hand_over.two_sided import TwoSided
 from pdgate.transfer.base import Region
 from pdgate.transfer.device.base import Event
 from pdgate.transfer.device.fake import FakeDevice, FakeStream
 from pdgate.transfer.memory import DeviceMemory
+from tests.support import waiting
 from tests.support.engine_pair import D_BLOCKS, P_BLOCKS, PROMPT, arrival
 from tests.support.fake_core import SECONDS, FakeCore, content
 from tests.transfer.device.nodes import EARLIER_WORK, new_device
@@ -89,13 +91,20 @@ def test_prefill_pushes_layers_as_the_device_comes_to_them(backend: str) -> None
         # Its pages are still written to by a step of before.
         decode.write(D_BLOCKS, seed=5)
         decode.load(arrival("d1", params=where), D_BLOCKS)
+        assert isinstance(prefill.connector, TwoSided)
+        pushes = prefill.connector._pushes._pushes
+        waiting.wait_until(
+            lambda: [push for of_key in pushes.values() for push in of_key if push.began],
+            "a push that only waits for pages",
+        )
         for layer in range(prefill.layout.layers):
             prefill.launch(layer, P_BLOCKS, seed=1)
             prefill.connector.layer_computed("p1", layer, P_BLOCKS, len(PROMPT))
-        pages = Pages(P_BLOCKS, len(PROMPT))
-        prefill.connector.kept("p1", keep, pages, None, "length")
 
         assert decode.result() is None
         assert decode.holds(D_BLOCKS[:1], seed=1)
         decode.compute.synchronize()
         assert decode.holds(D_BLOCKS[:1], seed=1)
+
+        prefill.connector.kept("p1", keep, Pages(P_BLOCKS, len(PROMPT)), None, "length")
+        assert prefill.freed.get(timeout=SECONDS) == "p1"
