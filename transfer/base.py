@@ -179,7 +179,7 @@ class Region(ABC):
 
 def place(descriptor: Descriptor) -> str:
     """Where the memory behind it is: "host", or the name of a device."""
-    found = descriptor.address.get("memory", memories.HOST)
+    found = descriptor.address.get(memories.MEMORY, memories.HOST)
     return found if isinstance(found, str) else memories.HOST
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pdgate.transfer.base import Descriptor, OutOfBounds, TransferError
-from pdgate.transfer.memory import DeviceMemory
+from pdgate.transfer.memory import MEMORY, DeviceMemory
 from pdgate.transfer.runtime.arrivals import MAX_IMMEDIATE
 from pdgate.transfer.runtime.links import Address
 
@@ -21,7 +21,7 @@ def of_memory(
 ) -> Descriptor:
     """A new one, which says whose memory it is if it is a device's."""
     if isinstance(memory, DeviceMemory):
-        there = {**address, "memory": memory.device}
+        there = {**address, MEMORY: memory.device}
         return Descriptor(backend, new_epoch(), memory.length, there)
     return Descriptor(backend, new_epoch(), memory.nbytes, address)
 

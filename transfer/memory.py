@@ -14,6 +14,8 @@ from typing import Final
 
 HOST: Final = "host"
 CUDA: Final = "cuda"
+MEMORY: Final = "memory"
+"""In the address of a descriptor: where the memory is, if it is not the host's."""
 
 
 @dataclass(frozen=True, slots=True)

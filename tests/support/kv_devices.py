@@ -18,11 +18,16 @@ from pdgate.transfer.memory import DeviceMemory
 DEVICE: Final = os.environ.get("PDGATE_TEST_DEVICE", "fake:0")
 
 
+def replace(device: Device) -> None:
+    """From now on this is the device of its name, as a test wants it to behave."""
+    opening._open[device.name] = device
+
+
 @contextmanager
 def a_device() -> Iterator[Device]:
     """A new fake one, which is the device of its name for the block; or the GPU."""
     if DEVICE.startswith("fake"):
-        opening.replace(FakeDevice(DEVICE))
+        replace(FakeDevice(DEVICE))
     yield opening.open_device(DEVICE)
 
 

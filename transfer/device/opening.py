@@ -26,12 +26,6 @@ def open_device(name: str) -> Device:
         return found
 
 
-def replace(device: Device) -> None:
-    """From now on this is the device of its name, as a test wants it to behave."""
-    with _lock:
-        _open[device.name] = device
-
-
 def _made(name: str) -> Device:
     number = name.partition(":")[2]
     if kind(name) not in KINDS or not number.isdecimal():

@@ -23,6 +23,7 @@ from pdgate.transfer.base import (
     TransferError,
     place,
 )
+from pdgate.transfer.memory import MEMORY
 from pdgate.transfer.runtime import ranges as lists
 from pdgate.transfer.runtime.jobs import Jobs, Plan
 from pdgate.transfer.runtime.ranges import Piece
@@ -102,7 +103,9 @@ class Moving(Backend):
     ) -> Transfer:
         descriptors.check_backend(remote, self.name)
         region = self._ours(local)
-        self.check_pair(region.place, place(remote))
+        # Host memory on both sides is what every backend here moves.
+        if region.on_device is not None or MEMORY in remote.address:
+            self.check_pair(region.place, place(remote))
         pieces = lists.pieces(ranges, region.descriptor.length, remote.length)
         epoch = descriptors.epoch_bytes(remote.epoch)
         order = Order(op, region, remote, epoch, pieces, lists.total(pieces), immediate)

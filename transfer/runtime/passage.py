@@ -10,7 +10,7 @@ anything: so two engines that write to each other cannot wait for each other's.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from pdgate.transfer.base import TransferError
@@ -22,11 +22,11 @@ from pdgate.transfer.memory import DeviceMemory
 
 class Through(ABC):
     @abstractmethod
-    def out(self, ranges: Ranges) -> Iterator[Sequence[memoryview]]:
+    def out(self, ranges: Ranges) -> Iterable[Sequence[memoryview]]:
         """Their bytes in order, a batch at a time. Raises Interrupted, DeviceError."""
 
     @abstractmethod
-    def into(self, ranges: Ranges) -> Iterator[Sequence[memoryview]]:
+    def into(self, ranges: Ranges) -> Iterable[Sequence[memoryview]]:
         """Where to put their bytes. Raises Interrupted, DeviceError."""
 
 
@@ -45,12 +45,16 @@ class Direct(Passage, Through):
     def opened(self, stop: Stop) -> AbstractContextManager[Through]:
         return nullcontext(self)
 
-    def out(self, ranges: Ranges) -> Iterator[Sequence[memoryview]]:
-        memory = self._memory
-        yield [memory[offset : offset + length] for offset, length in ranges]
+    def out(self, ranges: Ranges) -> Iterable[Sequence[memoryview]]:
+        return self.at_once(ranges)
 
-    def into(self, ranges: Ranges) -> Iterator[Sequence[memoryview]]:
-        return self.out(ranges)
+    def into(self, ranges: Ranges) -> Iterable[Sequence[memoryview]]:
+        return self.at_once(ranges)
+
+    def at_once(self, ranges: Ranges) -> Sequence[Sequence[memoryview]]:
+        """The one batch, without a block: there is nothing to take or to give back."""
+        memory = self._memory
+        return [[memory[offset : offset + length] for offset, length in ranges]]
 
 
 class Staged(Passage):

@@ -18,6 +18,7 @@ abstract socket names live): one host, or containers of one pod.
 
 import secrets
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import ClassVar
 
 import numpy as np
@@ -28,7 +29,6 @@ from pdgate.transfer.base import Descriptor, Op, Region
 from pdgate.transfer.device.base import Device
 from pdgate.transfer.device.opening import KINDS
 from pdgate.transfer.memory import HOST, DeviceMemory, Memory
-from pdgate.transfer.memory import address as address_of
 from pdgate.transfer.memory import view as view_of
 from pdgate.transfer.runtime.jobs import Plan
 from pdgate.transfer.runtime.moving import Moving, Order
@@ -49,6 +49,8 @@ AT_ONCE_PIECES = 64
 """Up to here a copy takes at most 0.1 ms, and to hand it to a thread and back about as long."""
 
 Bytes = npt.NDArray[np.uint8]
+
+_AS_IT_IS = nullcontext()
 
 
 class Shm(Moving):
@@ -98,7 +100,7 @@ class Shm(Moving):
         def work(transfer: Running) -> None:
             link = self._links.get(name, key, order.remote.length, transfer, self.opener(order))
             try:
-                with link.used():
+                with link.used() if link.opened is not None else _AS_IT_IS:
                     link.check()
                     counted = self.move(transfer, link, order)
                     link.check()
@@ -131,10 +133,13 @@ class Shm(Moving):
                     local.on_device,
                     op,
                     pieces,
-                    lambda view, beside: _copy_all(transfer, link, op, view, beside),
+                    lambda view, beside: _copy_all(
+                        transfer, link, op, np.frombuffer(view, np.uint8), beside
+                    ),
                 )
             return False
-        _copy_all(transfer, link, op, local.memory, pieces)
+        assert isinstance(local, ShmMemory)
+        _copy_all(transfer, link, op, local.bytes, pieces)
         return False
 
     def close(self) -> None:
@@ -171,14 +176,12 @@ class Shm(Moving):
         return order.immediate is None or link.has_room()
 
 
-def _copy_all(
-    transfer: Running, link: Link, op: Op, memory: memoryview, pieces: Sequence[Piece]
-) -> None:
+def _copy_all(transfer: Running, link: Link, op: Op, ours: Bytes, pieces: Sequence[Piece]) -> None:
     if link.foreign is not None:
         move = link.foreign.read if op is Op.READ else link.foreign.write
-        move(address_of(memory), pieces, lambda: _look(transfer, link))
+        move(ours.ctypes.data, pieces, lambda: _look(transfer, link))
         return
-    ours, theirs = np.frombuffer(memory, np.uint8), link.segment.bytes
+    theirs = link.segment.bytes
     for here, there, length in pieces:
         mine, its = ours[here : here + length], theirs[there : there + length]
         if op is Op.READ:

@@ -1,8 +1,10 @@
 """The owner's side of tcp: what peers may do with regions, and a thread per connection."""
 
+import logging
 import os
 import socket
 import struct
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 
 from pdgate.transfer.base import Descriptor, Grant, Op, StaleDescriptor, TransferError
@@ -14,7 +16,7 @@ from pdgate.transfer.runtime.channel import Channel, Door
 from pdgate.transfer.runtime.fleet import Identity
 from pdgate.transfer.runtime.grants import Entrance, PartGrant, Verdict
 from pdgate.transfer.runtime.listener import Listener
-from pdgate.transfer.runtime.passage import Passage
+from pdgate.transfer.runtime.passage import Direct, Passage
 from pdgate.transfer.runtime.regions import LocalMemory
 from pdgate.transfer.runtime.running import Interrupted
 from pdgate.transfer.runtime.sockets import gone
@@ -23,6 +25,8 @@ from pdgate.transfer.tcp import wire
 STALL_SECONDS = 30.0
 """Without a byte in the middle of a request; a peer that is slower has left."""
 PURPOSE = "tcp"
+
+log = logging.getLogger(__name__)
 
 _STATUSES = {
     Verdict.FINE: wire.Status.OK,
@@ -174,22 +178,37 @@ def _refuse(channel: Channel, request: wire.Request, status: wire.Status) -> Non
 
 def _move(channel: Channel, request: wire.Request, region: TcpRegion) -> None:
     """Raises OSError."""
-    sock, checked = channel.sock, request.checked
     ranges = list(zip(request.offsets, request.lengths, strict=True))
-    status = wire.Status.OK
+    if isinstance(region.served, Direct):
+        _answer_with(channel, request, region, region.served.at_once(ranges))
+        return
     try:
-        with region.served.opened(lambda: gone(sock)) as through:
-            if request.op is wire.Op.READ:
-                answer = channel.sealed(wire.answer(wire.Status.OK, checked=checked))
-                wire.send_bytes(sock, answer, through.out(ranges), checked=checked)
-                return
-            try:
-                wire.receive_bytes(sock, through.into(ranges), checked=checked)
-            except wire.Corrupt:
-                status = wire.Status.CORRUPT
+        with region.served.opened(lambda: gone(channel.sock)) as through:
+            batches = through.out if request.op is wire.Op.READ else through.into
+            _answer_with(channel, request, region, batches(ranges))
     except (Interrupted, TransferError) as error:
         # There is no status in the middle of bytes: the peer sees that we hang up.
-        raise ConnectionAbortedError(f"{region.place} did not move: {error}") from None
+        log.warning("%s did not move: %s", region.place, error)
+        raise ConnectionAbortedError(str(error)) from None
+
+
+def _answer_with(
+    channel: Channel,
+    request: wire.Request,
+    region: TcpRegion,
+    batches: Iterable[Sequence[memoryview]],
+) -> None:
+    """Raises OSError, and what the batches raise."""
+    sock, checked = channel.sock, request.checked
+    if request.op is wire.Op.READ:
+        answer = channel.sealed(wire.answer(wire.Status.OK, checked=checked))
+        wire.send_bytes(sock, answer, batches, checked=checked)
+        return
+    status = wire.Status.OK
+    try:
+        wire.receive_bytes(sock, batches, checked=checked)
+    except wire.Corrupt:
+        status = wire.Status.CORRUPT
     # Counted before the answer, so a writer that saw the end may rely on the count.
     if status is wire.Status.OK and request.immediate is not None:
         region.arrivals.count(request.immediate)

@@ -2,7 +2,7 @@
 
 import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, wait
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -16,11 +16,10 @@ from pdgate.transfer.base import (
     StaleDescriptor,
     TransferError,
 )
-from pdgate.transfer.device.staging import Ranges
 from pdgate.transfer.runtime.channel import Channel
 from pdgate.transfer.runtime.links import Address, Links
 from pdgate.transfer.runtime.listener import shut
-from pdgate.transfer.runtime.passage import Passage, Through
+from pdgate.transfer.runtime.passage import Direct, Passage
 from pdgate.transfer.runtime.ranges import Piece
 from pdgate.transfer.runtime.running import Interrupted, Running
 from pdgate.transfer.tcp import wire
@@ -87,20 +86,24 @@ class Talk:
             self.checked,
         )
         ranges = [(local, length) for local, _, length in pieces]
-        with self.passage.opened(lambda: transfer.over) as through:
-            status = self._asked(transfer, request, through, ranges)
+        if isinstance(self.passage, Direct):
+            status = self._asked(transfer, request, self.passage.at_once(ranges))
+        else:
+            with self.passage.opened(lambda: transfer.over) as through:
+                batches = through.out if self.op is Op.WRITE else through.into
+                status = self._asked(transfer, request, batches(ranges))
         if status is not wire.Status.OK:
             raise _REFUSALS[status](f"{transfer.what}: {status.name.lower().replace('_', ' ')}")
 
     def _asked(
-        self, transfer: Running, request: wire.Request, through: Through, ranges: Ranges
+        self, transfer: Running, request: wire.Request, batches: Iterable[Sequence[memoryview]]
     ) -> wire.Status:
         what = transfer.what
         channel = self._channel(transfer)
         try:
             transfer.on_interrupt(self.in_use.interrupt)
             with self.in_use.using(channel.sock):
-                status = _converse(channel, request, through, ranges)
+                status = _converse(channel, request, batches)
         except OSError as error:
             channel.close()
             if transfer.over:
@@ -132,19 +135,19 @@ class Talk:
 
 
 def _converse(
-    channel: Channel, request: wire.Request, through: Through, ranges: Ranges
+    channel: Channel, request: wire.Request, batches: Iterable[Sequence[memoryview]]
 ) -> wire.Status:
     sock, checked = channel.sock, request.checked
     head = channel.sealed(wire.encode(request))
     if request.op is wire.Op.WRITE:
         # All at once, without asking whether it is welcome: that would take a round trip.
-        wire.send_bytes(sock, head, through.out(ranges), checked=checked)
+        wire.send_bytes(sock, head, batches, checked=checked)
         return wire.receive_answer(channel, checked=checked)
     sock.sendall(head)
     status = wire.receive_answer(channel, checked=checked)
     if status is wire.Status.OK:
         try:
-            wire.receive_bytes(sock, through.into(ranges), checked=checked)
+            wire.receive_bytes(sock, batches, checked=checked)
         except wire.Corrupt:
             return wire.Status.CORRUPT
     return status

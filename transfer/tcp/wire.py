@@ -166,7 +166,8 @@ def send_bytes(
             crc = checksum(views, crc)
     if checked:
         rest.append(_CRC.pack(crc))
-    send_views(sock, rest)
+    if rest:
+        send_views(sock, rest)
 
 
 def receive_bytes(

@@ -10,11 +10,11 @@ import pytest
 from pdgate.engine.vllm.kv_region import open_region, pages_of, place_of
 from pdgate.transfer import registry
 from pdgate.transfer.base import Backend
-from pdgate.transfer.device import opening
 from pdgate.transfer.device.fake import FakeDevice
 from pdgate.transfer.memory import address
 from pdgate.transfer.plan.layout import Order
 from tests.engine.vllm.tensors import BASE, LAYER_BYTES, Tensor, rebase, two_layers
+from tests.support.kv_devices import replace as replace_device
 
 LAYERS = two_layers()
 
@@ -134,7 +134,7 @@ def test_it_stays_where_that_is_wanted(backend: Backend) -> None:
 
 def test_memory_of_a_device_stays_where_it_is_and_is_registered_as_that() -> None:
     device = FakeDevice()
-    opening.replace(device)
+    replace_device(device)
     base = device.allocate(2 * LAYER_BYTES).address
     tensors = {
         "layers.0": Tensor(base, storage=base),

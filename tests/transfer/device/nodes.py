@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from pdgate.transfer.base import Region
-from pdgate.transfer.device import opening
 from pdgate.transfer.device.fake import FakeDevice
 from pdgate.transfer.memory import DeviceMemory
 from pdgate.transfer.messenger.context import Context
 from pdgate.transfer.messenger.push_table import Kept
 from pdgate.transfer.messenger.source import Source, Target
 from pdgate.transfer.plan.layout import KvLayout
+from tests.support.kv_devices import replace as replace_device
 from tests.support.kv_ranks import Bytes, Cache, cache
 from tests.transfer.messenger.nodes import SECONDS, Node
 
@@ -26,7 +26,7 @@ EARLIER_WORK = 100
 
 def new_device(number: int) -> FakeDevice:
     device = FakeDevice(f"fake:{number}", seed=number)
-    opening.replace(device)
+    replace_device(device)
     return device
 
 

@@ -25,13 +25,13 @@ from pdgate.transfer.base import (
     State,
     TransferError,
 )
-from pdgate.transfer.device import opening
 from pdgate.transfer.device.fake import FakeDevice
 from pdgate.transfer.device.staging import BUFFER_BYTES
 from pdgate.transfer.memory import DeviceMemory
 from pdgate.transfer.parts import Stretch
 from tests.support import waiting
 from tests.support.kv_devices import Buffer
+from tests.support.kv_devices import replace as replace_device
 from tests.support.kv_owner import pattern
 
 SECONDS = waiting.PATIENCE_SECONDS
@@ -43,7 +43,7 @@ ALL = [*STAGED, "cuda-ipc"]
 @pytest.fixture
 def device() -> FakeDevice:
     fake = FakeDevice()
-    opening.replace(fake)
+    replace_device(fake)
     return fake
 
 
