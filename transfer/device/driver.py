@@ -89,9 +89,9 @@ _SIGNATURES: Final[dict[str, tuple[Any, ...]]] = {
     "cuMemHostUnregister": (c_void_p,),
     "cuMemcpyAsync": (Address, Address, c_size_t, c_void_p),
     "cuMemcpyBatchAsync_v2": (
-        POINTER(Address),
-        POINTER(Address),
-        POINTER(c_size_t),
+        c_void_p,
+        c_void_p,
+        c_void_p,
         c_size_t,
         POINTER(CopyAttributes),
         POINTER(c_size_t),
