@@ -294,6 +294,11 @@ class Callbacks(Section, panel=ENGINES):
     ] = ""
     """host:port where decode says where its blocks are (ascend-layerwise), as engines reach it; port 0, a free one
     for each worker, at the address that clients use, unless it is named."""
+    notifications: Annotated[
+        Listener, Setting("host:port where prefill says that KV was pushed.", "--kv-notifications")
+    ] = ""
+    """host:port where prefill says that KV was pushed (lmcache: pd_proxy_host, pd_proxy_port); port 7500 of the address that
+    clients use, unless it is named."""
     allow: Annotated[
         Networks, Setting("Networks that may call back, between commas.", "--callbacks-from")
     ] = ""
