@@ -53,7 +53,7 @@ class LatencyModel:
         step_time: How long its steps take.
         prefill_accuracy: Of `prefill_seconds`, asked when a call came.
         family: Engines that are alike.
-        overlooked: For how many choices it was idle (scorers.reading), since it had a call.
+        overlooked: For how many choices it was idle since it had a call, where a policy counts that.
     """
 
     __slots__ = (

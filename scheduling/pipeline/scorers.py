@@ -119,8 +119,6 @@ def reading(endpoint: Endpoint, uncached_tokens: int) -> tuple[float, float]:
     if endpoint.unread_tokens:
         alone = endpoint.shared is None
         squares += endpoint.own_unread_squares if alone else endpoint.unread_squares
-    elif uncached_tokens and not endpoint.calls:
-        endpoint.latency.overlooked += 1
     expected = endpoint.latency.prefill_seconds(tokens, squares)
     seconds = tokens / TOKENS_PER_SECOND if expected is None else expected
     return seconds, seconds * uncached_tokens / tokens if tokens else 0.0

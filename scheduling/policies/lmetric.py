@@ -18,7 +18,7 @@ from typing import Final
 from pdgate.protocols.call import Call
 from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.account import calls_there, unread_tokens_there
-from pdgate.scheduling.decision_trace import Weighed
+from pdgate.scheduling.decision_trace import HIGHEST_SCORE, Rule, Weighed
 from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.pipeline.pickers import Best
 from pdgate.scheduling.pipeline.shortlist import ALL, Shortlist
@@ -58,8 +58,12 @@ class LMetric(Policy):
         for one in endpoints:
             tokens, calls = self._new_tokens(call, one, matched), calls_there(one) + 1
             why = f"{tokens} tokens to read x {calls} calls"
-            said.append(Weighed(one.instance.id, -tokens * calls, why))
+            values = {"tokens": tokens, "calls": calls}
+            said.append(Weighed(one.instance.id, -tokens * calls, why, values))
         return said
+
+    def rule(self, call: Call, endpoints: Sequence[Endpoint], peer: Instance | None = None) -> Rule:
+        return HIGHEST_SCORE
 
     def _new_tokens(self, call: Call, endpoint: Endpoint, matched: Mapping[str, int]) -> int:
         uncached = call.prompt_tokens - matched.get(endpoint.instance.id, 0)
