@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from pdgate.cluster.doorkeeper import Allowed
 from pdgate.gateway.callbacks import metaserver
 from pdgate.gateway.callbacks.metaserver import Metaserver
-from pdgate.gateway.callbacks.words import Allowed, Result, Words
+from pdgate.gateway.callbacks.words import Result, Words
 from pdgate.protocols.call import encode
 from pdgate.protocols.dialects.ascend_layerwise import attempt_of
 from tests.support.waiting import PATIENCE_SECONDS
