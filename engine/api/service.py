@@ -16,7 +16,7 @@ from pdgate.engine.metrics import EngineMetrics
 from pdgate.engine.model.load import LoadedModel
 from pdgate.engine.output_queue import Mailbox, OutputQueue
 from pdgate.engine.request import Output, Request
-from pdgate.protocols.errors import BadRequest, GatewayError, UnknownModel
+from pdgate.protocols.errors import BadRequest, GatewayError, KvNotLoaded, UnknownModel
 
 ANY_NAME: Final = "*"
 
@@ -111,9 +111,10 @@ def new_id(kind: str) -> str:
 
 def raise_refusal(output: Output) -> None:
     """Raises what the core refused, as the client shall see it."""
-    if output.refusal is not None:
-        kind = BadRequest if output.refusal.blame_client else GatewayError
-        raise kind(output.refusal.message)
+    refusal = output.refusal
+    if refusal is not None:
+        other = KvNotLoaded if refusal.over_kv else GatewayError
+        raise (BadRequest if refusal.blame_client else other)(refusal.message)
 
 
 async def unless_client_leaves(http: HttpRequest, answer: Awaitable[Result]) -> Result:
