@@ -64,8 +64,7 @@ class Awaited(msgspec.Struct, frozen=True):
     Attributes:
         key: By which the engine names the call; known to no stranger.
         by: The id of the engine that says it: its failure, if it does not.
-        write: Makes the body of the leg of what was said, before which it is not sent. None: it is sent at
-            once, and its answer is not enough.
+        write: Makes the body of the leg of what was said; None: it is sent as it is, once that was said.
     """
 
     key: str
@@ -143,7 +142,7 @@ class Forwarder(ABC):
     own_fields: ClassVar[frozenset[str]] = frozenset()
     """Fields of a body that only the gateway may set: calls that bring one are refused."""
     callbacks: ClassVar[str] = ""
-    """Which port of the gateway its engines call back at: metaserver, or none."""
+    """Which port of the gateway its engines call back at: metaserver, notifications, or none."""
     introduction: ClassVar[Introduction | None] = None
     """How prefill engines say where they are, if decode must be told before they have answered."""
     kv: ClassVar[KvRules] = NOTHING_KEPT

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from pdgate.protocols.members import plain_members
 from pdgate.protocols.place import NOWHERE, Place
 
-GENERATIONS_APART: Final = frozenset({"neuron"})
+GENERATIONS_APART: Final = frozenset({"neuron", "mori-io"})
 """Protocols of which engines of different generations do not understand each other."""
 
 
@@ -42,6 +42,8 @@ class Instance:
         model: The model it was configured with; empty if it is to be asked.
         kv: "host:port" of its KV side (KVT rpc, bootstrap server); empty if unused.
         engine_ids: Data-parallel rank -> engine id, as its bootstrap server gave it.
+        kv_notify: Port of the same host at which peers say what is done (MoRI-IO); 0 for its default.
+        tp: Ranks that its KV is split over; 0 if it is not known.
         dp_rank: The rank to pin calls to; None leaves the choice to the engine.
         dp_size: Number of data-parallel ranks behind the URL.
         pair: Name of the pair that it is one half of: it meets the other half and no other engine.
@@ -61,6 +63,8 @@ class Instance:
     dp_size: int = 1
     pair: str = ""
     place: Place = NOWHERE
+    kv_notify: int = 0
+    tp: int = 0
 
     @property
     def speaks(self) -> str:

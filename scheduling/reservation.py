@@ -71,6 +71,7 @@ class Reservation:
             squares = endpoint.own_unread_squares if alone else endpoint.unread_squares
             self._squares = squares
             self._expected = endpoint.latency.prefill_seconds(to_read, squares)
+            endpoint.latency.has_call()
         else:
             self._unread, self._to_read = 0, endpoint.unread_tokens
         self._answering = answering

@@ -30,6 +30,7 @@ from pdgate.scheduling.decision_trace import (
     left_out,
     shown,
 )
+from pdgate.scheduling.decision_trace import Rule as Steps
 from pdgate.scheduling.disaggregation import Always, Decision, Rule, Taken
 from pdgate.scheduling.disaggregation.decision import ONE_TOKEN
 from pdgate.scheduling.disaggregation.rules import NOTHING_CACHED
@@ -255,16 +256,24 @@ class Scheduler:
         others = left_out(self._endpoints, endpoints, role, call.model, avoid, peer)
         policy = ""
         considered: list[Weighed] = []
+        rule: Steps = ()
         if one is not None and len(endpoints) > 1:
             chooses = self._policy(role, call)
             policy = chooses.name or type(chooses).__name__
-            said = chooses.explain(call, shown(endpoints, one), peer)
-            considered.extend(said if partners is None else partners.told(said, self._endpoints))
+            among = shown(endpoints, one)
+            if partners is None:
+                considered.extend(chooses.explain(call, among, peer))
+            else:
+                considered.extend(chooses.explain_ahead(call, among, partners))
+            rule = chooses.rule(call, among, peer)
         elif one is not None:
             considered.append(Weighed(one.instance.id, why=ONLY_ONE))
         more = len(endpoints) - len(considered) + max(0, len(others) - MOST_SHOWN)
         chosen = "" if one is None else one.instance.id
-        told(call, DecisionTrace(role, policy, chosen, considered, others[:MOST_SHOWN], more))
+        told(
+            call,
+            DecisionTrace(role, policy, chosen, considered, others[:MOST_SHOWN], more, rule),
+        )
 
     def _cached_for_decode(self, call: Call) -> Mapping[str, int]:
         """Instance id -> tokens of the prompt, whatever decode is chosen by."""

@@ -39,6 +39,7 @@ class Service:
     Attributes:
         names: What clients may call the model; answers say the first.
         default_max_tokens: Of a chat that names no limit; None for all the room there is.
+        head_first: The head of a stream is sent before its first token is there.
     """
 
     core: EngineCore
@@ -48,6 +49,7 @@ class Service:
     default_max_tokens: int | None
     created: int = field(default_factory=lambda: int(time.time()))
     grammars: Grammars = field(default_factory=Grammars)
+    head_first: bool = False
 
     @property
     def model(self) -> LoadedModel:

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar
 
 from pdgate.engine.connector import Arrival, Connector, Core, Keep, Load, Pages
+from pdgate.engine.hand_over.blocks import Blocks
 from pdgate.engine.hand_over.settings import ConnectorSettings
 from pdgate.engine.hand_over.shared_store import SharedStore, folder_of
 from pdgate.engine.layout import Layout
@@ -43,14 +44,14 @@ class StoreMediated(Connector):
         self._layout = layout
         self._settings = settings
         shards = [region.memory for region in regions]
-        self._store = SharedStore(folder_of(settings.store), layout, settings.model, shards)
+        self._blocks = Blocks(layout, settings.model, shards)
+        self._store = SharedStore(folder_of(settings.store), self._blocks)
         self._kept = 0
         # One at a time: the pages of a request are few, and the disk is one.
         self._reader = ThreadPoolExecutor(1, "pdgate-kv-store")
 
     def plan(self, arrival: Arrival) -> Load | Keep | None:
-        salt = arrival.body.get("cache_salt")
-        names = self._store.names(arrival.prompt, salt if isinstance(salt, str) else "")
+        names = self._blocks.names(arrival.prompt, arrival.body.get("cache_salt"))
         if self._settings.role == Role.PREFILL:
             return Keep(self._settings.lease_seconds, ticket=names)
         there = next((n for n, name in enumerate(names) if not self._store.has(name)), len(names))

@@ -2,6 +2,7 @@
 
     words.py         a mailbox: what attempts wait for, by keys that only their engines know
     metaserver.py    HTTP: decode says where its blocks are, before prefill is asked (ascend-layerwise)
+    notifications.py ZeroMQ: prefill says that KV has been pushed, before decode is asked (lmcache)
     upstream.py      legs that wait for a word, around the upstream that sends them
     part.py          all of it, as settings ask for it
 

@@ -17,7 +17,8 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import Final
 
-from pdgate.gateway.callbacks.words import Allowed, Result, Words
+from pdgate.cluster.doorkeeper import Allowed
+from pdgate.gateway.callbacks.words import Result, Words
 from pdgate.protocols.call import Json, parse_object
 from pdgate.protocols.errors import BadRequest
 

@@ -1,7 +1,8 @@
 """Upstream of legs that wait for a word of an engine, or name the gateway to one; made where there are callbacks."""
 
 import asyncio
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import msgspec
 
@@ -24,17 +25,9 @@ class CallbackUpstream(Upstream):
         self.seconds = seconds
 
     async def ask(self, leg: Leg, call: Call) -> Json:
-        leg = self._addressed(leg)
-        awaited = leg.awaits
-        if awaited is None:
-            return await self._inner.ask(leg, call)
-        with self._words.expecting(awaited.key) as word:
-            if awaited.write is None:
-                reply = await self._inner.ask(leg, call)
-                await self._said(word, awaited)
-                return reply
-            body = awaited.write(await self._said(word, awaited))
-            return await self._inner.ask(msgspec.structs.replace(leg, body=body), call)
+        if leg.awaits is not None:
+            leg = await self._heard(leg, leg.awaits)
+        return await self._inner.ask(self._addressed(leg), call)
 
     def open(
         self,
@@ -45,20 +38,35 @@ class CallbackUpstream(Upstream):
         within: float | None = None,
         behind: str = "",
     ) -> AbstractAsyncContextManager[Answer]:
+        if leg.awaits is not None:
+            return self._opened(leg, leg.awaits, call, behind)
         leg = self._addressed(leg)
         return self._inner.open(leg, call, loads=loads, within=within, behind=behind)
+
+    @asynccontextmanager
+    async def _opened(
+        self, leg: Leg, awaited: Awaited, call: Call, behind: str
+    ) -> AsyncIterator[Answer]:
+        leg = self._addressed(await self._heard(leg, awaited))
+        # What the other engine has done by now, decode need not wait for.
+        async with self._inner.open(leg, call, loads=True, behind=behind) as answer:
+            yield answer
 
     def _addressed(self, leg: Leg) -> Leg:
         if leg.addressed is None:
             return leg
         return msgspec.structs.replace(leg, body=leg.addressed(self._url))
 
-    async def _said(self, word: asyncio.Future[Json], awaited: Awaited) -> Json:
-        """Raises EngineTooSlow."""
-        try:
-            async with asyncio.timeout(self.seconds):
-                return await asyncio.shield(word)
-        except TimeoutError:
-            raise EngineTooSlow(
-                f"the engine did not call back within {self.seconds:g} s", at=awaited.by
-            ) from None
+    async def _heard(self, leg: Leg, awaited: Awaited) -> Leg:
+        """The leg as it is sent, when the word has been said. Raises EngineTooSlow."""
+        with self._words.expecting(awaited.key) as word:
+            try:
+                async with asyncio.timeout(self.seconds):
+                    said = await asyncio.shield(word)
+            except TimeoutError:
+                raise EngineTooSlow(
+                    f"the engine did not call back within {self.seconds:g} s", at=awaited.by
+                ) from None
+        return (
+            leg if awaited.write is None else msgspec.structs.replace(leg, body=awaited.write(said))
+        )

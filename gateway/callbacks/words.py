@@ -2,10 +2,9 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
-from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 
 from pdgate.protocols.call import Json
 from pdgate.protocols.members import plain_members
@@ -24,22 +23,6 @@ class Result(StrEnum):
     TOO_LARGE = "too_large"
     TOO_MANY = "too_many"
     """Connections at a time."""
-
-
-class Allowed:
-    """Networks that callbacks may come from; this machine's alone without any."""
-
-    def __init__(self, networks: Sequence[str] = ()) -> None:
-        """Raises ValueError."""
-        self._networks: list[IPv4Network | IPv6Network] = [ip_network(each) for each in networks]
-
-    def __contains__(self, host: str) -> bool:
-        address = ip_address(host.partition("%")[0])
-        mapped = getattr(address, "ipv4_mapped", None)
-        address = mapped or address
-        if not self._networks:
-            return address.is_loopback
-        return any(address in network for network in self._networks)
 
 
 class Words:

@@ -1,8 +1,8 @@
 """Families of an engine's /metrics that are read, and what they stand for.
 
-Several engines have several names for one thing; none has two of them on one page.
+Several engines have several names for one thing; where one page has two of them, they are added up.
 
-Sources: vLLM 0.32.0, v1/metrics/loggers.py and .../kv_connector/v1/nixl/stats.py; SGLang 0.5,
+Sources: vLLM 0.32.0, v1/metrics/loggers.py and .../kv_connector/v1/nixl/stats.py, and 0.33's .../v1/mooncake/stats.py; SGLang 0.5,
 srt/metrics/collector.py, where those that wait for KV are in queues of their own; ours, engine/vllm/metrics.py and engine/metrics.py.
 """
 
@@ -40,6 +40,11 @@ COUNTERS: Final[Mapping[bytes, str]] = {
     b"vllm:nixl_num_failed_transfers_total": "loads_failed",
     b"vllm:pdgate_failed_total": "loads_failed",
     b"pdgate_engine_kv_transfers_failed_total": "loads_failed",
+    b"vllm:mooncake_xfer_time_seconds_count": "loads",
+    # Of the two sides: prefill's writes, and what decode did not get.
+    b"vllm:mooncake_num_failed_transfers_total": "loads_failed",
+    b"vllm:mooncake_num_failed_recvs_total": "loads_failed",
+    b"vllm:mooncake_num_kv_expired_reqs_total": "expired",
     b"sglang:num_transfer_failed_reqs_total": "loads_failed",
     b"vllm:nixl_num_kv_expired_reqs_total": "expired",
     b"vllm:pdgate_expired_total": "expired",

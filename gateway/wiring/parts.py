@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from math import inf
 from pathlib import Path
 
 from starlette.requests import Request
@@ -50,6 +51,7 @@ from pdgate.gateway.ways import own_fields, ways
 from pdgate.protocols.instance import Role
 from pdgate.scheduling.admission import Limits
 from pdgate.scheduling.endpoints import Endpoints
+from pdgate.scheduling.pipeline.scorers import IN_TIME
 from pdgate.scheduling.scheduler import Scheduler
 
 
@@ -128,11 +130,19 @@ def feed_of(
     return Feed(directory, endpoints, prober, adopter(settings), time.monotonic, state)
 
 
+def limits_of(settings: Settings) -> Limits:
+    in_time_seconds = inf
+    if settings.admission.prefill_seconds is not None:
+        in_time_seconds = IN_TIME * settings.targets.ttft_seconds
+    limits = Limits(**settings.admission.model_dump(), in_time_seconds=in_time_seconds)
+    return limits.shared_by(settings.listen.workers)
+
+
 def gate_of(
     settings: Settings, endpoints: Endpoints, scheduler: Scheduler, neighbours: SharedLoad | None
 ) -> Gate | None:
     """None where nothing is limited."""
-    limits = Limits(**settings.admission.model_dump()).shared_by(settings.listen.workers)
+    limits = limits_of(settings)
     if not limits.any:
         return None
     lines = None

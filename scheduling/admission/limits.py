@@ -5,6 +5,7 @@ part (`shared_by`).
 """
 
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Self
 
 
@@ -18,6 +19,11 @@ class Limits:
         kv_free: Share of a decode engine's KV pages, 0..1, below which it begins no call.
         waiting: Calls that may wait for one model.
         wait_seconds: The longest that one may.
+        prefill_seconds: What a prefill engine may have to read; while all have more, calls wait here, and
+            those that can be in time go before those that are late.
+        late_share: Of the prompt tokens that begin, what may be of late calls while others wait that
+            can be in time.
+        in_time_seconds: Within which a prompt is to be read for a call to be in time.
         ttft_seconds: A call of which the prompt is expected to be read later than that, wherever it
             goes, is not begun.
     """
@@ -28,12 +34,16 @@ class Limits:
     waiting: int = 1000
     wait_seconds: float = 30.0
     ttft_seconds: float | None = None
+    prefill_seconds: float | None = None
+    late_share: float = 0.1
+    in_time_seconds: float = inf
 
     @property
     def any(self) -> bool:
         """Whether anything can make a call wait, or turn it away."""
         found = (
             self.prefill_concurrency, self.decode_concurrency, self.kv_free, self.ttft_seconds,
+            self.prefill_seconds,
         )  # fmt: skip
         return any(limit is not None for limit in found)
 

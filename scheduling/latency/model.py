@@ -15,6 +15,11 @@ One that has not shown yet how fast it is, is taken to be as fast as the middle 
 have; so a new instance is neither avoided nor overrun. And by how much long prompts take longer
 (quadratic.py) is a matter of the model, so all learn it together.
 
+One that gets no call teaches nothing: if it was slow once, as when it had just started, no policy would
+choose it again. So one that was idle for OVERLOOKED choices is taken to be as fast as the quickest of its
+family. When that brings it a call, what was learnt before counts little from then on. If it is slow indeed, twice
+as many choices pass before the next trial, up to MOST_OVERLOOKED.
+
 Nothing is learnt twice for this: the middle one is looked for when an unknown one is asked, and
 then kept until one more is known, or it has been asked for often.
 """
@@ -32,6 +37,12 @@ TYPICAL_TOKENS: Final = 1000
 LOOK_EVERY: Final = 1000
 """Questions, as the middle one changes its mind, too."""
 
+OVERLOOKED: Final = 32
+MOST_OVERLOOKED: Final = 4096
+
+SLOW: Final = 2.0
+"""Times what the quickest of the family takes: a trial that takes longer has found a slow engine."""
+
 
 class LatencyModel:
     """Expectations of one instance, each learnt from what was seen of it.
@@ -42,9 +53,13 @@ class LatencyModel:
         step_time: How long its steps take.
         prefill_accuracy: Of `prefill_seconds`, asked when a call came.
         family: Engines that are alike.
+        overlooked: For how many choices it was idle since it had a call, where a policy counts that.
     """
 
-    __slots__ = ("family", "loading_rate", "prefill_accuracy", "prefill_rate", "step_time")
+    __slots__ = (
+        "_patience", "_tried", "family", "loading_rate", "overlooked", "prefill_accuracy",
+        "prefill_rate", "step_time",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -56,6 +71,9 @@ class LatencyModel:
         self.loading_rate = loading_rate or Rate(level=True)
         self.step_time = step_time or StepTime()
         self.prefill_accuracy = Accuracy()
+        self.overlooked = 0
+        self._patience = OVERLOOKED
+        self._tried = False
         self.family = Family()
         self.family.join(self)
 
@@ -80,6 +98,8 @@ class LatencyModel:
             if like is None:
                 return None
             rate = like
+        elif self.overlooked > self._patience:
+            rate = self.family.quickest() or rate
         if squares is None:
             squares = float(uncached_tokens) * uncached_tokens
         # `QuadraticTerm.straight` and `Rate.expect` of a known one, without a call of either: this is
@@ -120,6 +140,13 @@ class LatencyModel:
 
     # What was seen.
 
+    def has_call(self) -> None:
+        """It is to read a prompt, so that it will be seen how long that takes."""
+        if self.overlooked > self._patience:
+            self.prefill_rate.forget()
+            self._tried = True
+        self.overlooked = 0
+
     def has_read(self, tokens: int, squares: float, seconds: float, expected: float | None) -> None:
         """All that was unread when a call came; `expected`: what was said to be then."""
         if expected is not None:
@@ -131,6 +158,12 @@ class LatencyModel:
             quadratic.learn(tokens, squares, believed)
         if rate.seen == ENOUGH:
             self.family.changed()
+        if self._tried:
+            self._tried = False
+            quickest = self.family.quickest()
+            usual = None if quickest is None else quickest.expect(tokens)
+            slow = usual is not None and quickest is not rate and seconds > SLOW * usual
+            self._patience = min(2 * self._patience, MOST_OVERLOOKED) if slow else OVERLOOKED
 
     def has_stepped(
         self, steps: int, read_tokens: int, seconds: float, batch: int, context_tokens: int
@@ -186,13 +219,16 @@ class Family:
         members: Those that are alike.
     """
 
-    __slots__ = ("_asked", "_loading", "_reading", "_stepping", "members", "quadratic")
+    __slots__ = (
+        "_asked", "_loading", "_quickest", "_reading", "_stepping", "members", "quadratic",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.quadratic = QuadraticTerm()
         self.members: list[LatencyModel] = []
         self._asked = 0
         self._reading: Rate | None = None
+        self._quickest: Rate | None = None
         self._loading: Rate | None = None
         self._stepping: LatencyModel | None = None
 
@@ -213,6 +249,11 @@ class Family:
         self._look()
         return self._reading
 
+    def quickest(self) -> Rate | None:
+        """Of the engine that reads fastest; None while none is known."""
+        self._look()
+        return self._quickest
+
     def loading_rate(self) -> Rate | None:
         self._look()
         return self._loading
@@ -223,8 +264,11 @@ class Family:
 
     def _look(self) -> None:
         if self._asked % LOOK_EVERY == 0:
-            self._reading = _middle(member.prefill_rate for member in self.members)
-            self._loading = _middle(member.loading_rate for member in self.members)
+            reading = _by_speed(member.prefill_rate for member in self.members)
+            self._reading = reading[len(reading) // 2] if reading else None
+            self._quickest = reading[0] if reading else None
+            loading = _by_speed(member.loading_rate for member in self.members)
+            self._loading = loading[len(loading) // 2] if loading else None
             known = [
                 (member.step_time.typical, member)
                 for member in self.members
@@ -235,11 +279,10 @@ class Family:
         self._asked += 1
 
 
-def _middle(speeds: Iterable[Rate]) -> Rate | None:
+def _by_speed(rates: Iterable[Rate]) -> list[Rate]:
+    """Those that are known, the quickest first."""
     known = [
-        (seconds, speed)
-        for speed in speeds
-        if (seconds := speed.expect(TYPICAL_TOKENS)) is not None
+        (seconds, rate) for rate in rates if (seconds := rate.expect(TYPICAL_TOKENS)) is not None
     ]
     known.sort(key=lambda one: one[0])
-    return known[len(known) // 2][1] if known else None
+    return [rate for _, rate in known]

@@ -21,6 +21,9 @@ FORGOTTEN: Final = 0.15
 
 KEPT: Final = 1 - FORGOTTEN
 
+REMAINS: Final = 0.001
+"""Of all that was seen, after `forget`."""
+
 LEAST_TOKENS: Final = 32
 """Shorter ones weigh no more than these, or an empty prompt would outweigh all others."""
 
@@ -102,6 +105,15 @@ class Rate:
         self._products = self._products * kept + weighed * seconds
         self.fresh = False
         return seconds
+
+    def forget(self) -> None:
+        """What is seen next counts more than all before it; until then the line stays as it is."""
+        self._weight *= REMAINS
+        self._tokens *= REMAINS
+        self._seconds *= REMAINS
+        self._squares *= REMAINS
+        self._products *= REMAINS
+        self._strange = 0
 
     def expect(self, tokens: float) -> float | None:
         """Seconds; None while too little was seen."""

@@ -11,6 +11,7 @@ from random import Random
 from mypy_extensions import mypyc_attr
 
 from pdgate.protocols.call import Call
+from pdgate.scheduling.decision_trace import HIGHEST_SCORE, Rule
 from pdgate.scheduling.endpoint import Endpoint
 
 Score = Callable[[Call, Endpoint], float]
@@ -33,6 +34,10 @@ class Picker(ABC):
     def among(self, call: Call, kept: Sequence[Endpoint], score: Score) -> Endpoint:
         """Of one at least. Those that are not scored cost nothing."""
 
+    def rule(self) -> Rule:
+        """What a reader of the scores can say of its choice; nothing of one that draws lots by them."""
+        return ()
+
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Best(Picker):
@@ -51,6 +56,9 @@ class Best(Picker):
                 else:
                     equals.append(one)
         return best if equals is None else drawn(self.random, equals)
+
+    def rule(self) -> Rule:
+        return HIGHEST_SCORE
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

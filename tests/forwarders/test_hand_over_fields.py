@@ -57,13 +57,16 @@ EVERY = [
     ("tpu", Mode.BATCH, ""),
     ("tpu", Mode.STAGED, ""),
     ("store-mediated", Mode.STAGED, ""),
+    ("mori-io", Mode.BATCH, "read"),
+    ("mori-io", Mode.STAGED, "read"),
+    ("mori-io", Mode.BATCH, "write"),
     ("tensorrt-llm", Mode.BATCH, "context-first"),
     ("tensorrt-llm", Mode.STAGED, "context-first"),
     ("tensorrt-llm", Mode.BATCH, "generation-first"),
 ]
 LIMITS_ITSELF = ("sglang", "vllm-kvt", "decode-first", "tensorrt-llm")
 """Their prefill stops behind the first token whatever it is asked."""
-MUST_STOP_BY_LENGTH = ("vllm-mooncake", "tpu")
+MUST_STOP_BY_LENGTH = ("vllm-mooncake", "tpu", "mori-io")
 """Or their prefill keeps nothing."""
 
 
@@ -240,6 +243,7 @@ def test_a_tpu_prefill_that_has_no_full_block_has_not_failed() -> None:
     [
         ("tpu", {"remote_engine_id": "e1", "remote_block_ids": [1], "remote_port": 1}),
         ("tpu", {"uuid": None}),
+        ("mori-io", {"remote_block_ids": [[1]], "remote_engine_id": "e", "uuid": 7}),
     ],
 )
 def test_an_answer_of_another_wire_is_named_with_what_was_expected(
@@ -248,7 +252,7 @@ def test_an_answer_of_another_wire_is_named_with_what_was_expected(
     forwarder = registry.load(name, Mode.STAGED)
     assert isinstance(forwarder, HandOff)
 
-    with pytest.raises(EngineFailed, match="of another wire: uuid") as failed:
+    with pytest.raises(EngineFailed, match=r"of another wire: (uuid|transfer_id)") as failed:
         forwarder.decode(chat(), P0, D0, parse_object(encode({"kv_transfer_params": said})))
 
     assert all(field in str(failed.value) for field in said)
@@ -443,3 +447,18 @@ def test_a_plain_engine_gets_the_call_as_it_came() -> None:
     leg = Plain().local(call, at)
 
     assert (leg.to, leg.body, leg.path, leg.headers) == (at, call.body, call.path, {})
+
+
+def test_sglang_is_told_the_ranks_that_are_configured() -> None:
+    p, d = replace(P0, dp_rank=1, dp_size=2), replace(D0, dp_rank=3, dp_size=4)
+
+    to_prefill, to_decode = (leg.body for leg in Sglang(lambda: 8).legs(chat(), p, d))
+
+    assert to_prefill["routed_dp_rank"] == to_decode["disagg_prefill_dp_rank"] == 1
+    assert to_decode["routed_dp_rank"] == 3
+    assert "disagg_prefill_dp_rank" not in to_prefill
+
+
+def test_sglang_is_told_no_rank_where_none_is_configured() -> None:
+    for leg in Sglang(lambda: 8).legs(chat(), P0, D0):
+        assert not [name for name in leg.body if name.endswith("dp_rank")]

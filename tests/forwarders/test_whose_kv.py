@@ -53,6 +53,8 @@ PROTOCOLS = {
     "sglang": ("sglang", "", Mode.BATCH),
     "offload-p2p": ("offload-p2p", "", Mode.BATCH),
     "tpu": ("tpu", "", Mode.STAGED),
+    "mori read": ("mori-io", "read", Mode.STAGED),
+    "mori write": ("mori-io", "write", Mode.BATCH),
     "trt": ("tensorrt-llm", "context-first", Mode.STAGED),
     "trt together": ("tensorrt-llm", "generation-first", Mode.BATCH),
 }

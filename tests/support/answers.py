@@ -11,6 +11,7 @@ BLOCKS = {
     "remote_host": "10.0.0.1",
     "remote_port": 5600,
     "uuid": 77,
+    "transfer_id": "tx-7",
 }
 """Of all protocols that hand over by kv_transfer_params: each engine reads its own names."""
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from pdgate.engine.core import EngineCore
+from pdgate.engine.hand_over.lmcache import LMCache
 from pdgate.engine.hand_over.neuron import Neuron
 from pdgate.engine.hand_over.registry import connect
 from pdgate.engine.hand_over.settings import ConnectorSettings
@@ -53,6 +54,8 @@ ROWS = [
     Row("neuron", Mode.BATCH),
     Row("offload-p2p", Mode.BATCH),
     Row("tpu", Mode.STAGED),
+    Row("mori-io", Mode.STAGED, "read"),
+    Row("mori-io", Mode.BATCH, "write"),
     Row("tensorrt-llm", Mode.STAGED, "context-first"),
     Row("tensorrt-llm", Mode.BATCH, "generation-first"),
 ]
@@ -87,7 +90,7 @@ class Watched(EngineCore):
 class Side:
     engine: Engine
     core: Watched
-    connector: TwoSided | Neuron | StoreMediated
+    connector: TwoSided | Neuron | StoreMediated | LMCache
     api_port: int
     asked: "queue.Queue[str]" = field(default_factory=queue.Queue)
     """Which hooks the core has called; "peer" where the other side has asked for pages."""
@@ -193,7 +196,7 @@ def side(
     connector = connect(
         protocol, core=core, layout=where, regions=regions, backend=backend, settings=chosen
     )
-    assert isinstance(connector, TwoSided | Neuron | StoreMediated)
+    assert isinstance(connector, TwoSided | Neuron | StoreMediated | LMCache)
     stack.callback(connector.close)
     core.connect(connector)
     core.start()
@@ -221,7 +224,9 @@ def instances(
     return instance(Role.PREFILL, prefill), instance(Role.DECODE, decode)
 
 
-def _engine_ids(connector: TwoSided | Neuron | StoreMediated) -> tuple[tuple[int, str], ...]:
+def _engine_ids(
+    connector: TwoSided | Neuron | StoreMediated | LMCache,
+) -> tuple[tuple[int, str], ...]:
     """As a gateway learns them; Neuron has no such thing."""
     if info := connector.server_info():
         return ((0, tensorrt_llm.endpoint(encode(info))),)

@@ -72,6 +72,8 @@ class Pair:
                 return make(params={"remote_decoder": {"kv_request_id": f"w{n}"}})
             case "tpu":
                 return make()
+            case "mori-io" | "mori-io write":
+                return make(params={"do_remote_decode": True, "transfer_id": f"tx-{n}"})
             case "tensorrt-llm" | "tensorrt-llm together":
                 ids = {"disagg_request_id": FIRST_ID + n, "schedule_style": int(not self.serial)}
                 return make(disaggregated_params={"request_type": "context_only", **ids})
@@ -84,7 +86,7 @@ class Pair:
         host, port = self.p.connector.kv_address
         receive = {"do_remote_decode": False, "do_remote_prefill": True}
         match self.dialect:
-            case "vllm-nixl" | "vllm-mooncake a" | "tpu":
+            case "vllm-nixl" | "vllm-mooncake a" | "tpu" | "mori-io":
                 return make(params=answer)
             case "tensorrt-llm":
                 params = {**answer, "request_type": "generation_only", "schedule_style": 0}
@@ -97,6 +99,9 @@ class Pair:
                     "ctx_info_endpoint": f"tcp://{host}:{port}",
                 }
                 return make(disaggregated_params=params)
+            case "mori-io write":
+                where = {"remote_host": host, "remote_handshake_port": port}
+                return make(params={"do_remote_prefill": True, "transfer_id": f"tx-{n}", **where})
             case "offload-p2p":
                 where = {"remote_host": host, "remote_port": port}
                 return make(params={"remote_prefiller": {"kv_request_id": f"w{n}", **where}})
@@ -154,8 +159,10 @@ DIALECTS = [
     "tpu",
     "tensorrt-llm",
     "tensorrt-llm together",
+    "mori-io",
+    "mori-io write",
 ]
-SERIAL = ("vllm-nixl", "vllm-mooncake a", "vllm-kvt staged", "tpu", "tensorrt-llm")
+SERIAL = ("vllm-nixl", "vllm-mooncake a", "vllm-kvt staged", "tpu", "tensorrt-llm", "mori-io")
 """Decode is asked with what prefill has answered."""
 KEEPS_ALL = ("tpu",)
 """Prefill needs no word of the gateway to keep a prompt."""

@@ -62,6 +62,7 @@ BLOCKS = {
     "remote_host": "192.0.2.7",
     "remote_port": 5600,
     "uuid": 77,
+    "transfer_id": "tx-7",
 }
 PREFILLED = {
     "choices": [

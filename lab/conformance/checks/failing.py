@@ -74,6 +74,8 @@ def _pairs(
 ) -> AbstractAsyncContextManager[Site]:
     if site.lab is None:
         raise NotApplicable("it harms engines, so it is asked of reference engines only")
+    if site.forwarder.callbacks == "notifications":
+        raise NotApplicable("its prefill engines notify one gateway, and this takes another one")
     return site.lab.pairs(prefills, decodes)
 
 

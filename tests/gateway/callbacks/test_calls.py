@@ -1,4 +1,4 @@
-"""Calls of ascend-layerwise through a gateway: decode is asked, says where its blocks are, and prefill is asked for them."""
+"""Calls whose legs wait for a word: of decode, where its blocks are; of prefill, that it has pushed."""
 
 import asyncio
 import json
@@ -7,8 +7,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import zmq
+import zmq.asyncio
+
 from pdgate.protocols.instance import Role
 from tests.gateway.callbacks.test_metaserver import WORD, post
+from tests.gateway.callbacks.test_notifications import notif
 from tests.support.fleet import (
     ANSWER,
     PATIENCE_SECONDS,
@@ -21,6 +25,7 @@ from tests.support.fleet import (
     ask,
     gateway_of,
 )
+from tests.support.ports import free_port
 
 
 @dataclass
@@ -125,3 +130,45 @@ async def test_a_failed_prefill_ends_decodes_leg() -> None:
 
         assert (await asking).status_code >= 500
         await call.left
+
+
+async def test_decode_is_asked_when_prefill_has_notified_us() -> None:
+    port = free_port()
+    settings = {"pdd_protocol": "lmcache", "callbacks": {"notifications": f"127.0.0.1:{port}"}}
+    async with fleet(**settings) as site:
+        site.d.entry = {"kv": "127.0.0.1:7300"}
+        asking = asyncio.create_task(site.gateway.chat())
+        prefilling = await site.prefill.next()
+        spec = json.loads(site.p.calls[-1].body)["kv_transfer_params"]["disagg_spec"]
+        await prefilling.peer.send(as_json(PREFILLED))
+        await prefilling.left
+        assert not site.d.calls
+
+        context = zmq.asyncio.Context()
+        push = context.socket(zmq.PUSH)
+        push.connect(f"tcp://127.0.0.1:{port}")
+        await push.send(notif(spec["req_id"]))
+
+        call = await site.decode.next()
+        assert "kv_transfer_params" not in json.loads(site.d.calls[-1].body)
+        await call.peer.send(as_json(ANSWER))
+        assert (await asking).status_code == 200
+        context.destroy(linger=0)
+
+
+async def test_a_prefill_that_notifies_nobody_has_failed() -> None:
+    settings = {
+        "pdd_protocol": "lmcache",
+        "callbacks": {"notifications": f"127.0.0.1:{free_port()}"},
+        "timeouts": {"prefill_seconds": 0.3},
+    }
+    async with fleet(**settings) as site:
+        asking = asyncio.create_task(site.gateway.chat())
+        prefilling = await site.prefill.next()
+        await prefilling.peer.send(as_json(PREFILLED))
+
+        answer = await asking
+
+        assert answer.status_code == 504
+        assert "did not call back" in answer.json()["error"]["message"]
+        assert not site.d.calls
