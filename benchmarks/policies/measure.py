@@ -12,7 +12,6 @@ from pdgate.lab.simulator.summary import Summary, summary
 from pdgate.lab.simulator.trace import Ask, faster
 from pdgate.lab.simulator.world import Plan, run
 from pdgate.scheduling.admission import Limits
-from pdgate.scheduling.pipeline.scorers import IN_TIME
 from pdgate.scheduling.policy import DEFAULT
 from pdgate.scheduling.policy_context import Targets
 
@@ -21,12 +20,7 @@ TARGETS = Targets(ttft_seconds=5.0, tpot_seconds=0.025)
 QUEUED: Final = f"{DEFAULT}, queued"
 """The default policy with `admission.prefill_seconds`, and nobody turned away."""
 
-QUEUE: Final = Limits(
-    waiting=10**6,
-    wait_seconds=10**6,
-    prefill_seconds=1.0,
-    in_time_seconds=IN_TIME * TARGETS.ttft_seconds,
-)
+QUEUE: Final = Limits(waiting=10**6, wait_seconds=10**6, prefill_seconds=1.0).in_gateway(TARGETS)
 
 Found = dict[float, Summary]
 """Load -> what came of it."""

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable
-from math import inf
 from pathlib import Path
 
 from starlette.requests import Request
@@ -51,7 +50,7 @@ from pdgate.gateway.ways import own_fields, ways
 from pdgate.protocols.instance import Role
 from pdgate.scheduling.admission import Limits
 from pdgate.scheduling.endpoints import Endpoints
-from pdgate.scheduling.pipeline.scorers import IN_TIME
+from pdgate.scheduling.policy_context import Targets
 from pdgate.scheduling.scheduler import Scheduler
 
 
@@ -131,11 +130,9 @@ def feed_of(
 
 
 def limits_of(settings: Settings) -> Limits:
-    in_time_seconds = inf
-    if settings.admission.prefill_seconds is not None:
-        in_time_seconds = IN_TIME * settings.targets.ttft_seconds
-    limits = Limits(**settings.admission.model_dump(), in_time_seconds=in_time_seconds)
-    return limits.shared_by(settings.listen.workers)
+    limits = Limits(**settings.admission.model_dump())
+    targets = Targets(settings.targets.ttft_seconds, settings.targets.tpot_seconds)
+    return limits.in_gateway(targets).shared_by(settings.listen.workers)
 
 
 def gate_of(

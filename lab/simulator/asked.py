@@ -5,7 +5,6 @@ import tomllib
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import fields, replace
 from functools import partial
-from math import inf
 from pathlib import Path
 from random import Random
 from typing import Any, Final, Literal
@@ -17,7 +16,6 @@ from pdgate.lab.simulator.trace import Ask, copied, read
 from pdgate.protocols.instance import Role
 from pdgate.scheduling.admission import Limits
 from pdgate.scheduling.disaggregation import Always, Auto, Never, Rule, UncachedTokensAbove
-from pdgate.scheduling.pipeline.scorers import IN_TIME
 from pdgate.scheduling.policy import load
 from pdgate.scheduling.policy_context import PolicyContext, Targets
 
@@ -126,7 +124,7 @@ def limits_of(
     prefill_queue: float | None,
     late_share: float,
     max_wait: float,
-    ttft_target: float,
+    targets: Targets,
 ) -> Limits:
     for flag, seconds in (("--prefill-queue", prefill_queue), ("--max-wait", max_wait)):
         if seconds is not None and not 0 < seconds < float("inf"):
@@ -137,8 +135,7 @@ def limits_of(
         wait_seconds=max_wait,
         prefill_seconds=prefill_queue,
         late_share=late_share,
-        in_time_seconds=inf if prefill_queue is None else IN_TIME * ttft_target,
-    )
+    ).in_gateway(targets)
 
 
 def numbers_of(flag: str, text: str) -> list[float]:

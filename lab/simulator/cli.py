@@ -116,7 +116,7 @@ def simulate(
             rule=asked.rule_of(disaggregate, uncached_tokens),
             limits=asked.limits_of(
                 *(prefill_concurrency, decode_concurrency, prefill_queue),
-                *(late_share, max_wait, ttft_target),
+                *(late_share, max_wait, asked.targets_of(ttft_target, tpot_target)),
             ),
             outages=asked.outages_of(kill or (), engines),
             staged=staged,

@@ -3,7 +3,8 @@
     prefill   one that has fewer calls than it may
     decode    fewer calls of the model have begun than all decode engines may have, and one of
               them has KV pages
-    seconds   one that reads soon what it has to read already
+    seconds   a decode engine whose steps stay short enough with one call more, and a prefill engine that
+              reads soon what it has to read already
 
 Calls are counted against decode from their start, not when decode gets them: what prefill has
 computed must be taken by some decode engine. What engines say of their KV pages is a few seconds
@@ -19,13 +20,15 @@ from math import inf
 from typing import Final
 
 from pdgate.protocols.instance import DECODE, PLAIN, PREFILL, Instance
-from pdgate.scheduling.account import unread_tokens_there
+from pdgate.scheduling.account import calls_there, unread_tokens_there
 from pdgate.scheduling.admission.limits import Limits
 from pdgate.scheduling.admission.others import NOBODY, Others, may_have_one_more
 from pdgate.scheduling.eligible import EligibleSet
 from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.neighbours import calls_of_this_gateway
 from pdgate.scheduling.pipeline.scorers import alone_seconds, waiting_seconds
+
+ALONE: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +59,9 @@ class Room:
         answering = eligible.up[PLAIN if whole else DECODE]
         reading = () if whole else eligible.up[PREFILL]
         limits = self._limits
-        if not answering or limits.kv_free is not None or limits.prefill_seconds is not None:
-            # Engines' pages, and what they have to read, change with each look at them.
+        looks = limits.kv_free, limits.prefill_seconds, limits.step_seconds
+        if not answering or any(limit is not None for limit in looks):
+            # Engines' pages, what they have to read, and their steps change with each look at them.
             return NEVER
         places, reads = self._limits.decode_concurrency, self._limits.prefill_concurrency
         begun = sys.maxsize if places is None else places * len(answering)
@@ -97,6 +101,9 @@ class Room:
         if not engines:
             return True
         limit, kv_free = self._limits.decode_concurrency, self._limits.kv_free
+        most = self._limits.step_seconds
+        if most is not None and not any(_steps_in(most, engine) for engine in engines):
+            return False
         if limit is not None:
             places = limit * len(engines)
             if begun + others.begun >= places:
@@ -175,6 +182,18 @@ def _kv_free(engine: Endpoint) -> float:
     """All of it, of one that does not say."""
     status = engine.status
     return 1.0 if status is None or status.kv_free is None else status.kv_free
+
+
+def _steps_in(most: float, engine: Endpoint) -> bool:
+    """Whether a step with one answer more takes no longer, or not twice as long as that answer's alone: else a
+    target that no engine can keep would leave all of them without calls."""
+    calls = calls_there(engine)
+    tokens = engine.tokens + max(0, engine.beyond.kv_tokens)
+    expected = engine.latency.step_seconds(calls + 1, tokens + tokens // (calls or 1))
+    if not calls or expected is None or expected <= most:
+        return True
+    alone = engine.latency.step_seconds(1, tokens // calls)
+    return alone is not None and expected <= ALONE * alone
 
 
 def _seconds(endpoint: Endpoint, prompt_tokens: int) -> float | None:

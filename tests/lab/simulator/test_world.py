@@ -257,9 +257,8 @@ def test_calls_that_wait_in_the_gateway_are_more_often_in_time_and_end_sooner() 
     """In a burst of more than can be read: no engine is idle while calls wait, and late ones go last."""
     asks = faster(conversations(1200, 3.4, Random(3)), 6)
     plan = Plan(prefills=4, decodes=6, targets=Targets(5.0, 0.025))
-    limits = Limits(
-        waiting=10_000, wait_seconds=10_000.0, prefill_seconds=1.0, in_time_seconds=4.25
-    )
+    limits = Limits(waiting=10_000, wait_seconds=10_000.0, prefill_seconds=1.0)
+    limits = limits.in_gateway(plan.targets)
 
     at_engines, in_gateway = (run(replace(plan, limits=one), asks) for one in (plan.limits, limits))
 

@@ -167,3 +167,21 @@ def test_a_long_prompt_is_due_earlier() -> None:
 
     assert room.due(eligible, 10_000, now=100.0) == 103.0
     assert room.due(eligible, 30_000, now=100.0) == 101.0
+
+
+def test_calls_wait_while_answers_everywhere_would_get_too_slow() -> None:
+    """But no engine is left idle by a target that it cannot keep."""
+    eligible = pairs([0], [None])
+    (decode,) = eligible.up[Role.DECODE]
+    for batch in (1, 20, 40) * 40:
+        decode.latency.has_stepped(100, 0, 100 * (0.01 + 0.0005 * batch), batch, 1000 * batch)
+    room = Room(Limits(prefill_seconds=1.0, step_seconds=0.02))
+
+    decode.calls, decode.tokens = 5, 5_000
+    assert room.for_one_more(eligible, begun=5, beginning=0)
+    decode.calls, decode.tokens = 30, 30_000
+    assert not room.for_one_more(eligible, begun=30, beginning=0)
+
+    strict = Room(Limits(prefill_seconds=1.0, step_seconds=0.001))
+    decode.calls, decode.tokens = 5, 5_000
+    assert strict.for_one_more(eligible, begun=5, beginning=0)
