@@ -1,7 +1,6 @@
 """Forwarders of TensorRT-LLM: context first, or generation first, where both meet by an id.
 
-context first: what prefill has answered, token and ids included, goes to decode. generation first: decode
-gets an id and where prefill is, and asks it for the KV.
+Context first, what prefill has answered goes to decode, token and ids included; else an id, and where prefill is.
 """
 
 from typing import ClassVar
@@ -15,9 +14,8 @@ from pdgate.protocols.instance import Instance
 
 def _prefill(call: Call, at: Instance, style: int) -> Leg:
     """A context server stops behind the first token by itself. `style`: 0 is context first."""
-    ids = {"disagg_request_id": trt.id_of(call.attempt_id), "schedule_style": style}
-    params = {"request_type": "context_only", **ids}
-    asked = {**call.body, "stream": False, trt.FIELD: params}
+    params = {"request_type": "context_only", "disagg_request_id": trt.id_of(call.attempt_id)}
+    asked = {**call.body, "stream": False, trt.FIELD: {**params, "schedule_style": style}}
     asked.pop("stream_options", None)
     return Leg(at, call.path, asked)
 

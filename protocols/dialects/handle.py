@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from pdgate.protocols.call import Json, Raw, parse_object
+from pdgate.protocols.call import Json, Raw, parse_object, value
 from pdgate.protocols.errors import BadRequest, EngineFailed
 
 _NULL: Final = Raw(b"null")
@@ -40,11 +40,20 @@ def found(reply: Json, field: str, *names: str, empty: bool = False) -> Json:
     return there
 
 
+def word(reply: Json, name: str) -> object:
+    """A short value of prefill's answer; None if it is not there. Raises EngineFailed."""
+    try:
+        return value(reply, name)
+    except BadRequest as error:
+        # It is not the client that is wrong.
+        raise EngineFailed(f"prefill's {name} cannot be read: {error}") from None
+
+
 def only_choice(reply: Json) -> Json:
     """Of prefill's answer. Raises EngineFailed if there is not exactly one."""
     try:
         choices = _listed(reply.get("choices", _NULL))
-    except (msgspec.DecodeError, TypeError) as error:
+    except (msgspec.DecodeError, TypeError, RecursionError) as error:
         raise EngineFailed(f"prefill's choices cannot be read: {error}") from None
     if len(choices) != 1:
         raise EngineFailed(f"prefill answered {len(choices)} choices, and one was expected")

@@ -27,14 +27,14 @@ FIRST_ID: Final = 1 << 40
 
 def id_of(attempt: str) -> int:
     """The same for both legs, and for no other attempt."""
-    drawn = int.from_bytes(blake2b(attempt.encode(), digest_size=8).digest())
-    return FIRST_ID + drawn % ((1 << 63) - 1 - FIRST_ID)
+    drawn = int.from_bytes(blake2b(attempt.encode(), digest_size=7).digest())
+    return FIRST_ID + drawn
 
 
 def handed(reply: Json, id: int) -> Json | None:
     """What decode is told; None if the first token was the last. Raises EngineFailed."""
     choice = handle.only_choice(reply)
-    if value(choice, "finish_reason") not in ("length", "not_finished"):
+    if handle.word(choice, "finish_reason") not in ("length", "not_finished"):
         return None
     params = handle.found(choice, FIELD, "ctx_request_id", "first_gen_tokens")
     mine = {"request_type": "generation_only", "schedule_style": 0, "disagg_request_id": id}

@@ -218,7 +218,18 @@ def test_generation_first_waits_for_prefill_to_say_where_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    "choices", [None, [], [CHOICE, CHOICE], [{"finish_reason": "length"}], "none", [7]]
+    "choices",
+    [
+        None,
+        [],
+        [CHOICE, CHOICE],
+        [{"finish_reason": "length"}],
+        "none",
+        [7],
+        [{**CHOICE, "finish_reason": "x" * 100_000}],
+        [{**CHOICE, "disaggregated_params": "here"}],
+        [{**CHOICE, "disaggregated_params": {"first_gen_tokens": [1]}}],
+    ],
 )
 def test_what_is_no_answer_of_a_context_server_is_its_failure(choices: object) -> None:
     forwarder = registry.load("tensorrt-llm", Mode.STAGED)

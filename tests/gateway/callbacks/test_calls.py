@@ -172,3 +172,26 @@ async def test_a_prefill_that_notifies_nobody_has_failed() -> None:
         assert answer.status_code == 504
         assert "did not call back" in answer.json()["error"]["message"]
         assert not site.d.calls
+
+
+async def test_a_client_that_leaves_before_the_notification_leaves_nothing() -> None:
+    port = free_port()
+    settings = {"pdd_protocol": "lmcache", "callbacks": {"notifications": f"127.0.0.1:{port}"}}
+    async with fleet(**settings) as site:
+        _, writer = await site.gateway.wire()
+        writer.write(ask())
+        prefilling = await site.prefill.next()
+        spec = json.loads(site.p.calls[-1].body)["kv_transfer_params"]["disagg_spec"]
+
+        writer.transport.abort()
+        await prefilling.left
+
+        context = zmq.asyncio.Context()
+        push = context.socket(zmq.PUSH)
+        push.connect(f"tcp://127.0.0.1:{port}")
+        await push.send(notif(spec["req_id"]))
+        # It is another thread that hears it.
+        while await site.results() != {"unknown": 1}:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+        assert not site.d.calls
+        context.destroy(linger=0)
