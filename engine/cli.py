@@ -98,6 +98,12 @@ def engine(
     default_max_tokens: Annotated[
         int, typer.Option(help="Of a chat that names no limit; 0 for all the room there is.")
     ] = 128,
+    head_first: Annotated[
+        bool,
+        typer.Option(
+            "--head-first", help="Send the head of a stream before its first token, as vLLM does."
+        ),
+    ] = False,
     lease_seconds: Annotated[
         float, typer.Option(help="How long prefill keeps KV for its reader.")
     ] = 30.0,
@@ -202,6 +208,7 @@ def engine(
             max_step_tokens=max_num_batched_tokens,
             max_model_tokens=max_model_len,
             default_max_tokens=default_max_tokens or None,
+            head_first=head_first,
             lease_seconds=lease_seconds,
             on_failed_load=kv_load_failure,
             reuse_prefixes=not no_prefix_cache,

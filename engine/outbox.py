@@ -69,7 +69,9 @@ class Outbox:
             self.stats.requests_failed += 1
             self._outputs.append(Output(request_id, finish=Finish.ABORT))
         else:
-            self.refuse(request_id, f"KV cache could not be loaded: {error}")
+            self.stats.requests_failed += 1
+            refusal = Refusal(f"KV cache could not be loaded: {error}", over_kv=True)
+            self._outputs.append(Output(request_id, refusal=refusal))
 
     def refuse(self, request_id: str, message: str, *, blame_client: bool = False) -> None:
         if not blame_client:

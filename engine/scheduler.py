@@ -256,7 +256,8 @@ class Scheduler:
         if needed <= 0:
             return True
         try:
-            job.blocks += self._pool.allocator.take(needed)
+            after = job.blocks[-1] if job.blocks else None
+            job.blocks += self._pool.allocator.take(needed, after)
         except OutOfBlocks:
             return False
         return True

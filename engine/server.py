@@ -76,7 +76,14 @@ async def _serve(settings: Settings, model: LoadedModel, listening: socket.socke
     ):
         names = settings.served_names or (model.root,)
         metrics = EngineMetrics(core, connector, names[0], identity.refusals)
-        service = Service(core, output_queue, metrics, names, settings.default_max_tokens)
+        service = Service(
+            core,
+            output_queue,
+            metrics,
+            names,
+            settings.default_max_tokens,
+            head_first=settings.head_first,
+        )
         roles = Roles(
             Role(settings.role),
             why_fixed(settings.protocol),

@@ -52,6 +52,7 @@ class Settings:
         max_model_tokens: Longest prompt and answer together; None for what model and
             blocks allow.
         default_max_tokens: Of a chat that names no limit; None for all the room there is.
+        head_first: The head of a stream is sent before its first token is there, as vLLM does.
         lease_seconds: How long a finished prefill waits for its reader.
         hash_seed: Part of the names of cached blocks; engines that compare them need the same.
         engine_id: What peers know it by; empty for a new name at each start. Where it stays the
@@ -103,6 +104,7 @@ class Settings:
     max_step_tokens: int = 512
     max_model_tokens: int | None = None
     default_max_tokens: int | None = 128
+    head_first: bool = False
     lease_seconds: float = 30.0
     on_failed_load: OnFailedLoad = "fail"
     reuse_prefixes: bool = True

@@ -1,7 +1,7 @@
 """Contract of forwarders: a call turned into legs.
 
 A forwarder turns a call into legs and does no I/O, so it can be read, tested and
-written without a network. attempt.py sends the legs and gives every forwarder
+written without a network. execution.py sends the legs and gives every forwarder
 the same failover, cancellation, metrics and traces.
 
 There are four ways to cross the engines, and a class for each:
@@ -19,7 +19,7 @@ where they differ):
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -110,7 +110,7 @@ class Merge(ABC):
         """What to send when decode's answer is complete."""
 
 
-_KEEPS_TOGETHER = frozenset({"n", "best_of", "prompt_logprobs", "echo", "use_beam_search"})
+KEEPS_TOGETHER = frozenset({"n", "best_of", "prompt_logprobs", "echo", "use_beam_search"})
 """Fields that may be a reason not to split a call; most calls have none of them."""
 
 
@@ -159,7 +159,7 @@ class Forwarder(ABC):
         """
         if call.path == COMPLETIONS and several_prompts(call):
             return "several prompts"
-        if _KEEPS_TOGETHER.isdisjoint(call.body):
+        if KEEPS_TOGETHER.isdisjoint(call.body):
             return None
         if call.value("n", 1) != 1 or (call.value("best_of") or 1) != 1:
             return "several choices"
@@ -257,8 +257,17 @@ class Reserved(Protocol):
         Returns the watch of the pieces of a stream that begins with this, or None.
         """
 
+    def read(self, seconds: float) -> None:
+        """`has_read`, and the end: it was to read the prompt, and no more."""
+
     def has_loaded(self, seconds: float) -> Watch | None:
         """It took so long to take over the KV that prefill had computed; returns the same."""
+
+    def worked(self) -> None:
+        """A leg has ended well there."""
+
+    def handed_over(self) -> None:
+        """It answers well to a leg that names the KV of a prefill engine."""
 
     def end(self) -> None: ...
 
@@ -286,10 +295,10 @@ class Engines(Protocol):
         role: Role,
         call: Call,
         *,
-        avoid: Collection[str] = (),
         peer: Instance | None = None,
-        reads: bool | None = None,
+        avoid: Collection[str] = (),
         alone: bool = False,
+        reads: bool | None = None,
         among: Collection[str] = (),
     ) -> Reserved:
         """An instance of the role that is not in `avoid` and speaks the peer's protocol.
@@ -314,11 +323,8 @@ class Engines(Protocol):
     def decide(self, call: Call, prefill: Instance, *, prefill_can_answer: bool) -> Decision:
         """Whether a call, for which `prefill` is reserved, is worth splitting now."""
 
-    def handed_over(self, instance: Instance) -> None:
-        """It answers well to a leg that names the KV of a prefill engine."""
-
-    def report(self, instance: Instance, error: GatewayError | None) -> None:
-        """How a leg to the instance ended; a cancelled one is not reported."""
+    def report(self, instance: Instance, error: GatewayError) -> None:
+        """How a leg to the instance failed; a cancelled one is not reported."""
 
     def excuse(self, instances: Collection[str]) -> None:
         """The latest failures of these, by their ids, were the call's fault after all."""
@@ -363,7 +369,7 @@ class Answer(Protocol):
 class Upstream(Protocol):
     """Sends legs. Raises EngineRefused, EngineFailed, EngineBusy, EngineTooSlow, EngineRejected."""
 
-    async def ask(self, leg: Leg, call: Call) -> Json:
+    def ask(self, leg: Leg, call: Call) -> Awaitable[Json]:
         """The whole JSON answer of a leg, its values still raw."""
 
     def open(

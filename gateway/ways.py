@@ -11,20 +11,11 @@ from pdgate.protocols.instance import Instance
 
 
 def ways(settings: Settings) -> Callable[[Instance], Way]:
-    """Each is made when it is first needed."""
-    made: dict[tuple[str, str], Way] = {}
 
     def way_of(instance: Instance) -> Way:
-        key = (instance.protocol, instance.generation)
-        way = made.get(key)
-        if way is None:
-            mode = mode_for(settings, instance.protocol)
-            way = made[key] = Way(
-                _forwarder(instance.protocol, mode, instance.generation),
-                mode,
-                settings.kv_lease_seconds,
-            )
-        return way
+        mode = mode_for(settings, instance.protocol)
+        forwarder = _forwarder(instance.protocol, mode, instance.generation)
+        return Way(forwarder, mode, settings.kv_lease_seconds)
 
     return way_of
 

@@ -27,7 +27,7 @@ from pdgate.protocols import sse
 from pdgate.protocols.apis import Kind, Shape
 from pdgate.protocols.call import COMPLETIONS, Call
 from pdgate.protocols.chunks import GAVE_UP, Event, read_ending_chunk, read_event
-from pdgate.protocols.internal import hides, mentions_ours, without_ours
+from pdgate.protocols.internal import hides, without_ours
 
 UNKNOWN: Final[tuple[bytes, ...]] = ()
 """No event looks like the ones before."""
@@ -35,11 +35,14 @@ UNKNOWN: Final[tuple[bytes, ...]] = ()
 _REASON: Final = b'"finish_reason"'
 _NONE_YET: Final = (b":null", b": null")
 
-_SAYS_MORE: Final = re.compile(
-    rb"finish_reason|error|\[DONE\]|transfer_|bootstrap_|remote_|disagg"
-).search
+_NOT_FOR_CLIENTS: Final = rb"transfer_|bootstrap_|remote_|disagg"
+"""In each name of the fields that protocols/internal.py knows."""
+
+_MAY_HOLD_OURS: Final = re.compile(_NOT_FOR_CLIENTS).search
+_SAYS_MORE: Final = re.compile(rb"finish_reason|error|\[DONE\]|" + _NOT_FOR_CLIENTS).search
 """In each event that ends a choice or a stream, or has a field that is not for clients."""
 
+_BLANK_LINE: Final[tuple[bytes, ...]] = (b"\n\n",)
 LONGEST_COUNT: Final = 9
 """Digits of a number of choices."""
 
@@ -56,6 +59,7 @@ class Ending(ABC):
         over: And that was said last.
         gave_up: It has ended otherwise.
         error: The event by which the engine said that it failed; empty for none.
+        half: What came behind the last whole event; None where that was the last byte.
     """
 
     def __init__(self, call: Call) -> None:
@@ -67,7 +71,28 @@ class Ending(ABC):
         self.over = False
         self.gave_up = False
         self.error = b""
-        self._hides = hides(call.body)
+        self.half: sse.WholeEvents | None = None
+        self._body = call.body
+
+    def feed(self, piece: bytes) -> bytes:
+        """What can go on now that this has come: of whole events what `take` leaves of them."""
+        half = self.half
+        # As nearly all come, and needs no joining.
+        if half is None and piece.endswith(b"\n\n"):
+            return self.take(piece)
+        if half is None:
+            half = self.half = sse.WholeEvents()
+        out = half.feed(piece)
+        if not half.rest:
+            self.half = None
+        return self.take(out) if out else out
+
+    def last(self) -> bytes | None:
+        """The same of what is left when no more comes; None if that is an event that was cut."""
+        rest = b"" if self.half is None else bytes(self.half.rest)
+        if rest.strip() not in _ALWAYS:
+            return None
+        return self.take(rest) if rest else rest
 
     def take(self, events: bytes) -> bytes:
         """What of these whole events is for the client; what comes after the end is not."""
@@ -90,7 +115,9 @@ class Ending(ABC):
 
     def _shown(self, event: bytes, data: bytes) -> bytes:
         """Without what is between the gateway and its engines."""
-        if not self._hides or (cleared := without_ours(data)) is data:
+        if _MAY_HOLD_OURS(data) is None or not hides(self._body):
+            return event
+        if (cleared := without_ours(data)) is data:
             return event
         return event[: event.index(b"data:")] + b"data: " + cleared + b"\n\n"
 
@@ -112,7 +139,7 @@ class Choices(Ending):
         if self._count == 1 and (end := _going_on(events)):
             # An event with this end is not the last one, and has no more fields.
             self.usual = (end,)
-            if not self._hides or not mentions_ours(events):
+            if _MAY_HOLD_OURS(events) is None:
                 return events
         elif (
             self._count == 1
@@ -155,6 +182,21 @@ class Choices(Ending):
         if chunk.choices:
             self.whole = self._ended >= self._begun and len(self._ended) >= self._count
         return self._shown(event, data)
+
+
+class Unsaid(Ending):
+    """Of a stream of which only HTTP says how it ends."""
+
+    def __init__(self, call: Call) -> None:
+        super().__init__(call)
+        self.usual = _BLANK_LINE
+        self.whole = True
+
+    def take(self, events: bytes) -> bytes:
+        return events
+
+    def _read(self, event: bytes) -> bytes:
+        return event
 
 
 class Message(Ending):
@@ -215,13 +257,13 @@ class Response(Ending):
         return event
 
 
-def ending_of(call: Call) -> Ending | None:
-    """Of the stream that answers it; None where only HTTP says how it ends."""
+def ending_of(call: Call) -> Ending:
+    """Of the stream that answers it."""
     api = call.api
     if api is None:
         return Choices(call)
     if api.kind is not Kind.GENERATES:
-        return None
+        return Unsaid(call)
     return Response(call) if api.shape is Shape.RESPONSES else Message(call)
 
 
@@ -235,11 +277,6 @@ def _going_on(event: bytes) -> bytes:
     if at < 0 or not event.startswith(_NONE_YET, after) or event.find(_REASON, after) >= 0:
         return b""
     return event[at:]
-
-
-def complete(rest: bytes) -> bool:
-    """Whether what stands behind the last blank line of a stream is nothing that was cut."""
-    return rest.strip() in _ALWAYS
 
 
 def _choices(call: Call) -> int:

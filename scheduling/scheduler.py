@@ -30,18 +30,18 @@ from pdgate.scheduling.decision_trace import (
     left_out,
     shown,
 )
+from pdgate.scheduling.decision_trace import Rule as Steps
 from pdgate.scheduling.disaggregation import Always, Decision, Rule, Taken
 from pdgate.scheduling.disaggregation.decision import ONE_TOKEN
 from pdgate.scheduling.disaggregation.rules import NOTHING_CACHED
 from pdgate.scheduling.eligible import EligibleSet
 from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.endpoints import RETRY_AFTER_SECONDS, Endpoints
-from pdgate.scheduling.health.breaker import TRIAL
 from pdgate.scheduling.health.cause import cause_of
 from pdgate.scheduling.partners import Partners
 from pdgate.scheduling.policy import Policy
 from pdgate.scheduling.prefix.index import PrefixIndex, PrefixUpdate
-from pdgate.scheduling.reservation import Reservation
+from pdgate.scheduling.reservation import Reservation, ended_well
 
 NOTHING_OF_THEIR_OWN: Final[Mapping[str, Mapping[Role, Policy]]] = {}
 
@@ -70,6 +70,7 @@ class Scheduler:
         self._endpoints = endpoints
         # Looked up here for every call, so without a function where they are there.
         self._eligible_sets, self._by_id = endpoints.eligible_sets, endpoints.by_id
+        self._worked = endpoints.worked
         self.freed: Callable[[], None] | None = None
         self.told: Callable[[Call, DecisionTrace], None] | None = None
         self._rule = rule or Always()
@@ -222,14 +223,28 @@ class Scheduler:
         if self._prefixes is not None and (
             self._decode_asks or (eligible.several_read and (reads or one.instance.role is BOTH))
         ):
-            update = PrefixUpdate.of(self._prefixes, call, one, reads)
+            prefixes = self._prefixes
+            # Empty where the prompt is too short for an engine to have some of it.
+            if prefixes.blocks_of(call) if call.blocks is None else call.blocks:
+                update = PrefixUpdate(prefixes, call, one, reads=reads)
+            elif reads:
+                prefixes.read_tokens += call.prompt_tokens
         if role is DECODE:
             watches = self._rule.watches
             return Reservation(
-                one, call.prompt_tokens, reads, not call.streams, watches, None, update
+                one,
+                call.prompt_tokens,
+                reads,
+                not call.streams,
+                watches,
+                None,
+                update,
+                self._worked,
             )
         freed = self.freed if role is PREFILL else None
-        return Reservation(one, call.prompt_tokens, reads, False, False, freed, update)
+        return Reservation(
+            one, call.prompt_tokens, reads, False, False, freed, update, self._worked
+        )
 
     def _partners(
         self, call: Call, eligible: EligibleSet, avoid: Collection[str]
@@ -255,27 +270,30 @@ class Scheduler:
         others = left_out(self._endpoints, endpoints, role, call.model, avoid, peer)
         policy = ""
         considered: list[Weighed] = []
+        rule: Steps = ()
         if one is not None and len(endpoints) > 1:
             chooses = self._policy(role, call)
             policy = chooses.name or type(chooses).__name__
-            said = chooses.explain(call, shown(endpoints, one), peer)
-            considered.extend(said if partners is None else partners.told(said, self._endpoints))
+            among = shown(endpoints, one)
+            if partners is None:
+                considered.extend(chooses.explain(call, among, peer))
+            else:
+                considered.extend(chooses.explain_ahead(call, among, partners))
+            rule = chooses.rule(call, among, peer)
         elif one is not None:
             considered.append(Weighed(one.instance.id, why=ONLY_ONE))
         more = len(endpoints) - len(considered) + max(0, len(others) - MOST_SHOWN)
         chosen = "" if one is None else one.instance.id
-        told(call, DecisionTrace(role, policy, chosen, considered, others[:MOST_SHOWN], more))
+        told(
+            call,
+            DecisionTrace(role, policy, chosen, considered, others[:MOST_SHOWN], more, rule),
+        )
 
     def _cached_for_decode(self, call: Call) -> Mapping[str, int]:
         """Instance id -> tokens of the prompt, whatever decode is chosen by."""
         if self._prefixes is None or not self._rule.reads_cached:
             return NOTHING_CACHED
         return self._prefixes.matched(call)
-
-    def handed_over(self, instance: Instance) -> None:
-        endpoint = self._by_id.get(instance.id)
-        if endpoint is not None:
-            endpoint.handed_over += 1
 
     def excuse(self, endpoints: Collection[str]) -> None:
         self._endpoints.excuse(endpoints)
@@ -287,11 +305,7 @@ class Scheduler:
             return
         endpoint = self._by_id.get(instance.id)
         if endpoint is not None:
-            endpoint.ended_well += 1
-            breaker = endpoint.breaker
-            # Else nothing would change.
-            if breaker.latest or breaker.state is TRIAL:
-                self._endpoints.worked(instance.id)
+            ended_well(endpoint, self._worked)
 
 
 def _no_pair(eligible: EligibleSet) -> NoInstance:

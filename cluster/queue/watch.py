@@ -69,6 +69,10 @@ class Watch:
                 if self.depth is not None:
                     log.warning("the prefill queue cannot be asked: %s", error)
                 self.depth = None
+            # The last stop of a thread: what it said last would be taken for true for ever.
+            except Exception:
+                log.exception("the prefill queue cannot be asked")
+                self.depth = None
             self._closing.wait(self._every_seconds)
 
 

@@ -190,7 +190,8 @@ class DecodeFirst(Kvt):
         )
         to = pages.block_ids[: self._layout.blocks_for(load.tokens)]
         target = Target(to, load.tokens, skip_tokens // self._layout.block_tokens)
-        ticket = Ticket(item, request_id, load.ticket, target, time.monotonic() + lease)
+        until, after = time.monotonic() + lease, self.settings.moment()
+        ticket = Ticket(item, request_id, load.ticket, target, until, after)
         self._tickets.open(ticket)
         try:
             self._load_in(ticket.turn)
@@ -240,7 +241,7 @@ class DecodeFirst(Kvt):
             turn=turn,
         )
         try:
-            self._loads.start(ticket.request_id, source, ticket.target)
+            self._loads.start(ticket.request_id, source, ticket.target, ticket.after)
         except RuntimeError:
             self._lending.call_in(turn.key)
             raise

@@ -1,10 +1,12 @@
 """Settings of a connector: what it has to know of the engine that it serves."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 from urllib.parse import urlsplit
 
 from pdgate.protocols.instance import Role
+from pdgate.transfer.device.base import Event
 from pdgate.transfer.messenger.receiving import Patience
 from pdgate.transfer.runtime.fleet import Identity
 
@@ -41,6 +43,8 @@ class ConnectorSettings:
             the queue; None for never.
         store: Folder that the engines share (store-mediated); empty for one of this user's on this host.
         identity: What we prove to peers.
+        moment: An event behind all that the model has asked of its device so far; None where that has
+            happened, as on a CPU. Asked for on the core's thread, so it has to be quick.
         ranks: Which of the engine's ranks the regions are, in this order (those of the first
             pipeline stage come first); empty for all of them.
     """
@@ -65,6 +69,7 @@ class ConnectorSettings:
     patience: Patience = field(default_factory=Patience)
     identity: Identity = field(default_factory=Identity)
     ranks: tuple[int, ...] = ()
+    moment: Callable[[], Event | None] = field(default=lambda: None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         _ = self.peer_address

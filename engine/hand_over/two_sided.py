@@ -174,7 +174,8 @@ class TwoSided(Connector):
             return
         to = pages.block_ids[: self._layout.blocks_for(load.tokens)]
         target = Target(to, load.tokens, skip_tokens // self._layout.block_tokens)
-        self._loads.start(request_id, source, target)
+        # What the device still does to these pages, it does before they are filled.
+        self._loads.start(request_id, source, target, self.settings.moment())
 
     def cancel(self, request_id: str) -> None:
         self._loads.cancel(request_id)
@@ -194,7 +195,8 @@ class TwoSided(Connector):
                 return None
             self.core.release(request_id)
             return None
-        match self._pushes.kept(request_id, pages.block_ids, pages.tokens):
+        block_ids, tokens, after = pages.block_ids, pages.tokens, self.settings.moment()
+        match self._pushes.kept(request_id, block_ids, tokens, after=after):
             case Kept.PUSHING:
                 return self.answer(request_id, pages)
             case Kept.DONE:
@@ -202,7 +204,7 @@ class TwoSided(Connector):
                 return self.answer(request_id, pages)
             case Kept.WAITS:
                 pass
-        if self._offers.put(request_id, pages.block_ids, pages.tokens, first_token):
+        if self._offers.put(request_id, block_ids, tokens, first_token, after=after):
             return self.answer(request_id, pages)
         self._pushes.forget(request_id)
         self.core.release(request_id)
@@ -211,7 +213,7 @@ class TwoSided(Connector):
     def layer_computed(
         self, request_id: str, layer: int, block_ids: Sequence[int], tokens: int
     ) -> None:
-        self._pushes.computed(request_id, layer, block_ids, tokens)
+        self._pushes.computed(request_id, layer, block_ids, tokens, self.settings.moment())
 
     def dropped(self, request_id: str, why: str) -> bool:
         dropped = self._offers.drop(request_id, why)

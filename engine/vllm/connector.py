@@ -16,6 +16,7 @@ from typing import Any, Final
 from pdgate.engine.vllm import metrics, settings, surface
 from pdgate.engine.vllm.answers import Form
 from pdgate.engine.vllm.guard import HOOKS, guarded
+from pdgate.engine.vllm.kv_region import place_of
 from pdgate.engine.vllm.orders import Order
 from pdgate.engine.vllm.reports import NOTHING
 from pdgate.engine.vllm.running import Running
@@ -181,6 +182,7 @@ class PdgateConnector(surface.KVConnectorBase_V1, surface.SupportsHMA):  # type:
         bound = [layers[name].kv_cache for name in kv_caches]
         latent = bool(getattr(config.model_config, "use_mla", False))
         first = next(iter(kv_caches.values()))
+        place = place_of(first)
         isa = surface.instruction_set(first, latent)
         if first.shape[2] != config.cache_config.block_size:
             raise ValueError(
@@ -197,6 +199,8 @@ class PdgateConnector(surface.KVConnectorBase_V1, surface.SupportsHMA):  # type:
             surface.rebase,
             seat,
             surface.gather,
+            place,
+            lambda: surface.moment(place),
         )
         self._growth = metrics.Growth(seat.number)
 
@@ -233,7 +237,9 @@ class PdgateConnector(surface.KVConnectorBase_V1, surface.SupportsHMA):  # type:
     def save_kv_layer(
         self, layer_name: str, kv_layer: Any, attn_metadata: Any, **kwargs: Any
     ) -> None:
-        """After each layer's attention. On a CPU its KV is in the blocks by now."""
+        """After each layer's attention. On a CPU its KV is in the blocks by now; on a GPU it is when
+        the event has happened that the hand-over records now.
+        """
         if self._running is not None:
             self._running.worker.computed(self._running.layers[layer_name])
 

@@ -7,6 +7,8 @@ That is a Layout of one plane (engine/layout.py): content is K and V of one head
 a latent (MLA), which has one head. With vLLM's layouts LBHNC and LBNHC the order is told by the strides. In
 others (BLHNC, LHBNC ...) the pages of a layer do not follow one another: those are refused.
 
+On a GPU the tensors stay where they are: the region is that memory of the device's. Not run yet.
+
 On a CPU the last axis is nominal: the kernel keeps K and V of a head and block in two halves, in an order
 that its instruction set likes. So there only whole heads can be split off, and the instruction set belongs
 to what peers compare.
@@ -32,6 +34,7 @@ from typing import Any, Protocol
 
 from pdgate.engine.vllm.census import Share
 from pdgate.transfer.base import Backend, Region
+from pdgate.transfer.memory import CUDA, HOST, DeviceMemory
 from pdgate.transfer.plan.layout import Order
 
 Rebase = Callable[[Sequence[Any], memoryview], None]
@@ -106,6 +109,17 @@ def pages_of(tensors: Mapping[str, Tensor], instruction_set: str) -> KvMemory:
     return KvMemory(share, first.data_ptr(), len(names) * layer_bytes, tuple(names))
 
 
+def place_of(tensor: Any) -> str:
+    """Where the KV cache is, as the transfer has it. Raises ValueError for devices that it knows not."""
+    if tensor.device.type == "cpu":
+        return HOST
+    if tensor.device.type == CUDA:
+        return f"{CUDA}:{tensor.device.index or 0}"
+    raise ValueError(
+        f"PdgateConnector hands over KV of CPUs and NVIDIA GPUs, not of {tensor.device}"
+    )
+
+
 def _order(shape: tuple[int, ...], strides: tuple[int, ...]) -> Order:
     """Of heads and tokens in a page. Raises ValueError if pages are no runs in a row."""
     _, kv_heads, block_tokens, content = shape
@@ -126,12 +140,16 @@ def open_region(
     bound: Iterable[Any],
     instruction_set: str,
     rebase: Rebase | None,
+    place: str = HOST,
 ) -> tuple[Region, KvMemory]:
-    """`bound`: the tensors that the layers have. Without `rebase` all stays where it is.
+    """`bound`: the tensors that the layers have. Without `rebase`, and in any `place` but the host's
+    memory ("cuda:0"), all stays where it is.
 
     Raises ValueError, OSError, TransferError.
     """
     found = pages_of(tensors, instruction_set)
+    if place != HOST:
+        return backend.register(DeviceMemory(place, found.address, found.length)), found
     if rebase is not None:
         every = list({id(one): one for one in (*tensors.values(), *bound)}.values())
         if why := _why_private(found, every):

@@ -6,7 +6,7 @@ KV cache -- region --> hand-over (dialects) <--> worker's half <-- orders, repor
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from pdgate.engine.connector import Core, Keep
@@ -20,6 +20,8 @@ from pdgate.engine.vllm.settings import Settings
 from pdgate.engine.vllm.worker_side import Fellows, WorkerSide
 from pdgate.transfer import registry
 from pdgate.transfer.base import Backend
+from pdgate.transfer.device.base import Event
+from pdgate.transfer.memory import HOST
 from pdgate.transfer.runtime.fleet import Identity, configured
 from pdgate.transfer.runtime.tls import Tls
 
@@ -51,10 +53,13 @@ class Running:
         rebase: Rebase,
         seat: Seat,
         gather: Gather,
+        place: str = HOST,
+        moment: Callable[[], Event | None] = lambda: None,
     ) -> Self:
         """Peers are served from now on. Raises ValueError, OSError, LookupError, TransferError.
 
-        `model` is what peers compare; what follows it is for `open_region`. Waits for all workers
+        `model` is what peers compare; what follows it is for `open_region`. `place` and `moment`: of
+        the KV cache, and as ConnectorSettings have it. Waits for all workers
         of the engine, twice: for what they have, and for where they listen.
         """
         extra = settings.extra
@@ -70,7 +75,7 @@ class Running:
             extra.transfer, identity=identity, host=extra.host, advertise=extra.advertise
         )
         moved = rebase if extra.mover == "process" else None
-        region, pages = open_region(backend, tensors, bound, instruction_set, moved)
+        region, pages = open_region(backend, tensors, bound, instruction_set, moved, place)
         made: list[Dialects] = []
 
         def hand_over(core: Core) -> Dialects:
@@ -82,7 +87,9 @@ class Running:
                     layout=found.layout,
                     regions=[region],
                     backend=backend,
-                    settings=_connector_settings(settings, model, identity, seat, found),
+                    settings=replace(
+                        _connector_settings(settings, model, identity, seat, found), moment=moment
+                    ),
                 )
             )
             return made[0]

@@ -12,6 +12,8 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from pdgate.engine.vllm.census import Seat
+from pdgate.transfer.device.base import Event
+from pdgate.transfer.memory import HOST
 
 try:
     import vllm  # type: ignore[import-not-found]
@@ -103,15 +105,24 @@ def gather(mine: Any) -> list[Any]:
     return found
 
 
-def instruction_set(tensor: Any, latent: bool) -> str:
-    """For which the CPU backend orders K and V inside a block.
+def moment(there: str) -> Event | None:
+    """Behind all that this thread's stream has been asked for; None on a CPU, where it is done."""
+    if there == HOST:
+        return None
+    import torch
 
-    Raises ValueError for a KV cache on another device: we could not touch it from here.
+    event: Event = torch.cuda.Event()
+    event.record()  # type: ignore[attr-defined]
+    return event
+
+
+def instruction_set(tensor: Any, latent: bool) -> str:
+    """For which the CPU backend orders K and V inside a block; empty on another device.
 
     Source: vLLM 0.32.0, v1/attention/backends/cpu_attn.py, _get_attn_isa().
     """
     if tensor.device.type != "cpu":
-        raise ValueError(f"PdgateConnector needs its KV cache on a CPU, not {tensor.device}")
+        return ""
     import torch
     from vllm.v1.attention.backends import cpu_attn  # type: ignore[import-not-found]
 

@@ -10,7 +10,7 @@ answer arrive by callback and wait here; when too many do, the engine is read no
 """
 
 import asyncio
-from contextlib import aclosing, nullcontext, suppress
+from contextlib import aclosing, suppress
 
 from fastapi import FastAPI
 from starlette.requests import ClientDisconnect, Request
@@ -20,6 +20,7 @@ from pdgate.forwarders.base import Answer
 from pdgate.forwarders.record import Record
 from pdgate.gateway import errors
 from pdgate.gateway.apis.passing import Asked, asked, target_of
+from pdgate.gateway.deadlines import Deadlines
 from pdgate.gateway.debug import DebugHeaders
 from pdgate.gateway.front.asgi_cycle import LET_IN
 from pdgate.gateway.front.crowd import Crowd
@@ -178,7 +179,7 @@ class AsgiClient:
     Attributes:
         finished: The response is complete.
         unread: Where the rest of a request comes from that was refused half read.
-        seen: For `pings`.
+        seconds, seen, due: For `pings`.
     """
 
     __slots__ = (
@@ -193,11 +194,14 @@ class AsgiClient:
         "_pings",
         "_send",
         "_shape",
+        "_silences",
         "_streams",
         "_waiter",
         "_waiting_bytes",
         "_wanted",
+        "due",
         "finished",
+        "seconds",
         "seen",
         "unread",
     )
@@ -213,7 +217,9 @@ class AsgiClient:
         self._send = send
         self._shape = shape
         self._pings = pings
+        self.seconds = self.due = 0.0
         self.seen = False
+        self._silences: Deadlines | None = None
         self._wanted = wanted
         self._debug = debug
         self._pieces: list[bytes] = []
@@ -252,6 +258,8 @@ class AsgiClient:
         if not self._paused and self._last.endswith(b"\n\n"):
             self._pieces.append(PING)
             self._wake()
+        assert self._silences is not None
+        self._silences.watch(self, self.seconds)
 
     # The client.
 
@@ -268,7 +276,9 @@ class AsgiClient:
             () if self._debug is None else self._debug(record),
             self._wanted,
         )
-        answer.start(self if record.gaps is None else record.gaps.sink(self))
+        if record.gaps is not None:
+            answer = record.gaps.of(answer)
+        answer.start(self)
         if not self._pieces and not self._over:
             await self._wait()
         if self._error is not None and not self._pieces:
@@ -281,10 +291,16 @@ class AsgiClient:
             await self._send(
                 {"type": "http.response.start", "status": answer.status, "headers": head}
             )
-        with (
-            nullcontext() if self._pings is None or not self._streams else self._pings.during(self)
-        ):
+        pings = self._pings
+        if pings is None or not self._streams:
             await self._pump(answer, record)
+            return
+        self._silences = silences = pings.silences or pings.begin()
+        silences.watch(self, pings.seconds)
+        try:
+            await self._pump(answer, record)
+        finally:
+            silences.forget(self)
 
     async def _pump(self, answer: Answer, record: Record) -> None:
         """Sends on what comes, to its end. Raises what it ended with."""

@@ -17,6 +17,7 @@ KV caches, and the links between them.
     outcome.py, summary.py   what became of each call, and what that is together
     bound/                   what no policy can exceed
     report.py, pictures/     tables, JSON, and a page with pictures
+    planning.py, plan_cli.py how many engines a load takes
     cli.py                   the command
 
 The same plan and seed give the same result, to the last digit.

@@ -33,6 +33,9 @@ def simulate(
     trace: Annotated[
         Path | None, _option(CALLS, "JSONL of calls; without one they are made up.")
     ] = None,
+    shape: Annotated[
+        asked.Shape, _option(CALLS, "Of those that are made up: reuse, lengths, bursts.")
+    ] = "conversations",
     calls: Annotated[int | None, _option(CALLS, "Only so many.", min=2)] = None,
     scale: Annotated[
         str, _option(CALLS, "Times as fast as in the trace; 1,2,3 for several.")
@@ -62,6 +65,15 @@ def simulate(
     decode_concurrency: Annotated[
         int | None, _option(POLICIES, "Calls at a decode engine; others wait.", min=1)
     ] = None,
+    prefill_queue: Annotated[
+        float | None, _option(POLICIES, "Seconds of reading at each engine; others wait.")
+    ] = None,
+    late_share: Annotated[
+        float, _option(POLICIES, "Of prompt tokens, for late calls that wait.", min=0, max=1)
+    ] = Limits().late_share,
+    max_wait: Annotated[float, _option(POLICIES, "Seconds that one may wait.")] = (
+        Limits().wait_seconds
+    ),
     prefills: Annotated[int, _option(ENGINES, "Prefill engines.", min=0)] = 8,
     decodes: Annotated[int, _option(ENGINES, "Decode engines.", min=0)] = 8,
     both: Annotated[int, _option(ENGINES, "Engines that do either.", min=0)] = 0,
@@ -102,12 +114,15 @@ def simulate(
             hardware=asked.with_figures(hardware, engine_figure or ()),
             targets=asked.targets_of(ttft_target, tpot_target),
             rule=asked.rule_of(disaggregate, uncached_tokens),
-            limits=Limits(prefill_concurrency, decode_concurrency),
+            limits=asked.limits_of(
+                *(prefill_concurrency, decode_concurrency, prefill_queue),
+                *(late_share, max_wait, asked.targets_of(ttft_target, tpot_target)),
+            ),
             outages=asked.outages_of(kill or (), engines),
             staged=staged,
             seed=seed,
         )
-        asks = asked.calls_of(trace, calls, copies, seed)
+        asks = asked.calls_of(trace, calls, copies, seed, shape)
         if out is not None:
             _make(out)
     except (asked.BadFlag, BadTrace) as error:

@@ -12,18 +12,20 @@ Source: vllm-project/vllm-ascend 182b75e, distributed/kv_transfer/kv_p2p/mooncak
 
 from typing import Final
 
-from pdgate.protocols.call import Json, value
+from pdgate.protocols.call import Json, Raw, value
 from pdgate.protocols.errors import BadRequest
 
 FIELD: Final = "kv_transfer_params"
 RECEIVE: Final[Json] = {"do_remote_decode": False, "do_remote_prefill": True}
+_NULL: Final = Raw(b"null")
 _EXPECTED: Final = ("do_remote_decode", "remote_host", "remote_port", "remote_block_ids")
 
 
 def attempt_of(posted: Json) -> str:
     """The attempt that decode speaks of. Raises BadRequest for what is no word of this wire."""
     id = value(posted, "request_id")
-    missing = [name for name in _EXPECTED if value(posted, name) is None]
+    # Not read: the blocks of a long prompt are more than `value` takes, and decode's own to be right.
+    missing = [name for name in _EXPECTED if posted.get(name, _NULL) == _NULL]
     if not isinstance(id, str) or missing:
         raise BadRequest(f"request_id, {', '.join(_EXPECTED)} expected")
     if id.startswith("chatcmpl-"):

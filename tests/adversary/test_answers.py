@@ -15,6 +15,8 @@ import pytest
 
 from pdgate.forwarders.base import Leg
 from pdgate.forwarders.first_event import good_start, good_whole
+from pdgate.gateway.intake import Intake
+from pdgate.gateway.request_headers import RequestHeaders
 from pdgate.protocols import sse
 from pdgate.protocols.apis import APIS, MESSAGES, RESPONSES
 from pdgate.protocols.call import CHAT, COMPLETIONS, Call, encode, parse_object
@@ -178,6 +180,22 @@ def test_a_stream_that_lacks_a_choice_is_not_whole(n: object) -> None:
 
     assert isinstance(end_event_by_event(asked, events), EngineFailed)
     assert end_event_by_event(asked, [*events[:-1], choice(1, "stop"), sse.DONE]) is None
+
+
+YES: Sequence[object] = (True, 1, 1.0, "true", "Yes", "on")
+NO: Sequence[object] = (False, None, 0, 2, "", "false", "no", "x", [], {}, [True])
+
+
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS, MESSAGES, RESPONSES])
+@pytest.mark.parametrize("said", [*YES, *NO], ids=repr)
+def test_what_an_engine_takes_for_a_stream_is_one(path: str, said: object) -> None:
+    """Its events were taken for a broken answer, which counted against each engine that gave it."""
+    body = encode({"model": "m", "stream": said})
+
+    found = Intake(1 << 20).call(path, RequestHeaders([]), body, "call-1")
+
+    assert found.streams is any(said is one for one in YES)
+    assert bytes(found.body["stream"]) == encode(said)
 
 
 TYPES = {

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from pdgate.transfer.base import Backend, Region, TransferError
+from pdgate.transfer.device.base import Event, wait
 from pdgate.transfer.messenger import workers
 from pdgate.transfer.messenger.context import Context
 from pdgate.transfer.messenger.core import Core
@@ -101,13 +102,17 @@ class Loads:
             memory, reading.patience, lambda: self._closed, lambda: self.fellows
         )
 
-    def start(self, request_id: str, source: Source, target: Target) -> None:
-        """Raises RuntimeError if there is no room for a thread; then nothing was started."""
+    def start(
+        self, request_id: str, source: Source, target: Target, after: Event | None = None
+    ) -> None:
+        """Nothing is asked of the peer until `after` has happened, the last that the device does
+        with the pages. Raises RuntimeError if there is no room for a thread; then nothing was started.
+        """
         interrupt = Interrupt()
         with self._lock:
             self._interrupts[request_id] = interrupt
         try:
-            self._spawn(interrupt, lambda: self._load(request_id, source, target, interrupt))
+            self._spawn(interrupt, lambda: self._load(request_id, source, target, interrupt, after))
         except RuntimeError:
             with self._lock:
                 del self._interrupts[request_id]
@@ -154,7 +159,14 @@ class Loads:
             thread.start()
             self._threads[thread] = interrupt
 
-    def _load(self, request_id: str, source: Source, target: Target, interrupt: Interrupt) -> None:
+    def _load(
+        self,
+        request_id: str,
+        source: Source,
+        target: Target,
+        interrupt: Interrupt,
+        after: Event | None,
+    ) -> None:
         counters, pages = self._reading.counters, len(target.block_ids) - target.skip
         started = time.monotonic()
         stranded = False
@@ -169,7 +181,7 @@ class Loads:
         error = None
         asked = [source]
         try:
-            moved = self._fill(source, target, interrupt, adrift, asked)
+            moved = self._fill(source, target, interrupt, adrift, asked, after)
             self._reading.deliver(request_id, moved.context)
         except (HandOverError, TransferError) as failure:
             error = "cancelled" if interrupt.fired else str(failure)
@@ -200,12 +212,16 @@ class Loads:
         interrupt: Interrupt,
         adrift: Adrift,
         asked: list[Source],
+        after: Event | None,
     ) -> Moved:
         """What came. When it returns or raises, no byte can land any more, and `asked` says which
         workers may still keep something for us.
         """
         reading = self._reading
         until = time.monotonic() + source.wait_seconds + reading.lease_seconds
+        if after is not None and not wait(after, until, lambda: interrupt.fired):
+            interrupt.arm(None)
+            raise HandOverError(Why.TOO_LATE, "the device still works on the pages")
         if not workers.is_first(reading.ranks):
             # Our first worker has it computed.
             source = replace(source, prompt=(), lent=None)

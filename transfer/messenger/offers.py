@@ -18,6 +18,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from pdgate.transfer.device.base import Event
 from pdgate.transfer.messenger.context import Context
 from pdgate.transfer.messenger.counters import Counters
 from pdgate.transfer.messenger.errors import HandOverError, Why
@@ -34,12 +35,14 @@ class Offer:
     Attributes:
         id: Tells this offer from an earlier one under the same key.
         tokens: How many leading tokens of the prompt the pages hold.
+        after: When the device has come so far; None: it has.
     """
 
     id: str
     block_ids: Sequence[int]
     tokens: int
     context: Context
+    after: Event | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +125,7 @@ class Offers:
         tokens: int,
         first_token: int | None,
         context: bytes = b"",
+        after: Event | None = None,
     ) -> bool:
         """False if it is not expected any more: then its pages are of no use."""
         with self._lock:
@@ -129,7 +133,7 @@ class Offers:
             if key is None:
                 return False
             beside = Context(first_token, context)
-            offer = Offer(secrets.token_hex(16), tuple(block_ids), tokens, beside)
+            offer = Offer(secrets.token_hex(16), tuple(block_ids), tokens, beside, after)
             self._entries[key].offer = offer
             self._wake(key)
             return True
@@ -152,6 +156,13 @@ class Offers:
                 raise HandOverError(Why.TAKEN, f"somebody else gets {key!r}")
             entry.pushers.add(pusher)
             return entry.request_id
+
+    def unclaim(self, key: str, pusher: object) -> None:
+        """Nothing of its share moves any more; others may still be at theirs, or not come."""
+        with self._lock:
+            entry = self._entries.get(key)
+            if entry is not None:
+                entry.pushers.discard(pusher)
 
     def wait(
         self,

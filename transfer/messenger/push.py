@@ -24,6 +24,8 @@ class Request:
     Attributes:
         tokens: Computed so far, by layer.
         kept: All is computed, and the core waits for `release`.
+        pending: It is kept, and the device has not come so far yet.
+        lost: Why the device will never come so far.
         dropped: The core wants its pages back.
         lingering: It waits for `release` all the same.
         done: It was handed over before it was kept.
@@ -37,6 +39,8 @@ class Request:
     block_ids: Sequence[int] = ()
     context: Context = NOTHING
     kept: bool = False
+    pending: bool = False
+    lost: HandOverError | None = None
     dropped: bool = False
     lingering: bool = False
     done: bool = False

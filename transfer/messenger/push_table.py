@@ -3,6 +3,7 @@
     engine      expect -> computed, layer by layer -> kept         on the core's thread
     D           ask, sooner or later ------------> leave           on its connection's thread
     mover       a tile has ended                                   on a thread of its own
+    device      what was computed has happened (later.py)          on a thread of the table's
 
 A request is handed over by one push, or by one for each worker of D, which then takes the share
 of its ranks: it is done when all that take something here have theirs, and over with the first
@@ -19,12 +20,14 @@ from collections.abc import Sequence
 from enum import Enum
 
 from pdgate.transfer.base import TransferError
+from pdgate.transfer.device.base import Event
 from pdgate.transfer.messenger import messages, shards
 from pdgate.transfer.messenger.asked import Asked
 from pdgate.transfer.messenger.context import Context
 from pdgate.transfer.messenger.core import Core
 from pdgate.transfer.messenger.counters import Counters
 from pdgate.transfer.messenger.errors import HandOverError, Why
+from pdgate.transfer.messenger.later import Later
 from pdgate.transfer.messenger.line import Line
 from pdgate.transfer.messenger.mover import Mover
 from pdgate.transfer.messenger.offers import Offers
@@ -66,6 +69,7 @@ class PushTable:
         self._lock = threading.Lock()
         self._requests: dict[str, Request] = {}
         self._pushes: dict[str, list[Push]] = {}
+        self._later = Later("pdgate-computed")
         self._closed = False
 
     @property
@@ -101,19 +105,33 @@ class PushTable:
         self._meet(push)
         return push
 
-    def computed(self, request_id: str, layer: int, block_ids: Sequence[int], tokens: int) -> None:
-        """The leading `tokens` of this layer are in the request's pages."""
+    def computed(
+        self,
+        request_id: str,
+        layer: int,
+        block_ids: Sequence[int],
+        tokens: int,
+        after: Event | None = None,
+    ) -> None:
+        """The leading `tokens` of this layer are in the request's pages, once `after` has happened.
+
+        It is waited for on a thread of the table's; None: it has happened.
+        """
         with self._lock:
             request = self._requests.get(request_id)
-            if request is None:
-                return
-            request.block_ids = block_ids
-            request.tokens[layer] = tokens
-            due = [
-                (push, push.sending.computed(layer, tokens)) for push in self._pushes_of(request)
-            ]
-        for push, tiles in due:
-            push.write(tiles, block_ids)
+        if request is None:
+            return
+        if after is None:
+            self._computed(request, layer, block_ids, tokens)
+            return
+
+        def happened(lost: TransferError | None) -> None:
+            if lost is None:
+                self._computed(request, layer, block_ids, tokens)
+            else:
+                self._lost(request, lost)
+
+        self._later.run(after, happened)
 
     def kept(
         self,
@@ -122,8 +140,11 @@ class PushTable:
         tokens: int,
         first_token: int | None = None,
         context: bytes = b"",
+        after: Event | None = None,
     ) -> Kept:
-        """All is computed. With PUSHING, we tell the core when the pages may go."""
+        """All is computed, once `after` has happened. With PUSHING, we tell the core when the pages
+        may go.
+        """
         with self._lock:
             request = self._requests.get(request_id)
             if request is None:
@@ -134,10 +155,19 @@ class PushTable:
             request.kept = True
             request.context = Context(first_token, context)
             request.block_ids = block_ids
-            request.tokens = [tokens] * self._shape.layers
+            request.pending = after is not None
             pushes = self._pushes_of(request)
-        for push in pushes:
-            self._advance(push, request)
+        if after is None:
+            self._all_computed(request, tokens)
+        else:
+
+            def happened(lost: TransferError | None) -> None:
+                if lost is None:
+                    self._all_computed(request, tokens)
+                else:
+                    self._lost(request, lost)
+
+            self._later.run(after, happened)
         return Kept.PUSHING if pushes else Kept.WAITS
 
     def drop(self, request_id: str, why: str) -> bool:
@@ -178,6 +208,7 @@ class PushTable:
             pushes = [push for of_key in self._pushes.values() for push in of_key]
             for push in pushes:
                 push.sending.stop(HandOverError(Why.CLOSING, "the prefill engine is shutting down"))
+        self._later.close()
         # What it still writes ends with it, so that the pushes below are over.
         for mover in self._movers:
             mover.close()
@@ -187,6 +218,37 @@ class PushTable:
             self._look(push)
             if not push.over.wait(CLOSE_SECONDS):
                 log.error("the push of %s does not end", push.asked.key)
+
+    def _computed(
+        self, request: Request, layer: int, block_ids: Sequence[int], tokens: int
+    ) -> None:
+        """What waited for an event may come when the request has gone, or is further."""
+        with self._lock:
+            if self._requests.get(request.id) is not request or tokens <= request.tokens[layer]:
+                return
+            request.block_ids = block_ids
+            request.tokens[layer] = tokens
+            due = [
+                (push, push.sending.computed(layer, tokens)) for push in self._pushes_of(request)
+            ]
+        for push, tiles in due:
+            push.write(tiles, block_ids)
+
+    def _all_computed(self, request: Request, tokens: int) -> None:
+        with self._lock:
+            request.pending = False
+            request.tokens = [tokens] * self._shape.layers
+            pushes = self._pushes_of(request)
+        for push in pushes:
+            self._advance(push, request)
+
+    def _lost(self, request: Request, error: TransferError) -> None:
+        """What it waited for is never going to happen."""
+        with self._lock:
+            request.lost = HandOverError(Why.BROKEN, f"prefill's pages are lost: {error}")
+            pushes = self._pushes_of(request)
+        for push in pushes:
+            self._advance(push, request)
 
     def _meet(self, push: Push) -> None:
         """Joins both sides, if both are there. Raises HandOverError: then it was refused."""
@@ -232,15 +294,18 @@ class PushTable:
     def _advance(self, push: Push, request: Request) -> None:
         """Sends whatever is ready."""
         with self._lock:
+            if request.lost is not None:
+                push.sending.stop(request.lost)
             due = push.due(request)
             needed = push.asked.tiles.tokens
-            if request.kept and min(request.tokens) < needed:
+            complete = request.kept and not request.pending
+            if complete and min(request.tokens) < needed:
                 push.sending.stop(
                     HandOverError(
                         Why.TOO_SHORT, f"{min(request.tokens)} tokens offered, {needed} needed"
                     )
                 )
-            context_due = request.kept and push.sending.finished()
+            context_due = complete and push.sending.finished()
         push.write(due, request.block_ids)
         if context_due:
             assert self._outbox is not None
@@ -261,6 +326,7 @@ class PushTable:
                 last = self._ended(request, push, others)
         push.close()
         if request is not None:
+            self._offers.unclaim(push.asked.key, push)
             self._count(push, error, last=last)
         else:
             self._unmet(push)

@@ -2,11 +2,13 @@
 
 import logging
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from pdgate.transfer import descriptors
-from pdgate.transfer.base import Grant, Op, Region
+from pdgate.transfer.base import Grant, Op, Region, TransferError
+from pdgate.transfer.device.base import wait
 from pdgate.transfer.messenger import asked, messages, shards, workers
 from pdgate.transfer.messenger.core import Core
 from pdgate.transfer.messenger.counters import Counters, Readings
@@ -203,6 +205,7 @@ class _Conversation:
             if error.why in (Why.BROKEN, Why.UNKNOWN) and ask.wait_seconds > 0:
                 self._abandon(ask.key)
             raise
+        self._await(offer, _within(ask.read_seconds))
         self._silence = _within(ask.read_seconds) + READ_MARGIN_SECONDS
         held_tokens = ours.blocks_for(offer.tokens) * ours.block_tokens
         self._readings.began(offer.id, ask.shape.bytes_of(held_tokens))
@@ -216,6 +219,17 @@ class _Conversation:
             offer.context.data,
             held,
         )
+
+    def _await(self, offer: Offer, seconds: float) -> None:
+        """Until what is offered is in its pages. Raises HandOverError."""
+        if offer.after is None:
+            return
+        try:
+            if wait(offer.after, time.monotonic() + seconds, self._line.gone):
+                return
+        except TransferError as error:
+            raise HandOverError(Why.BROKEN, f"prefill's pages are lost: {error}") from None
+        raise HandOverError(Why.TOO_LATE, "the device has not come so far in time")
 
     def _elsewhere(self) -> messages.Elsewhere:
         offering = self._offering

@@ -14,12 +14,14 @@ from collections.abc import Sequence
 from math import exp, log
 from typing import Final
 
-from pdgate.lab.simulator.bound.needs import Need, Pools
+from pdgate.lab.simulator.bound.needs import Kept, Need, Pools
 
 SHRINKS: Final = 0.5
 LEAST_STEP: Final = 0.05
 """Of a price's logarithm."""
 FIRST_STEP: Final = 1.0
+LEAST_GAIN: Final = 1e-4
+"""Of the calls, for which it is worth to go on."""
 BEYOND: Final = (1.0, 0.9)
 """Shares of calls that are over; those that are so later pay nothing for decode, which has less time then."""
 
@@ -53,6 +55,9 @@ class _Market:
     def least(self) -> float:
         """The least bound that was found, by steps along each price that get shorter."""
         everything = len(self._needs)
+        if self._has_all():
+            return float(everything)
+        enough = LEAST_GAIN * everything
         scales = (self._prefill, self._decode, self._cache)
         # A third of all calls for all that there is of each: not far from anything.
         logs = [log(everything / 3 / (scale or 1.0)) for scale in scales]
@@ -66,19 +71,43 @@ class _Market:
                     tried = [*logs]
                     tried[number] += way
                     found = self._bound(tried)
-                    if found < best:
+                    if found < best - enough:
                         best, logs, better = found, tried, True
                         break
             # Both sides at once: along one alone a fleet in balance has an edge.
             for one, other in ((step, step), (-step, -step), (step, -step), (-step, step)):
                 tried = [logs[0] + one, logs[1] + other, logs[2]]
                 found = self._bound(tried)
-                if found < best:
+                if found < best - enough:
                     best, logs, better = found, tried, True
                     break
             if not better:
                 step *= SHRINKS
         return min(best, float(everything))
+
+    def _has_all(self) -> bool:
+        """Whether there is enough of everything, either with all blocks kept or with none: then no
+        prices make the bound less than all calls."""
+        first = sum(need.first for need in self._needs)
+        decode = sum(self._decoding(need) for need in self._needs)
+        if self._apart:
+            if decode > self._decode:
+                return False
+        else:
+            first += decode
+        again = kept = 0.0
+        for need in self._needs:
+            for one in need.kept:
+                again += one.seconds
+                kept += one.blocks * max(0.0, self._kept_seconds(need, one))
+        return first + again <= self._prefill or (first <= self._prefill and kept <= self._cache)
+
+    def _decoding(self, need: Need) -> float:
+        return need.decode if need.over <= self._last or not self._apart else 0.0
+
+    def _kept_seconds(self, need: Need, one: Kept) -> float:
+        """What is there when a piece begins, costs only from then on."""
+        return need.at - max(one.since, self._begins)
 
     def _bound(self, logs: Sequence[float]) -> float:
         prefill, decode, cache = (exp(one) for one in logs)
@@ -93,7 +122,7 @@ class _Market:
             for one in need.kept:
                 if left <= 0:
                     break
-                # What is there when a piece begins, costs only from then on.
+                # As `_kept_seconds`, without a call of it.
                 kept = need.at - (max(begins, one.since))
                 keeping = cache * one.blocks * kept
                 again = prefill * one.seconds

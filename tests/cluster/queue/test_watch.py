@@ -18,13 +18,15 @@ class Fickle(MemoryQueue):
 
     def __init__(self) -> None:
         super().__init__(QueueSettings("memory://it"))
-        self.away = False
+        self.away = self.broken = False
         self.asked = threading.Semaphore(0)
 
     def depth(self) -> Depth:
         self.asked.release()
         if self.away:
             raise QueueAway("gone for lunch")
+        if self.broken:
+            raise ZeroDivisionError
         return super().depth()
 
     def was_asked_again(self) -> None:
@@ -33,6 +35,18 @@ class Fickle(MemoryQueue):
             pass
         for _ in range(2):
             assert self.asked.acquire(timeout=PATIENCE_SECONDS)
+
+
+def test_a_bug_costs_an_answer_and_not_the_watch() -> None:
+    queue = Fickle()
+    with closing(Watch(queue, OFTEN)) as watch:
+        queue.was_asked_again()
+        queue.broken = True
+        queue.was_asked_again()
+        assert watch.depth is None
+
+        queue.broken = False
+        wait_until(lambda: watch.depth, "an answer")
 
 
 def test_the_depth_is_followed_through_an_outage() -> None:

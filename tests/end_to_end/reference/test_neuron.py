@@ -7,15 +7,18 @@ nixl     a P and a D of the successor's kind
 
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from tests.end_to_end.reference.callers import ask
 from tests.end_to_end.reference.fleet import Engine, Fleet, Gateway
 from tests.end_to_end.reference.test_same_tokens import PROMPTS, Counts, counts, said
 from tests.support.etcd import etcd_server
+from tests.support.waiting import wait_until
 
 BY_BOTH = pytest.mark.parametrize("chat", [False, True], ids=["completions", "chat"])
 EITHER_WAY = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
@@ -151,6 +154,35 @@ def test_static_pairs_are_not_crossed(site: Site) -> None:
 
     site.gateway.process.wait_until(both_met, "both pairs")
     assert met == {("prefill-a", "decode-a"), ("prefill-b", "decode-b")}
+
+
+def test_the_client_has_prefills_token_while_decode_has_yet_to_take_its_turn(fleet: Fleet) -> None:
+    """Decode has said that it took the call, as vLLM does at once, and has no place for it yet."""
+    prompt = PROMPTS["many blocks"]
+    with ExitStack() as running:
+        own = Fleet(running, sys.executable)
+        prefill = own.engine("prefill", "neuron", "tcp")
+        slow = ("--head-first", "--max-num-seqs", "1", "--min-itl-ms", "50")
+        decode = own.engine("decode", "neuron", "tcp", *slow)
+        flags = ("--pdd-protocol", "neuron", "--prefill", prefill.url, "--decode", decode.url)
+        gateway = running.enter_context(own.serve(*flags))
+        busy = running.enter_context(ThreadPoolExecutor(1)).submit(
+            ask, Gateway(decode.url, decode.process), prompt, 120
+        )
+        wait_until(lambda: decode.metric("vllm:num_requests_running") == 1, "a full batch")
+
+        with gateway.openai().completions.create(
+            model="pdgate-tiny", prompt=prompt, max_tokens=4, temperature=0, stream=True
+        ) as events:
+            text = ""
+            for event in events:
+                text += event.choices[0].text
+                if len(text) == 1:
+                    assert decode.metric("vllm:num_requests_waiting") == 1
+                    assert not busy.done()
+
+        assert text == said(fleet.single().url, prompt, False, True)[0][: len(text)]
+        assert busy.result()
 
 
 def test_tokens_that_are_drawn_are_those_of_prefill(site: Site) -> None:

@@ -3,15 +3,18 @@
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
-from pdgate.engine.vllm.kv_region import open_region, pages_of
+from pdgate.engine.vllm.kv_region import open_region, pages_of, place_of
 from pdgate.transfer import registry
 from pdgate.transfer.base import Backend
+from pdgate.transfer.device.fake import FakeDevice
 from pdgate.transfer.memory import address
 from pdgate.transfer.plan.layout import Order
 from tests.engine.vllm.tensors import BASE, LAYER_BYTES, Tensor, rebase, two_layers
+from tests.support.kv_devices import replace as replace_device
 
 LAYERS = two_layers()
 
@@ -127,3 +130,33 @@ def test_it_stays_where_that_is_wanted(backend: Backend) -> None:
 
     assert region.share() is None
     assert tensors == two_layers()
+
+
+def test_memory_of_a_device_stays_where_it_is_and_is_registered_as_that() -> None:
+    device = FakeDevice()
+    replace_device(device)
+    base = device.allocate(2 * LAYER_BYTES).address
+    tensors = {
+        "layers.0": Tensor(base, storage=base),
+        "layers.1": Tensor(base + LAYER_BYTES, storage=base),
+    }
+    with closing(registry.load("cuda-ipc")) as backend:
+        region, found = open_region(backend, tensors, tensors.values(), "", rebase, "fake:0")
+
+        assert (region.place, region.descriptor.length) == ("fake:0", 2 * LAYER_BYTES)
+        assert found.address == base == tensors["layers.0"].address
+        assert found.share.order is Order.HND
+
+
+def test_a_device_that_is_neither_a_cpu_nor_nvidias_is_refused_by_name() -> None:
+    def on(kind: str, index: int | None = None) -> SimpleNamespace:
+        return SimpleNamespace(device=SimpleNamespace(type=kind, index=index))
+
+    assert [place_of(on(*one)) for one in (("cpu",), ("cuda", 3), ("cuda",))] == [
+        "host",
+        "cuda:3",
+        "cuda:0",
+    ]
+    other = on("xpu", 0)
+    with pytest.raises(ValueError, match="CPUs and NVIDIA GPUs"):
+        place_of(other)

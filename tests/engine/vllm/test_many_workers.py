@@ -207,19 +207,18 @@ def blocks_for(layout: KvLayout, blocks: tuple[int, ...]) -> tuple[int, ...]:
     return blocks[: -(-TOKENS // layout.block_tokens)]
 
 
-def delegated(prefill: Engine, decode: Engine, api: Api, params: Any = None) -> Cache:
-    """D's call makes P compute a prompt, chunk by chunk."""
+def delegated(prefill: Engine, decode: Engine, api: Api) -> Cache:
+    """D's call makes P compute a prompt, chunk by chunk. Its end is not told yet."""
     content = cache(prefill.layout, TOKENS)
     needed = blocks_for(prefill.layout, P_BLOCKS)
     decode.obey(Fetch(Asked("d1", "r", PROMPT, prefill.at), D_BLOCKS, TOKENS, 0))
     assert api.came.wait(SECONDS)
-    prefill.obey(Hold(Asked("p1", "r", PROMPT[:TOKENS], params or api.asked[0])))
+    prefill.obey(Hold(Asked("p1", "r", PROMPT[:TOKENS], api.asked[0])))
     prefill.arrays.fill(needed, content)
     prefill.obey(Progress("p1", needed[:2], 7))
     prefill.compute()
     prefill.obey(Progress("p1", needed, TOKENS))
     prefill.compute()
-    prefill.obey(Kept("p1", needed, TOKENS, "length"))
     return content
 
 
@@ -230,10 +229,16 @@ def test_every_worker_of_d_gets_its_share_of_a_prefill_that_it_asked_for(
 ) -> None:
     with pair_of(layouts, mode) as (prefill, decode):
         content = delegated(prefill, decode, api)
+        end = Kept("p1", blocks_for(layouts[0], P_BLOCKS), TOKENS, "length")
+        if mode == "pull":
+            prefill.obey(end)
 
         received = decode.ended("received")
         assert set(received.values()) == {frozenset({"d1"})}
         assert decode.has(content)
+        if mode == "layerwise":
+            # Each layer was on its way when it was computed: nothing waited for this.
+            prefill.obey(end)
         # Once, by the first worker; and every worker of P gives its blocks back.
         assert len(api.asked) == 1
         assert set(prefill.ended("sent").values()) == {frozenset({"p1"})}

@@ -65,11 +65,21 @@ async def test_a_word_reaches_who_waits_for_it_and_the_first_one_counts() -> Non
     assert words.counts[Result.UNKNOWN] == 1
 
 
+async def test_the_blocks_of_a_long_prompt_are_a_word() -> None:
+    """Of 128k tokens in blocks of 16: its call waited in vain for a word that was refused."""
+    words, blocks = Words(), [list(range(100_000, 108_192))]
+    async with serving(words) as server:
+        with words.expecting("c7-1") as word:
+            assert await posted(server, post({**WORD, "remote_block_ids": blocks})) == 200
+            assert bytes((await word)["remote_block_ids"]) == encode(blocks)
+
+
 @pytest.mark.parametrize(
     ("data", "status", "result"),
     [
         (post({**WORD, "request_id": "chatcmpl-of-nobody"}), 404, Result.UNKNOWN),
         (post({"request_id": "chatcmpl-c7-1"}), 400, Result.MALFORMED),
+        (post({**WORD, "remote_block_ids": None}), 400, Result.MALFORMED),
         (post({**WORD, "request_id": 7}), 400, Result.MALFORMED),
         (post(b"{"), 400, Result.MALFORMED),
         (post(WORD, "/v1/models"), 400, Result.MALFORMED),

@@ -13,6 +13,7 @@ from typing import Literal
 import numpy as np
 
 from pdgate.transfer import registry
+from pdgate.transfer.base import Region
 from pdgate.transfer.messenger.context import Context
 from pdgate.transfer.messenger.counters import Counters
 from pdgate.transfer.messenger.errors import HandOverError, Why
@@ -32,7 +33,7 @@ from pdgate.transfer.messenger.workers import Worker
 from pdgate.transfer.plan import memory
 from pdgate.transfer.plan.layout import KvLayout
 from tests.support import waiting
-from tests.support.kv_ranks import Arrays, Cache, cache, share
+from tests.support.kv_ranks import Arrays, Bytes, Cache, cache, share
 
 SECONDS = waiting.PATIENCE_SECONDS
 BLOCKS = 16
@@ -96,10 +97,8 @@ class Node:
                 rank for number, rank in enumerate(layout.ranks(0)) if not ranks or number in ranks
             ]
             memories = {rank: memory.packed(layout, rank, BLOCKS) for rank in held}
-            self.regions = [
-                self.backend.allocate(memory.end(layout, one)) for one in memories.values()
-            ]
-            views = [np.frombuffer(region.memory, np.uint8) for region in self.regions]
+            sizes = [memory.end(layout, one) for one in memories.values()]
+            self.regions, views = self.open_regions(sizes)
             self.arrays = Arrays(layout, memories, dict(zip(memories, views, strict=True)))
             self.shape = shape_of(layout)
             self.offers = Offers(self.counters)
@@ -144,6 +143,11 @@ class Node:
             stack.callback(self.service.close)
             stack.callback(self.loads.close)
             self._stack = stack.pop_all()
+
+    def open_regions(self, sizes: Sequence[int]) -> tuple[list[Region], list[Bytes]]:
+        """One for each rank, and its bytes as they are compared."""
+        regions = [self.backend.allocate(size) for size in sizes]
+        return regions, [np.frombuffer(region.memory, np.uint8) for region in regions]
 
     @property
     def port(self) -> int:

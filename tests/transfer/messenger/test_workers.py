@@ -4,6 +4,7 @@ Each worker has its own region, service and book of pages, as a vLLM worker has;
 the same blocks for a request, as vLLM's scheduler gives them out.
 """
 
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
@@ -11,12 +12,14 @@ from typing import Any
 
 import pytest
 
-from pdgate.transfer.messenger import incoming, workers
+from pdgate.transfer.messenger import incoming, shards, workers
 from pdgate.transfer.messenger.errors import HandOverError, Why
+from pdgate.transfer.messenger.peer import Peer
 from pdgate.transfer.messenger.shape import ALL
 from pdgate.transfer.messenger.source import Source
 from pdgate.transfer.messenger.workers import Elsewhere, Worker
 from pdgate.transfer.plan.layout import KvLayout
+from pdgate.transfer.runtime.fleet import Identity
 from tests.support.waiting import wait_until
 from tests.transfer.messenger.nodes import SECONDS, Node, shape_of
 from tests.transfer.messenger.test_layouts import BIG, HND, LATENT, MODES, NHD, TOKENS
@@ -100,6 +103,26 @@ def test_each_rank_gets_its_share_and_every_worker_its_pages_back(
         moved = shape_of(pair[1]).bytes_of(-(-TOKENS // unit) * unit - pair[1].block_tokens)
         assert sum(node.counters.bytes_moved for node in decode.nodes) == moved
         assert sum(node.counters.bytes_sent for node in prefill.nodes) == moved
+
+
+@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+def test_workers_from_which_nothing_is_taken_are_released(mode: dict[str, Any]) -> None:
+    """Whichever of several copies the key has drawn, the first worker's own one among them."""
+    with two((replace(LATENT, tp=2), LATENT)) as (prefill, decode):
+        senders = set()
+        for key in (f"call-{number}" for number in range(10)):
+            for node in prefill.nodes:
+                content = node.expect(key, TOKENS)
+                node.kept(key, TOKENS)
+            decode.load(key, prefill.port, **mode)
+
+            assert decode.results() == [None]
+            assert decode.nodes[0].has(key, content)
+            assert prefill.freed() == [key] * 2
+            decode.nodes[0].give_back(key)
+            pairs = shards.pairs(prefill.nodes[0].shape, decode.nodes[0].shape, key)
+            senders |= {pair.link.source.tp for pair in pairs}
+        assert senders == {0, 1}
 
 
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
@@ -189,6 +212,27 @@ def test_a_share_is_given_once() -> None:
         assert other.result() is None
         assert other.has("k", content)
         assert prefill.freed() == ["k"]
+
+
+@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+def test_a_share_that_is_given_up_before_it_was_asked_for_frees_the_rest(
+    mode: dict[str, Any],
+) -> None:
+    """Else prefill would keep the pages for a reader that never comes, until its lease ends."""
+    with two((HND, replace(HND, tp=2))) as (prefill, decode):
+        (node,) = prefill.nodes
+        node.expect("k", TOKENS)
+        decode.nodes[0].load("k", prefill.port, TOKENS, **mode)
+        node.kept("k", TOKENS)
+        assert decode.nodes[0].result() is None
+        # Decode may know first that all has landed.
+        wait_until(lambda: not node.pushes._pushes, "prefill's end of the push")
+
+        with Peer(("127.0.0.1", prefill.port), "e", time.monotonic() + 60, Identity()) as other:
+            assert other.abandon("k")
+
+        assert node.freed.get(timeout=SECONDS) == "k"
+        assert node.used == 0
 
 
 TP2 = shape_of(replace(HND, tp=2))

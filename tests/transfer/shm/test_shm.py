@@ -152,7 +152,7 @@ def test_garbage_is_refused(data: bytes) -> None:
         sock.connect(wire.path(shm.allocate(1).descriptor.address["socket"]))
         sock.sendall(data)
 
-        status, _, _, fds = wire.receive_reply(sock)
+        status, _, _, fds, _ = wire.receive_reply(sock)
 
         assert status is wire.Status.REFUSED
         assert fds == []
