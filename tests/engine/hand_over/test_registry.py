@@ -5,7 +5,7 @@ from tests.support.fake_core import FakeCore
 
 
 def test_an_unknown_protocol_lists_the_known_ones() -> None:
-    with pytest.raises(LookupError, match="'smoke'; there are .*decode-first, .*sglang"):
+    with pytest.raises(LookupError, match=r"'smoke'; there are .*decode-first, .*sglang"):
         FakeCore("tcp", "smoke", "prefill")
 
 
