@@ -13,6 +13,7 @@ Source: vLLM 0.32.0, .../kv_connector/v1/moriio/moriio_heartbeat.py, moriio_conn
 (PING_INTERVAL, parse_moriio_zmq_address); examples/disaggregated/disaggregated_serving/moriio_toy_proxy_server.py.
 """
 
+import asyncio
 import json
 import time
 from collections.abc import Callable
@@ -34,7 +35,7 @@ FORGET_SECONDS: Final = 10.0
 """Three heartbeats, and some more."""
 MOST_BYTES: Final = 4 << 10
 MOST_AT_ONCE: Final = 4_096
-"""Messages of one look."""
+"""Messages of one look, and connections: a flood of either has an end."""
 PROTOCOL: Final = "mori-io"
 STRANGERS: Final = "heartbeats of strangers"
 
@@ -100,8 +101,8 @@ class MoriIo(Polled):
     async def look(self) -> Seen:
         if self._context is None:
             self._listen()
-        self._let_in()
-        self._hear()
+        await self._let_in()
+        await self._hear()
         now = self._clock()
         self._heard = {
             key: found for key, found in self._heard.items() if now - found[0] < FORGET_SECONDS
@@ -113,17 +114,21 @@ class MoriIo(Polled):
             refused["a heartbeat"] = self._bad
         return Seen({key: value for key, (_, value) in self._heard.items()}, refused)
 
-    def _let_in(self) -> None:
-        while self._door.poll(0):
+    async def _let_in(self) -> None:
+        for _ in range(MOST_AT_ONCE):
+            if not self._door.poll(0):
+                break
             welcome, said = doorkeeper.answer(self._door.recv_multipart(), self._allowed)
             self._strangers += not welcome
             self._door.send_multipart(said)
+            await asyncio.sleep(0)
 
-    def _hear(self) -> None:
+    async def _hear(self) -> None:
         for _ in range(MOST_AT_ONCE):
             if not self._router.poll(0):
                 break
             message = self._router.recv_multipart()[-1]
+            await asyncio.sleep(0)
             try:
                 key, value = self._entry(message)
             except (msgspec.DecodeError, ValueError, RecursionError) as error:

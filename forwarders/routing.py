@@ -176,7 +176,11 @@ class Router:
             return self._local(call, PLAIN, _PLAIN, one, decision)
         engine = one.instance
         leg = Leg(engine, call.path, call.body, passed=call.passed)
-        way = self._way(engine)
+        try:
+            way = self._way(engine)
+        except BaseException:
+            one.withdraw()
+            raise
         return Route(PLAIN, engine.protocol, "", way, None, one, _PLAIN, leg, decision)
 
     def _one(self, call: Call, state: RetryState, kind: Kind) -> Reserved:
@@ -205,7 +209,12 @@ class Router:
                 decode = self._alone(DECODE, call, True, *avoid)
             except NoInstance:
                 return None
-            if self._way(decode.instance).decode_can_prefill:
+            try:
+                can = self._way(decode.instance).decode_can_prefill
+            except BaseException:
+                decode.withdraw()
+                raise
+            if can:
                 return decode
             decode.withdraw()
             cannot.add(decode.instance.id)

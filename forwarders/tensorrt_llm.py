@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from pdgate.forwarders.base import Family, HandOff, Introduction, Leg, Mode, Rendezvous
 from pdgate.forwarders.kv_lease import KvRules
-from pdgate.protocols.call import CHAT, Call, Json
+from pdgate.protocols.call import CHAT, Call, Json, Raw
 from pdgate.protocols.dialects import tensorrt_llm as trt
 from pdgate.protocols.instance import Instance
 
@@ -33,7 +33,7 @@ class ContextFirst(HandOff):
             # Over with its first token, so nothing is kept: decode says it, in the client's shape.
             return self.local(call, decode)
         body = {**call.body, trt.FIELD: params}
-        if (ids := reply.get(trt.TOKENS)) is not None:
+        if (ids := reply.get(trt.TOKENS)) not in (None, Raw(b"null")):
             body[trt.TOKENS if call.path == CHAT else "prompt"] = ids
         return Leg(decode, call.path, body)
 

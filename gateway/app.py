@@ -255,7 +255,8 @@ def _declare_calls(app: FastAPI, calls: Callable[[], Calls]) -> None:
 def _answer_errors_as_openai_does(app: FastAPI, call_id: Callable[[RequestHeaders], str]) -> None:
     def respond(request: Request, error: GatewayError) -> Response:
         name = call_id(RequestHeaders(request.scope["headers"]))
-        status, headers, body = errors.as_response(error, name, shape_of(request.scope["path"]))
+        path = request.scope["path"].removeprefix(request.scope.get("root_path", ""))
+        status, headers, body = errors.as_response(error, name, shape_of(path))
         response = Response(body, status)
         response.raw_headers = list(headers)
         return response

@@ -79,9 +79,13 @@ class Life:
         self._late: asyncio.Task[None] | None = None
 
     @property
-    def began(self) -> bool:
-        """Whether it runs, or begins to, in the event loop of the caller."""
-        return self._loop is asyncio.get_running_loop()
+    def serves(self) -> bool:
+        """Whether calls can come in the event loop of the caller; one that starts late cannot take them yet."""
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            return False
+        started = self._started
+        return started is None or started.done() or started.get_loop() is not loop
 
     @asynccontextmanager
     async def lifespan(self, _: FastAPI) -> AsyncIterator[None]:
@@ -124,14 +128,16 @@ class Life:
         assert late is not None
         await asyncio.wait((started, late), return_when=asyncio.FIRST_COMPLETED)
         if not started.done():
-            # It could not begin: this request fails, and the next one tries again.
-            self._started = None
+            # It could not begin: all that waited for it fail, and the next one tries again.
             late.result()
 
     async def _run(self, started: "asyncio.Future[None]") -> None:
-        async with self.lifespan(self.app):
-            started.set_result(None)
-            await asyncio.get_running_loop().create_future()
+        try:
+            async with self.lifespan(self.app):
+                started.set_result(None)
+                await asyncio.get_running_loop().create_future()
+        finally:
+            self._started = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +181,7 @@ class Started:
         self._life = life
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "lifespan" and not self._life.began:
+        if scope["type"] != "lifespan" and not self._life.serves:
             await self._life.start_late()
         await self._app(scope, receive, send)
 

@@ -72,7 +72,9 @@ class Metaserver:
         self._open += 1
         try:
             async with asyncio.timeout(READ_SECONDS):
-                result = await self._result(reader, writer.get_extra_info("peername")[0])
+                # One that has left by now has no name.
+                host = (writer.get_extra_info("peername") or ("",))[0]
+                result = await self._result(reader, host)
                 self._words.counts[result] += 1
                 writer.write(_response(_STATUS[result]))
                 await writer.drain()

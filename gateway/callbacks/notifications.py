@@ -68,13 +68,17 @@ class Notifications:
             welcome, said = doorkeeper.answer(asked, self._allowed)
             self._words.counts[Result.STRANGER] += not welcome
             await self._door.send_multipart(said)
+            await asyncio.sleep(0)
 
     async def _hear(self) -> None:
         while True:
             message = await self._pull.recv()
             try:
                 key = _read(message).req_id
-            except (msgspec.DecodeError, RecursionError):
+            # A text that is no UTF-8 is a ValueError.
+            except (msgspec.DecodeError, ValueError, RecursionError):
                 self._words.counts[Result.MALFORMED] += 1
-                continue
-            self._words.counts[self._words.say(key, {})] += 1
+            else:
+                self._words.counts[self._words.say(key, {})] += 1
+            # What is there is received without a turn of the loop: a flood would stand still all else.
+            await asyncio.sleep(0)

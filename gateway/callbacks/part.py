@@ -72,14 +72,23 @@ class Callbacks:
     def of(cls, settings: Settings) -> "Callbacks | None":
         """None where no engine of these protocols calls back. Raises ConfigError."""
         protocols = {one.protocol for one in settings.fleet}
-        if settings.pdd_protocol:
-            protocols.add(settings.pdd_protocol)
-        wanted = frozenset(map(registry.callbacks, protocols)) - {""}
+        # What a directory announces may be of these.
+        protocols |= {
+            settings.pdd_protocol,
+            *(settings.protocol_of(m.name) for m in settings.models),
+        }
+        wanted = frozenset(map(registry.callbacks, protocols - {""})) - {""}
         return cls(settings, wanted) if wanted else None
 
     def around(self, upstream: Upstream) -> Upstream:
         url = "" if self.metaserver is None else self.metaserver.url
         return CallbackUpstream(upstream, self.words, url, self._seconds)
+
+    @property
+    def heard(self) -> frozenset[str]:
+        """Which of the two have a port."""
+        ports = {METASERVER: self.metaserver, NOTIFICATIONS: self.notifications}
+        return frozenset(name for name, port in ports.items() if port is not None)
 
     @property
     def jobs(self) -> Mapping[str, Run]:

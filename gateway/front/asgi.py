@@ -36,9 +36,10 @@ from pdgate.gateway.security.authenticator import KeyState
 from pdgate.gateway.security.cors import Cors
 from pdgate.gateway.service import Service
 from pdgate.protocols.apis import Shape, shape_of
-from pdgate.protocols.errors import GatewayError
+from pdgate.protocols.errors import BadRequest, GatewayError
 
 MAX_WAITING_BYTES = 64 << 10
+MOST_DIGITS = 18
 
 
 class Front:
@@ -161,8 +162,9 @@ class Front:
         """Raises ClientDisconnect; TooLarge, OutOfMemory, before reading where the length is said."""
         check_length = self.service.intake.check_length
         if (said := request_headers.named.get(b"content-length")) is not None:
-            check_length(int(said))
-            self.crowd.check_room(int(said))
+            length = _number(said)
+            check_length(length)
+            self.crowd.check_room(length)
         if incoming is not None:
             return await incoming.read(request, check_length)
         body = bytearray()
@@ -356,6 +358,14 @@ class AsgiClient:
         waiter = self._waiter
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
+
+
+def _number(said: bytes) -> int:
+    """Raises BadRequest: of our own connections it is one, and other servers pass on what came."""
+    said = said.strip()
+    if not said.isdigit() or len(said) > MOST_DIGITS:
+        raise BadRequest("the content-length is no number", param="content-length")
+    return int(said)
 
 
 async def _discard(receive: Receive) -> None:

@@ -52,7 +52,7 @@ class Incoming:
         """
         self._reader = asyncio.current_task()
         self.yields = True
-        body = bytearray()
+        body, whole = bytearray(), False
         try:
             async with aclosing(request.stream()) as pieces:
                 async for piece in pieces:
@@ -60,12 +60,17 @@ class Incoming:
                     self._check()
                     body += piece
                     check_length(len(body))
+            whole = True
         except asyncio.CancelledError:
             # Ours, if there is a refusal; else the server's, which goes on.
             if self._refusal is None or self._reader is None or self._reader.uncancel():
                 raise
         finally:
             self.yields = False
+            if not whole:
+                # Now, and not when its client has had the answer: others would be refused for it.
+                body.clear()
+                self._crowd.free(self, self.held_bytes)
         self._check()
         return bytes(body)
 

@@ -71,6 +71,7 @@ def build(
     upstream.memory = crowd = parts.crowd_of(settings)
     callbacks = Callbacks.of(settings)
     sends = upstream if callbacks is None else callbacks.around(upstream)
+    heard = frozenset[str]() if callbacks is None else callbacks.heard
     ledger, lives = KvLedger(), Lives()
     recent = RecentCalls() if settings.debug_routes or components.has_console(settings) else None
     if recent is not None and settings.debug_routes:
@@ -86,7 +87,7 @@ def build(
         access=access,
         ledger=ledger,
         lives=lives,
-        execution=parts.execution_of(settings, scheduler, sends, ledger, lives),
+        execution=parts.execution_of(settings, scheduler, sends, ledger, lives, heard),
         recent=recent,
         stats=stats,
         drain=parts.drain_of(settings, stats),
@@ -99,6 +100,7 @@ def build(
         jobs=Jobs(),
         reload=Reload(settings),
         folder=metrics_folder,
+        heard=heard,
     )
     feed = parts.feed_of(settings, directory, endpoints, core.prober)
     watch = parts.watch_of(settings, endpoints, access)

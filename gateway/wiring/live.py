@@ -54,7 +54,8 @@ class Live:
     def _fleet(self, before: Settings, wanted: Settings) -> Change:
         old = {instance.id: instance for instance in before.fleet}
         new = {instance.id: instance for instance in wanted.fleet}
-        way_of, adopt, own = ways(wanted), adopter(wanted), own_fields(wanted)
+        way_of = ways(wanted, self.core.heard)
+        adopt, own = adopter(wanted), own_fields(wanted)
 
         def change() -> None:
             self.core.execution.router.use(way_of)

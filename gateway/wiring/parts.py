@@ -85,10 +85,11 @@ def execution_of(
     upstream: Upstream,
     ledger: KvLedger,
     lives: Lives,
+    heard: frozenset[str],
 ) -> Execution:
     return Execution(
         scheduler,
-        ways(settings),
+        ways(settings, heard),
         upstream,
         policy=retry_policy_of(settings),
         ledger=ledger,

@@ -114,6 +114,7 @@ async def test_one_that_falls_silent_is_gone_and_one_that_beats_stays() -> None:
         msgspec.msgpack.encode({**BEAT, "zmq_address": "10.0.0.1:6301"}),
         msgspec.msgpack.encode({**BEAT, "zmq_address": "host:a b,handshake:1,notify:2"}),
         msgspec.msgpack.encode({**BEAT, "transfer_mode": "PUSH"}),
+        msgspec.msgpack.encode(BEAT).replace(b"10.0.0.1:8100", b"\xff" * 13),
     ],
 )
 async def test_what_is_no_heartbeat_is_refused_with_its_reason(message: bytes) -> None:

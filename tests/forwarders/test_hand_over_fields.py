@@ -12,7 +12,7 @@ from pdgate.forwarders.decode_first import DecodeFirst
 from pdgate.forwarders.sglang import Sglang, any_room
 from pdgate.forwarders.vllm_kvt import KvtBatch, KvtStaged
 from pdgate.forwarders.vllm_nixl import VllmNixl
-from pdgate.protocols.call import Call, encode, parse_object, value
+from pdgate.protocols.call import COMPLETIONS, Call, encode, parse_object, value
 from pdgate.protocols.dialects import sglang
 from pdgate.protocols.errors import BadRequest, EngineFailed
 from pdgate.protocols.instance import Instance, Role
@@ -118,6 +118,20 @@ def test_the_rest_of_the_call_reaches_prefill_byte_for_byte(
     to_prefill = legs_of(registry.load(name, mode, generation), call)[0]
 
     assert encode(to_prefill.body).startswith(CLIENT_BODY[:-1])
+
+
+@pytest.mark.parametrize(("ids", "prompt"), [(None, "hi"), ([5, 6], [5, 6])])
+def test_decode_has_the_clients_prompt_where_tensorrt_llms_prefill_names_no_ids(
+    ids: list[int] | None, prompt: object
+) -> None:
+    """It writes null for what it does not say."""
+    forwarder = registry.load("tensorrt-llm", Mode.BATCH, "context-first")
+    assert isinstance(forwarder, HandOff)
+    reply = parse_object(encode({"choices": [CHOICE], "prompt_token_ids": ids}))
+
+    leg = forwarder.decode(call_of(CLIENT_BODY, COMPLETIONS), MOONCAKE_P, D0, reply)
+
+    assert value(leg.body, "prompt") == prompt
 
 
 @pytest.mark.parametrize(("name", "mode", "generation"), EVERY)

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Annotated, Any, Self
 
+import httpx2
 import pytest
 from fastapi import Depends, FastAPI, Request
 from starlette.testclient import TestClient
@@ -14,6 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 import pdgate
 from pdgate.gateway.config import ConfigError
+from pdgate.protocols.apis import MESSAGES
 from pdgate.protocols.call import CHAT
 from pdgate.protocols.instance import Role
 from tests.support.fleet import (
@@ -25,7 +27,7 @@ from tests.support.fleet import (
     says,
     streams,
 )
-from tests.support.raw_server import raw_server
+from tests.support.raw_server import Peer, raw_server
 from tests.support.waiting import until
 
 DELTA = b'data: {"choices": [{"index": 0, "delta": {"content": "a"}, "finish_reason": null}]}\n\n'
@@ -151,6 +153,11 @@ def test_it_is_mounted_with_middleware_and_lifespan_of_somebodys_application(fle
         wrong = client.get(f"/llm{CHAT}")
         assert wrong.status_code == 405
         assert wrong.json()["error"]["code"] == "method_not_allowed"
+        wrong = client.get(f"/llm{MESSAGES}")
+        assert wrong.json()["type"] == "error", "Anthropic's shape, behind the prefix as well"
+        odd = client.post(f"/llm{CHAT}", content=b"{}", headers={"content-length": "two"})
+        assert odd.status_code == 400
+        assert "content-length" in odd.json()["error"]["message"]
         fleet.engines[1].calls.clear()
         assert client.post("/llm/v1/a%2Bb?x=1&model=m", json={"model": "m"}).status_code == 200
         assert client.get("/llm/v1/a/../../admin/jobs").status_code == 404
@@ -183,6 +190,66 @@ def test_where_its_lifespan_was_forgotten_it_starts_with_the_first_request(
         assert client.post(f"/llm{CHAT}", json=question()).json() == ANSWER
         assert client.post(f"/too{CHAT}", json=question()).json() == ANSWER
     assert [line for line in caplog.messages if "lifespan" in line] == [caplog.messages[0]]
+
+
+class Slow(Engine):
+    """An engine that answers no look before the test lets it."""
+
+    def __init__(self, role: Role) -> None:
+        super().__init__(role)
+        self.asked, self.go = threading.Event(), threading.Event()
+
+    async def serve(self, peer: Peer) -> None:
+        if peer.request.line.startswith(b"GET"):
+            self.asked.set()
+            await asyncio.to_thread(self.go.wait, 60)
+        await super().serve(peer)
+
+
+async def test_calls_that_come_while_it_starts_with_the_first_of_them_wait_as_that_one() -> None:
+    slow = Slow(Role.DECODE)
+    with Fleet(Engine(Role.PREFILL), slow) as fleet:
+        app, came = pdgate.create_app(fleet.config()), 0
+
+        async def counted(scope: Scope, receive: Receive, send: Send) -> None:
+            nonlocal came
+            came += 1
+            await app(scope, receive, send)
+
+        transport = httpx2.ASGITransport(counted)
+        async with (
+            httpx2.AsyncClient(transport=transport, base_url="http://gateway") as client,
+            asyncio.TaskGroup() as both,
+        ):
+            first = both.create_task(client.post(CHAT, json=question()))
+            await until(slow.asked.is_set, "it looks at its engines")
+            second = both.create_task(client.post(CHAT, json=question()))
+            await until(lambda: came == 2, "another call")
+            slow.go.set()
+    assert (first.result().json(), second.result().json()) == (ANSWER, ANSWER)
+
+
+async def test_all_that_wait_for_a_start_that_fails_are_refused_and_the_next_one_starts_it(
+    fleet: Fleet, tmp_path: Path
+) -> None:
+    token = tmp_path / "token"
+    file = tmp_path / "pdgate.toml"
+    lines = []
+    for engine in fleet.engines:
+        lines += ["[[instances]]", f'url = "{engine.url}"', f'role = "{engine.role.value}"']
+    file.write_text("\n".join(lines))
+    app = pdgate.create_app(file)
+    # The gateway that was made with the application has had its time.
+    async with app.router.lifespan_context(app):
+        pass
+    file.write_text(f'admin_token_file = "{token}"\n' + "\n".join(lines))
+    transport = httpx2.ASGITransport(app, raise_app_exceptions=False)
+    async with httpx2.AsyncClient(transport=transport, base_url="http://gateway") as client:
+        async with asyncio.TaskGroup() as group:
+            calls = [group.create_task(client.post(CHAT, json=question())) for _ in range(3)]
+        assert [call.result().status_code for call in calls] == [500] * 3
+        file.write_text("\n".join(lines))
+        assert (await client.post(CHAT, json=question())).json() == ANSWER
 
 
 async def test_its_lifespan_runs_once_at_a_time(fleet: Fleet) -> None:

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 import zmq
 import zmq.asyncio
 
@@ -26,6 +27,7 @@ from tests.support.fleet import (
     gateway_of,
 )
 from tests.support.ports import free_port
+from tests.support.waiting import until
 
 
 @dataclass
@@ -104,6 +106,37 @@ async def test_a_decode_that_does_not_call_back_has_failed() -> None:
         assert "did not call back" in answer.json()["error"]["message"]
         await call.left
         assert not site.p.calls
+
+
+@pytest.mark.parametrize("protocol", ["lmcache", "ascend-layerwise"])
+async def test_engines_that_come_later_and_would_not_be_heard_get_no_calls(protocol: str) -> None:
+    """Unheard, LMCache's decode read what was in its slots before prefill had pushed."""
+    async with fleet(pdd_protocol="vllm-nixl") as site:
+        before = site.gateway.reload.settings
+        fleet_ = [one.model_copy(update={"protocol": protocol}) for one in before.instances]
+        site.gateway.reload.take(before.model_copy(update={"instances": fleet_}))
+
+        async def ready() -> bool:
+            return (await site.gateway.http.get("/ready")).status_code == 200
+
+        await until(ready, "the same engines, of another protocol")
+
+        answer = await site.gateway.chat()
+
+        assert answer.status_code == 501, answer.text
+        assert "no port for that since its start" in answer.json()["error"]["message"]
+        counted = await site.gateway.http.post("/tokenize", json={"model": "m", "prompt": "hi"})
+        assert counted.status_code == 501, counted.text
+        site.gateway.reload.take(before.model_copy(update={"instances": fleet_[1:]}))
+        assert (await site.gateway.chat()).status_code >= 500, (
+            "decode alone does not stand in either"
+        )
+        assert site.p.calls == site.d.calls == []
+        metrics = await site.gateway.metrics()
+        held = {
+            name: count for name, count in metrics.items() if name[0] == "pdgate_instance_calls"
+        }
+        assert set(held.values()) == {0}, held
 
 
 async def test_a_client_that_leaves_is_waited_for_no_more() -> None:

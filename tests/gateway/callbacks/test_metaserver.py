@@ -113,6 +113,22 @@ async def test_a_stranger_is_refused_and_counted() -> None:
     assert words.counts[Result.STRANGER] == 1
 
 
+async def test_one_that_has_left_before_it_is_asked_for_its_name_is_a_stranger() -> None:
+    class Gone(asyncio.StreamWriter):
+        def get_extra_info(self, name: str, default: Any = None) -> Any:
+            return default if name == "peername" else super().get_extra_info(name, default)
+
+    words = Words()
+    async with serving(words) as server:
+        port = int(server.url.rpartition(":")[2].partition("/")[0])
+        reader, open_ = await asyncio.open_connection("127.0.0.1", port)
+        gone = Gone(
+            open_.transport, open_.transport.get_protocol(), reader, asyncio.get_running_loop()
+        )
+        await server._serve(reader, gone)
+    assert words.counts[Result.STRANGER] == 1
+
+
 async def test_many_at_a_time_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metaserver, "MOST_AT_ONCE", 0)
     words = Words()

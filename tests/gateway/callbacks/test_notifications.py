@@ -63,7 +63,15 @@ async def test_a_notification_reaches_who_waits_for_it() -> None:
 
 
 @pytest.mark.parametrize(
-    "message", [b"", b"\xc1", b"{}", msgspec.msgpack.encode({"type": "Other"}), notif(7)]
+    "message",
+    [
+        b"",
+        b"\xc1",
+        b"{}",
+        msgspec.msgpack.encode({"type": "Other"}),
+        notif(7),
+        notif("no UTF-8").replace(b"UTF-8", b"\xff" * 5),
+    ],
 )
 async def test_what_is_no_notification_is_counted_and_the_next_is_heard(message: bytes) -> None:
     words = Words()
@@ -72,6 +80,27 @@ async def test_what_is_no_notification_is_counted_and_the_next_is_heard(message:
         await counted(words, Result.MALFORMED, 1)
         await socket.send(notif("of-nobody"))
         await counted(words, Result.UNKNOWN, 1)
+
+
+async def test_a_flood_of_messages_leaves_the_loop_its_turns() -> None:
+    """What is there is received at once: the socket never had the loop wait for it."""
+    words, turns = Words(), 0
+    server = Notifications("127.0.0.1", 0, words, Allowed())
+    async with pusher(server) as socket:
+        for _ in range(200):
+            await socket.send(notif("of-nobody"))
+        running = asyncio.create_task(server.run())
+        try:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                while words.counts[Result.UNKNOWN] < 200:
+                    seen = words.counts[Result.UNKNOWN]
+                    await asyncio.sleep(0)
+                    turns += words.counts[Result.UNKNOWN] > seen
+        finally:
+            running.cancel()
+            await asyncio.wait((running,))
+            server.close()
+    assert turns >= 200
 
 
 async def test_a_stranger_is_not_let_in_and_counted() -> None:
