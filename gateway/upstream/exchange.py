@@ -82,8 +82,8 @@ class Exchange:
         limited: It has such a limit.
     """
 
-    # More than thirty attributes, beyond which instances have no keys in common: each would make a
-    # dict of its own, and each event look attributes up in it.
+    # Instances share the keys of thirty attributes at most. One with more makes a dict of its own, in
+    # which each event looks things up.
     __slots__ = (
         "_beyond_bytes",
         "_client_slow",
