@@ -218,7 +218,12 @@ def test_items_of_an_engine_that_is_not_there_go_when_nobody_can_want_them(start
     assert queue.depth().taken == 1
 
 
-@pytest.mark.parametrize("host", ["a..b", "h" * 64, "\ud800", "x\0y", ""])
+@pytest.mark.parametrize(
+    "host",
+    ["a..b", "h" * 64, "\ud800", "x\0y", ""],
+    # A name that is no text cannot be sent between the processes that share the tests.
+    ids=["an empty label", "a long label", "a surrogate", "a zero", "nothing"],
+)
 def test_an_item_of_an_impossible_host_costs_no_worker(
     start: Start, decode: Decode, host: str
 ) -> None:
