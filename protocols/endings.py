@@ -27,7 +27,7 @@ from pdgate.protocols import sse
 from pdgate.protocols.apis import Kind, Shape
 from pdgate.protocols.call import COMPLETIONS, Call
 from pdgate.protocols.chunks import GAVE_UP, Event, read_ending_chunk, read_event
-from pdgate.protocols.internal import hides, without_ours
+from pdgate.protocols.internal import hides, mentions_ours, without_ours
 
 UNKNOWN: Final[tuple[bytes, ...]] = ()
 """No event looks like the ones before."""
@@ -35,11 +35,9 @@ UNKNOWN: Final[tuple[bytes, ...]] = ()
 _REASON: Final = b'"finish_reason"'
 _NONE_YET: Final = (b":null", b": null")
 
-_NOT_FOR_CLIENTS: Final = rb"transfer_|bootstrap_|remote_|disagg"
-"""In each name of the fields that protocols/internal.py knows."""
-
-_MAY_HOLD_OURS: Final = re.compile(_NOT_FOR_CLIENTS).search
-_SAYS_MORE: Final = re.compile(rb"finish_reason|error|\[DONE\]|" + _NOT_FOR_CLIENTS).search
+_SAYS_MORE: Final = re.compile(
+    rb"finish_reason|error|\[DONE\]|transfer_|bootstrap_|remote_|disagg"
+).search
 """In each event that ends a choice or a stream, or has a field that is not for clients."""
 
 _BLANK_LINE: Final[tuple[bytes, ...]] = (b"\n\n",)
@@ -115,7 +113,7 @@ class Ending(ABC):
 
     def _shown(self, event: bytes, data: bytes) -> bytes:
         """Without what is between the gateway and its engines."""
-        if _MAY_HOLD_OURS(data) is None or not hides(self._body):
+        if not mentions_ours(data) or not hides(self._body):
             return event
         if (cleared := without_ours(data)) is data:
             return event
@@ -139,7 +137,7 @@ class Choices(Ending):
         if self._count == 1 and (end := _going_on(events)):
             # An event with this end is not the last one, and has no more fields.
             self.usual = (end,)
-            if _MAY_HOLD_OURS(events) is None:
+            if not mentions_ours(events):
                 return events
         elif (
             self._count == 1

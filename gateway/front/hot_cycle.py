@@ -97,16 +97,38 @@ class HotCycle:
         seconds, seen, due: For `pings`.
     """
 
-    seconds = 0.0
-    seen = False
-    due = 0.0
-
-    _answer: Answer | None = None
-    _record: Record | None = None
-    _streams = False
-    _over = False
-    _error: GatewayError | None = None
-    _silences: Deadlines | None = None
+    # An attribute that is first written when some instances have been made finds no room in the keys
+    # that they share. The instance makes a dict of its own then, in which each event looks things up.
+    __slots__ = (
+        "_answer",
+        "_before",
+        "_body",
+        "_chunked",
+        "_error",
+        "_head",
+        "_headers",
+        "_held_bytes",
+        "_key_state",
+        "_last",
+        "_over",
+        "_pieces",
+        "_protocol",
+        "_record",
+        "_refusal",
+        "_silences",
+        "_streams",
+        "_task",
+        "_transport",
+        "_url",
+        "_waiter",
+        "body_bytes_said",
+        "disconnected",
+        "due",
+        "keep_alive",
+        "response_complete",
+        "seconds",
+        "seen",
+    )
 
     def __init__(self, protocol: Connection, headers: RequestHeaders) -> None:
         self.keep_alive: bool = protocol.parser.should_keep_alive()
@@ -117,7 +139,6 @@ class HotCycle:
         # The first piece of the body, which is all of most; and those behind it.
         self._body = b""
         self._pieces: list[bytes | bytearray] = []
-        # What is read before it is written is not left to the class, where it takes ten times as long.
         self.response_complete = False
         self.disconnected = False
         self.body_bytes_said = -1
@@ -131,6 +152,15 @@ class HotCycle:
         self._last = b""
         self._before = b""
         self._waiter: asyncio.Future[None] | None = None
+        self._answer: Answer | None = None
+        self._record: Record | None = None
+        self._streams = False
+        self._over = False
+        self._error: GatewayError | None = None
+        self._silences: Deadlines | None = None
+        self.seconds = 0.0
+        self.seen = False
+        self.due = 0.0
 
     # The request, as the parser tells of it.
 

@@ -82,15 +82,48 @@ class Exchange:
         limited: It has such a limit.
     """
 
-    status = 0
-    headers: Headers = ()
-    seen = False
-    due = 0.0
-    _room_bytes = BUFFER_BYTES
-    _wanted_bytes = BUFFER_BYTES
-    _beyond_bytes = sys.maxsize
-    _collect_bytes = 0
-    _client_slow = False
+    # Instances share the keys of thirty attributes at most. One with more makes a dict of its own, in
+    # which each event looks things up.
+    __slots__ = (
+        "_beyond_bytes",
+        "_client_slow",
+        "_collect_bytes",
+        "_counted_bytes",
+        "_deadlines",
+        "_error",
+        "_for_client",
+        "_free",
+        "_full",
+        "_goal",
+        "_held_bytes",
+        "_idle_seconds",
+        "_loop",
+        "_max_reply_bytes",
+        "_memory",
+        "_opener",
+        "_parts",
+        "_room_bytes",
+        "_sink",
+        "_stage",
+        "_stream",
+        "_streams",
+        "_unframed",
+        "_usual",
+        "_waiter",
+        "_wanted_bytes",
+        "behind",
+        "body",
+        "call",
+        "due",
+        "headers",
+        "leg",
+        "limited",
+        "line",
+        "loads",
+        "seconds",
+        "seen",
+        "status",
+    )
 
     def __init__(
         self,
@@ -133,15 +166,21 @@ class Exchange:
         self._loop = loop
         self._deadlines = deadlines
         self._parts: list[bytes] = []
-        # What is read before it is written is not left to the class, where it takes ten times as long.
+        self.status = 0
+        self.headers: Headers = ()
+        self.seen = False
+        self.due = 0.0
         self._stage = ASKED
         # Its head alone is waited for, or its end, which wakes every waiter.
         self._goal = OVER
         self._waiter: asyncio.Future[None] | None = None
         self._error: Exception | None = None
-        self._held_bytes = self._counted_bytes = 0
+        self._held_bytes = self._counted_bytes = self._collect_bytes = 0
+        self._room_bytes = self._wanted_bytes = BUFFER_BYTES
+        self._beyond_bytes = sys.maxsize
         self._sink: Sink | None = None
         self._full = False
+        self._client_slow = False
         self._unframed = False
         self._streams = False
         self._usual = _ANYTHING
