@@ -146,7 +146,8 @@ class Worker:
                 if said is Word.YOURS:
                     said = claiming.wait(serving.hold_seconds, lambda: self._hold(delivery))
         except Unreachable as error:
-            log.warning("nobody answers for %s: %s", item.id, error)
+            # What stands on a queue may be no text, and names no terminal wants to see.
+            log.warning("no engine answers for %a: %a", item.id, str(error))
             if time.time() > item.deadline:
                 self._queue.done(item.id)
             return
