@@ -30,7 +30,7 @@ class Unowned(VllmNixl):
     kv: ClassVar[KvRules] = NOTHING_KEPT
 
 
-def unowned(settings: Settings) -> Callable[[Instance], Way]:
+def unowned(settings: Settings, heard: frozenset[str]) -> Callable[[Instance], Way]:
     """In place of `ways`."""
     way = Way(Unowned(), mode_for(settings, Unowned.name))
     return lambda instance: way
