@@ -16,8 +16,12 @@
 
 Lost is emitted once for each loss; Listed or Resumed ends it. A store that cannot be reached
 is never an exception for either side.
+
+    await listing.revoked()                     the entry was taken away while it had a lease: whoever
+                                                runs the fleet wants this engine to leave
 """
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -82,8 +86,19 @@ class StoreAway(Exception):
     """A store did not do what it was asked to; another try may help. The message says why."""
 
 
+class Revoked(Exception):
+    """The entry was taken away by another hand, while its lease lasted."""
+
+
 class Listing(ABC):
     """One's own entry, for as long as it is announced."""
+
+    async def revoked(self) -> None:
+        """Return when the entry was taken away; never where a store cannot tell that.
+
+        An entry whose lease ran out, or that went with a store's contents, was not: it is made again.
+        """
+        await asyncio.Event().wait()
 
     @abstractmethod
     async def change(self, member: Member) -> None:

@@ -26,6 +26,7 @@ from pdgate.protocols.call import (
     value,
 )
 from pdgate.protocols.errors import BadRequest, TooLarge, UnsupportedMediaType
+from pdgate.protocols.fields import is_true
 from pdgate.protocols.internal import OUR_PREFIXES, OURS
 
 HOT_PATHS = frozenset({CHAT, COMPLETIONS})
@@ -129,11 +130,11 @@ class Intake:
         api = APIS.get(path)
         if api is not None:
             return self._of_api(api, call_id, fields, passed, model, len(body))
-        streams = "stream" in fields and value(fields, "stream") is True
-        # By position, as every call is made here.
+        streams = "stream" in fields and is_true(value(fields, "stream"))
+        # By position, as every call is made here. The second is `request_id.attempt`.
         return Call(
             call_id,
-            request_id.attempt(call_id),
+            f"{call_id}-{request_id.new()}",
             path,
             fields,
             passed,
@@ -164,7 +165,7 @@ class Intake:
             body=fields,
             headers=passed,
             model=model,
-            streams=api.kind is Kind.GENERATES and value(fields, "stream") is True,
+            streams=api.kind is Kind.GENERATES and is_true(value(fields, "stream")),
             prompt_tokens=body_bytes // BYTES_PER_TOKEN if reads else 0,
             # What these leave in a cache, if anything, no chat begins with.
             blocks=None if api.kind is Kind.GENERATES else (),

@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from starlette.types import Scope
 
@@ -69,13 +69,21 @@ class Asked:
     stored: str = ""
 
 
-def asked(scope: Scope, *, everything: bool) -> Asked | None:
+def target_of(scope: Scope, path: str) -> str | None:
+    """The encoded form of `path`, which ends the path that was asked for: an application may be
+    mounted behind a prefix. None where that prefix is itself encoded.
+    """
+    target: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
+    prefix = scope["path"].removesuffix(path).encode()
+    if not target.startswith(prefix):
+        return None
+    return target[len(prefix) :].decode("latin-1")
+
+
+def asked(method: str, path: str, target: str, query: str, *, everything: bool) -> Asked | None:
     """None for what does not pass, and is the framework's. `everything`: unknown routes as well."""
-    method, path = scope["method"], scope["path"]
     if not path.startswith("/v1/"):
         return None
-    target = scope.get("raw_path", path.encode()).decode("latin-1")
-    query = scope["query_string"].decode("latin-1")
     if not _is_target(f"{target}?{query}"):
         return None
     kept = _KEPT.fullmatch(path)

@@ -16,14 +16,19 @@ def load(path: Path | None, overrides: Mapping[str, Any]) -> Settings:
 
     An override replaces what the file says, lists included. Raises ConfigError.
     """
+    tree = _read(path) if path else {}
+    for key, value in overrides.items():
+        _put(tree, key, value)
+    return checked(tree)
+
+
+def checked(tree: Mapping[str, Any]) -> Settings:
+    """The settings that `tree`, as a TOML file would be, says. Raises ConfigError."""
     # `--help` needs neither this nor all that is installed.
     import json
 
     from pdgate.gateway.config.checks import check
 
-    tree = _read(path) if path else {}
-    for key, value in overrides.items():
-        _put(tree, key, value)
     try:
         # As JSON, because that is strict about types ("8000" is no port) and still takes
         # the names of enums. TOML's dates are text to it, which no key accepts.

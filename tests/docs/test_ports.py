@@ -12,11 +12,16 @@ LISTENS = re.compile(r"\.create_server\(|\.bind\(|fleet\.listening\(|_bind\(self
 OURS = ("cluster", "engine", "forwarders", "gateway", "lab", "protocols", "scheduling", "transfer")
 
 WHERE = {
+    "cluster/mori_io.py": "heartbeats",
+    "engine/hand_over/ascend_layerwise.py": "called",
     "engine/hand_over/bootstrap.py": "bootstrap",
     "engine/hand_over/claim_desk.py": "claims",
     "engine/kv_events/publisher.py": "kv-events",
+    "engine/hand_over/pushed_blocks.py": "pushed",
     "engine/http_server.py": "engine",
     "engine/neuron/send_buffer.py": "neuron",
+    "gateway/callbacks/metaserver.py": "metaserver",
+    "gateway/callbacks/notifications.py": "notifications",
     "gateway/listening.py": "gateway",
     "transfer/messenger/service.py": "hand-over",
     "transfer/shm/owner.py": "shm",

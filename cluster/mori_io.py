@@ -1,0 +1,160 @@
+"""A directory made of MoRI-IO's heartbeats: each engine says every three seconds that it is there, and where.
+
+    MoriIo(listen="10.0.0.9:36367", allow="10.0.0.0/24")
+
+    ROUTER   msgpack {type: "P"|"D", http_address, zmq_address: "host:IP,handshake:PORT,notify:PORT", dp_size, tp_size,
+             transfer_mode: "READ"|"WRITE"}
+
+One that is silent for FORGET_SECONDS is gone. Connections are let in by network (doorkeeper.py), messages have MOST_BYTES, and
+what is no heartbeat is refused with its reason. Engines of the two modes do not understand each other, so the mode is
+their generation. One socket: a gateway with this directory has one worker.
+
+Source: vLLM 0.32.0, .../kv_connector/v1/moriio/moriio_heartbeat.py, moriio_connector.py (_start_heartbeat), moriio_common.py
+(PING_INTERVAL, parse_moriio_zmq_address); examples/disaggregated/disaggregated_serving/moriio_toy_proxy_server.py.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import Callable
+from typing import Final, Literal
+
+import msgspec
+import zmq
+
+from pdgate.cluster import address, doorkeeper
+from pdgate.cluster.directory import MOST_ENTRIES, Tell
+from pdgate.cluster.doorkeeper import Allowed
+from pdgate.cluster.member import FOLDER
+from pdgate.cluster.polled import Polled, Seen, Unseen
+from pdgate.protocols.instance import Role
+
+DEFAULT_PORT: Final = 36367
+EVERY_SECONDS: Final = 1.0
+FORGET_SECONDS: Final = 10.0
+"""Three heartbeats, and some more."""
+MOST_BYTES: Final = 4 << 10
+MOST_AT_ONCE: Final = 4_096
+"""Messages of one look, and connections: a flood of either has an end."""
+PROTOCOL: Final = "mori-io"
+STRANGERS: Final = "heartbeats of strangers"
+
+
+class _Heartbeat(msgspec.Struct):
+    type: Literal["P", "D"]
+    http_address: str
+    zmq_address: str
+    transfer_mode: Literal["READ", "WRITE"]
+    dp_size: int = 1
+    tp_size: int = 1
+
+
+_read = msgspec.msgpack.Decoder(_Heartbeat).decode
+
+
+class MoriIo(Polled):
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        listen: str = f"127.0.0.1:{DEFAULT_PORT}",
+        allow: str = "",
+        model: str = "",
+    ) -> None:
+        """Raises ValueError."""
+        super().__init__(EVERY_SECONDS)
+        self._clock = clock
+        self._allowed = Allowed.of(allow)
+        self._model = model
+        self._heard: dict[str, tuple[float, bytes]] = {}
+        self._strangers = 0
+        self._bad = ""
+        self._at = address.split(listen)
+        self._context: zmq.Context[zmq.Socket[bytes]] | None = None
+
+    async def follow(self, tell: Tell) -> None:
+        try:
+            await super().follow(tell)
+        finally:
+            if self._context is not None:
+                self._context.destroy(linger=0)
+                self._context = None
+
+    def _listen(self) -> None:
+        """Raises Unseen."""
+        host, port = self._at
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._door = context.socket(zmq.REP)
+        self._door.bind(doorkeeper.AT)
+        self._router = context.socket(zmq.ROUTER)
+        self._router.set(zmq.ZAP_DOMAIN, doorkeeper.DOMAIN)
+        self._router.set(zmq.MAXMSGSIZE, MOST_BYTES)
+        self._router.set(zmq.RCVHWM, MOST_AT_ONCE)
+        self._router.set(zmq.IPV6, ":" in host)
+        try:
+            self._router.bind(f"tcp://{address.joined(host, port)}")
+        except zmq.ZMQError as error:
+            context.destroy(linger=0)
+            raise Unseen(f"no heartbeats can be heard at {host}:{port}: {error}") from None
+        self._context = context
+
+    async def look(self) -> Seen:
+        if self._context is None:
+            self._listen()
+        await self._let_in()
+        await self._hear()
+        now = self._clock()
+        self._heard = {
+            key: found for key, found in self._heard.items() if now - found[0] < FORGET_SECONDS
+        }
+        refused = {}
+        if self._strangers:
+            refused[STRANGERS] = f"{self._strangers} connections of addresses that are not allowed"
+        if self._bad:
+            refused["a heartbeat"] = self._bad
+        return Seen({key: value for key, (_, value) in self._heard.items()}, refused)
+
+    async def _let_in(self) -> None:
+        for _ in range(MOST_AT_ONCE):
+            if not self._door.poll(0):
+                break
+            welcome, said = doorkeeper.answer(self._door.recv_multipart(), self._allowed)
+            self._strangers += not welcome
+            self._door.send_multipart(said)
+            await asyncio.sleep(0)
+
+    async def _hear(self) -> None:
+        for _ in range(MOST_AT_ONCE):
+            if not self._router.poll(0):
+                break
+            message = self._router.recv_multipart()[-1]
+            await asyncio.sleep(0)
+            try:
+                key, value = self._entry(message)
+            except (msgspec.DecodeError, ValueError, RecursionError) as error:
+                self._bad = f"{error}"[:200]
+                continue
+            if key in self._heard or len(self._heard) < MOST_ENTRIES:
+                self._heard[key] = self._clock(), value
+
+    def _entry(self, message: bytes) -> tuple[str, bytes]:
+        """Raises DecodeError, ValueError."""
+        if not message or b"HELLO" in message[:32]:
+            raise ValueError("it says that it is there, and not where")
+        said = _read(message)
+        host, port = address.split(said.http_address)
+        parts = dict(part.partition(":")[::2] for part in said.zmq_address.split(","))
+        if not {"host", "handshake", "notify"} <= parts.keys():
+            raise ValueError("zmq_address is host:IP,handshake:PORT,notify:PORT")
+        kv = address.joined(address.host(parts["host"]), address.port(parts["handshake"]))
+        entry = {
+            "protocol": PROTOCOL,
+            "generation": said.transfer_mode.lower(),
+            "model": self._model,
+            "kv": kv,
+            "kv_notify": address.port(parts["notify"]),
+            "dp_size": said.dp_size,
+            "tp": said.tp_size,
+        }
+        role = Role.PREFILL if said.type == "P" else Role.DECODE
+        return f"{FOLDER}{role}/{host}/{port}", json.dumps(entry).encode()
