@@ -17,8 +17,10 @@ THROWN_BY_COMPILED_CODE = (
 
 from hypothesis import HealthCheck, settings
 
-from tests.file_queue import SECONDS, taken_as_one
+from tests.file_queue import SECONDS, pytest_testnodedown, taken_as_one
 from tests.matrix import MARK, left_to_the_whole
+
+__all__ = ["pytest_testnodedown"]
 
 # A case that takes long says something about the machine and what else it does, not about pdgate.
 settings.register_profile("pdgate", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -1,9 +1,11 @@
 """The queue from which parallel processes take files of tests (tools/parallel_tests.sh): the longest first, and
-files that share what takes long to start as one.
+files that share what takes long to start as one. The run ends where one of the processes dies.
 """
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
+
+import pytest
 
 TOGETHER: Final[Mapping[str, str]] = {
     "tests/lab/chaos/test_frozen_engines.py": "chaos",
@@ -82,3 +84,14 @@ them. A file that is begun late and ends last, which `make test` shows among its
 def taken_as_one(nodeid: str) -> str:
     path = nodeid.partition("::")[0]
     return TOGETHER.get(path, path)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    """End the run, with the results so far and the test that was under way.
+
+    pytest-xdist 3.8 starts another process, gives it nothing once the others have ended, and waits for ever.
+    """
+    if error:
+        session: Any = node.config.pluginmanager.get_plugin("dsession")
+        session.shouldstop = f"the test process {node.gateway.id} died"
