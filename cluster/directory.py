@@ -26,7 +26,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Final
+from typing import ClassVar, Final
 
 from pdgate.cluster.member import BadMember, Member, read
 
@@ -109,6 +109,13 @@ class Listing(ABC):
 
 
 class Directory(ABC):
+    """
+    Attributes:
+        one_process: Whether a single process can follow it: engines say to one port where they are.
+    """
+
+    one_process: ClassVar[bool] = False
+
     @abstractmethod
     def announce(self, member: Member) -> AbstractAsyncContextManager[Listing]:
         """The member is listed while the block runs; its end waits for at most seconds."""

@@ -17,7 +17,7 @@ import asyncio
 import json
 import time
 from collections.abc import Callable
-from typing import Final, Literal
+from typing import ClassVar, Final, Literal
 
 import msgspec
 import zmq
@@ -53,6 +53,8 @@ _read = msgspec.msgpack.Decoder(_Heartbeat).decode
 
 
 class MoriIo(Polled):
+    one_process: ClassVar = True
+
     def __init__(
         self,
         clock: Callable[[], float] = time.monotonic,
