@@ -8,6 +8,10 @@ Each engine is watched by a task of its own, so that none waits for another's ti
 what calls met is looked at `retry_seconds` later. Of those that are not well MOST_AT_ONCE are looked
 at at a time: a directory may name thousands that are none.
 
+An engine may be well and serve no call: vLLM's answer /health with 200 while they sleep or are paused, and
+calls wait there (0.32) or get 503 (0.33) until they are awake. GET /is_sleeping says so of both; engines without
+sleep mode do not have it, which is as good as awake.
+
 Mooncake's prefill engines change their engine id with every restart and decode hangs on
 an old one, so their bootstrap server is asked in every round. Which generation an engine
 speaks, if it is not configured, follows from what answers at the bootstrap address:
@@ -15,6 +19,9 @@ speaks, if it is not configured, follows from what answers at the bootstrap addr
     a JSON of engine ids        d    (current vLLM)
     another HTTP answer         b    (a bootstrap server without /query)
     nothing, none configured    a    (serial, no bootstrap server)
+
+Source: vLLM 0.32.0 and 0.33.0, entrypoints/serve/dev/sleep/api_router.py, v1/engine/core.py (EngineCore.is_sleeping:
+the scheduler is paused, or memory is given back), entrypoints/rl/online/api_router.py (pause).
 """
 
 import asyncio
@@ -44,8 +51,14 @@ MOST_AT_ONCE = 256
 """2,048 that say nothing are through in eight timeouts."""
 MAX_REASON = 100
 """Characters."""
+MOST_SLEEPING_BYTES = 64 << 10
+ASLEEP = "asleep or paused, so it gets no calls"
 MOST_QUERY_BYTES = 256 << 10
 """Of what a bootstrap server says of its ranks."""
+
+
+class Asleep(Exception):
+    """The engine is well, and takes no calls until an operator wakes it."""
 
 
 class NotWell(Exception):
@@ -62,6 +75,10 @@ class Seen:
     @property
     def models(self) -> list[str]:
         return [card["id"] for card in self.cards]
+
+
+class _Sleeping(msgspec.Struct):
+    is_sleeping: bool
 
 
 class Silent:
@@ -203,6 +220,12 @@ class Prober:
             self._complain(instance_id, f"no answer within {self.timeout_seconds:g} s")
             self._endpoints.mark_silent(instance_id)
             return
+        if isinstance(found, Asleep):
+            if self._complaints.get(instance_id) != ASLEEP:
+                self._complaints[instance_id] = ASLEEP
+                log.info("%s is %s", instance_id, ASLEEP)
+            self._endpoints.mark_asleep(instance_id)
+            return
         if isinstance(found, str):
             self._complain(instance_id, found)
             self._endpoints.mark_down(instance_id)
@@ -213,7 +236,7 @@ class Prober:
         self._endpoints.put(found.instance)
         self._endpoints.mark_up(instance_id, found.models)
 
-    async def _seen(self, announced: Instance) -> Seen | Silent | Unasked | str:
+    async def _seen(self, announced: Instance) -> Seen | Silent | Unasked | Asleep | str:
         """What was found, or why the engine is not well."""
         try:
             # For the whole look: byte by byte, an engine could hold up all engines' probes.
@@ -223,6 +246,8 @@ class Prober:
             return Silent()
         except Short:
             return Unasked()
+        except Asleep as asleep:
+            return asleep
         except (NotWell, AskFailed) as why:
             if isinstance(why, Gone):
                 self.on_gone(announced.id)
@@ -241,16 +266,30 @@ class Prober:
 
 
 async def look(access: EngineAccess, announced: Instance) -> Seen:
-    """Raises NotWell, AskFailed; Gone if the engine accepts no connection."""
+    """Raises NotWell, Asleep, AskFailed; Gone if the engine accepts no connection."""
     with access.visit(announced.url) as engine:
         health = await engine.get("/health")
         if health.status != 200:
             raise NotWell(f"GET /health answered {health.status}{_reason(health.body)}")
+        if await _sleeps(engine):
+            raise Asleep
         cards = await _models(engine, announced)
         instance = await _introduced(engine, announced)
     if announced.protocol == MOONCAKE and announced.role.serves(Role.PREFILL):
         instance = await _bootstrapped(access, announced)
     return Seen(instance, cards)
+
+
+async def _sleeps(engine: OneShotClient) -> bool:
+    """Raises AskFailed."""
+    said = await engine.get("/is_sleeping", most_bytes=MOST_SLEEPING_BYTES)
+    if said.status != 200:
+        return False
+    try:
+        return msgspec.json.decode(said.body, type=_Sleeping).is_sleeping
+    except (msgspec.DecodeError, RecursionError):
+        # Of an engine that answers to every path.
+        return False
 
 
 def _nobody_listens(instance_id: str) -> None: ...

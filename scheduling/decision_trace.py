@@ -29,6 +29,7 @@ ONLY_ONE: Final = "the only one that could have the call, so no policy was asked
 _STATES: Final = {
     "drained": "an operator has drained it",
     "down": "it is down",
+    "asleep": "it sleeps, or is paused",
     "silent": "it does not answer health checks in time",
     "ejected": "calls keep failing there, so it gets none for a while",
 }

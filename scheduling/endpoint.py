@@ -18,6 +18,7 @@ class Endpoint:
     Attributes:
         up: Answered its last probe, and no call has been refused since.
         silent: Not up, because it did not answer a probe in time; it may only be busy.
+        asleep: Not up, because it sleeps or is paused: that is no failure.
         drained: An operator wants it to get no more calls.
         left: Was up, and has not been since.
         returned: When it was up again after an outage, monotonic seconds; None if that is long ago.
@@ -50,6 +51,7 @@ class Endpoint:
     instance: Instance
     up: bool = False
     silent: bool = False
+    asleep: bool = False
     drained: bool = False
     left: bool = False
     returned: float | None = None
@@ -128,7 +130,7 @@ class Endpoint:
         if self.drained:
             return "drained"
         if not self.up:
-            return "silent" if self.silent else "down"
+            return "silent" if self.silent else "asleep" if self.asleep else "down"
         if self.breaker.state is not State.CLOSED:
             return "ejected" if self.breaker.state is State.OPEN else "trial"
         return "up" if self.returned is None else "slow_start"

@@ -7,6 +7,7 @@ What takes an instance out, and what brings it back:
 
     refused a connection, not well, drained   at once      a good look; undrained
     failed too many calls                     at once      a good look, then a good call
+    said that it sleeps                       at the look  a look that finds it awake
     did not answer a look in time             at the look  a good look
     answers looks, and works at nothing       at once      a sign of work, or a while; then a good call
 
@@ -21,7 +22,7 @@ from pdgate.protocols.errors import BadRequest, NoInstance, UnknownModel
 from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.eligible import EligibleSet, admitted, eligible_of
 from pdgate.scheduling.endpoint import Endpoint
-from pdgate.scheduling.health.breaker import Limits
+from pdgate.scheduling.health.breaker import Breaker, Limits
 from pdgate.scheduling.health.cause import Cause
 from pdgate.scheduling.latency.model import Families
 
@@ -104,6 +105,9 @@ class Endpoints:
             changed = True
             if endpoint.left:
                 endpoint.left, endpoint.returned = False, self._clock()
+            if endpoint.asleep:
+                # What failed there, and stood still, did so as it fell asleep.
+                endpoint.asleep, endpoint.stuck, endpoint.breaker = False, False, Breaker()
             endpoint.up, endpoint.silent, endpoint.models = True, False, served
             self._join(endpoint)
         if changed:
@@ -112,11 +116,23 @@ class Endpoints:
     def mark_down(self, instance_id: str, why: str = "not well") -> None:
         """Nothing listens there, or it said itself that it is not well."""
         endpoint = self.by_id.get(instance_id)
-        if endpoint is None or not (endpoint.up or endpoint.silent):
+        if endpoint is None or not (endpoint.up or endpoint.silent or endpoint.asleep):
             return
-        endpoint.left, endpoint.up, endpoint.silent = True, False, False
+        endpoint.left, endpoint.up, endpoint.silent, endpoint.asleep = True, False, False, False
         self.on_lost(instance_id)
         self._out(endpoint, why)
+
+    def mark_asleep(self, instance_id: str) -> None:
+        """It is well, and says that it takes no calls for now; what it had cached is gone."""
+        endpoint = self.by_id.get(instance_id)
+        if endpoint is None or endpoint.asleep:
+            return
+        if endpoint.up or endpoint.silent:
+            endpoint.left = True
+            self.on_lost(instance_id)
+        endpoint.up, endpoint.silent, endpoint.asleep = False, False, True
+        # Meant, so it is no ejection.
+        self._changed()
 
     def mark_silent(self, instance_id: str) -> None:
         """It did not answer a look in time: hung, or only busy."""

@@ -105,6 +105,21 @@ def test_what_was_removed_is_believed_no_longer() -> None:
     assert fleet.share(call) == 0
 
 
+def test_a_block_of_two_hashes_is_there_until_both_are_removed() -> None:
+    """With a draft model that reads ahead, vLLM's hash covers the token behind the block, too."""
+    fleet = Fleet()
+    before_e, before_f = KvCache(seed="e"), KvCache(seed="f")
+    for cache, next_token in ((before_e, 1), (before_f, 2)):
+        ahead = [[token] for token in [*TOKENS[16::16], next_token]]
+        fleet.says("a", cache.stored(TOKENS, lookahead_token_ids=ahead))
+
+    fleet.says("a", before_e.removed(TOKENS))
+    assert fleet.share(completion(TOKENS)) == 1
+    fleet.says("a", before_f.removed(TOKENS))
+    assert fleet.share(completion(TOKENS)) == 0
+    assert not fleet.seen.malformed
+
+
 def test_a_block_with_two_copies_is_there_until_both_are_removed() -> None:
     fleet, cache = Fleet(), KvCache()
     fleet.says("a", cache.stored(TOKENS), cache.stored(TOKENS))
