@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from pdgate.cluster.doorkeeper import Allowed
+from pdgate.cluster.networks import Allowed
 from pdgate.gateway.callbacks import metaserver
 from pdgate.gateway.callbacks.metaserver import Metaserver
 from pdgate.gateway.callbacks.words import Result, Words
 from pdgate.protocols.call import encode
 from pdgate.protocols.dialects.ascend_layerwise import attempt_of
-from tests.support.waiting import PATIENCE_SECONDS
+from tests.support.waiting import PATIENCE_SECONDS, until
 
 WORD: dict[str, Any] = {
     "request_id": "chatcmpl-c7-1",
@@ -134,6 +134,25 @@ async def test_many_at_a_time_are_refused(monkeypatch: pytest.MonkeyPatch) -> No
     words = Words()
     async with serving(words) as server:
         assert await posted(server, post(WORD)) == 503
+    assert words.counts[Result.TOO_MANY] == 1
+
+
+async def test_bodies_that_are_on_their_way_are_bounded_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And what is gone is given back."""
+    monkeypatch.setattr(metaserver, "MOST_BYTES_AT_ONCE", 1000)
+    words = Words()
+    async with serving(words) as server:
+        port = int(server.url.rpartition(":")[2].partition("/")[0])
+        _, half = await asyncio.open_connection("127.0.0.1", port)
+        half.write(b"POST /v1/metaserver HTTP/1.1\r\ncontent-length: 900\r\n\r\n{")
+        await until(lambda: server._coming_bytes == 900, "it is on its way")
+
+        assert await posted(server, post(WORD)) == 503
+        half.close()
+        await until(lambda: server._coming_bytes == 0, "it is given back")
+        assert await posted(server, post(WORD)) == 404
     assert words.counts[Result.TOO_MANY] == 1
 
 
