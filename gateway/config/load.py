@@ -35,6 +35,8 @@ def checked(tree: Mapping[str, Any]) -> Settings:
         settings = Settings.model_validate_json(json.dumps(tree, default=str), strict=True)
     except ValidationError as error:
         raise ConfigError(complaints(error, Settings)) from None
+    except RecursionError:
+        raise ConfigError("the configuration is nested too deeply") from None
     check(settings)
     return settings
 
@@ -47,7 +49,7 @@ def _read(path: Path) -> dict[str, Any]:
         return tomllib.loads(regular.read(path).decode())
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from None
 
 
