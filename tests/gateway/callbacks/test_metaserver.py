@@ -156,6 +156,24 @@ async def test_bodies_that_are_on_their_way_are_bounded_together(
     assert words.counts[Result.TOO_MANY] == 1
 
 
+async def test_it_can_be_run_again_and_ends_at_once() -> None:
+    """As a background job is that failed; its port stays its own, and no connection keeps it."""
+    words = Words()
+    server = Metaserver("127.0.0.1", 0, words, Allowed(), attempt_of)
+    port = int(server.url.rpartition(":")[2].partition("/")[0])
+    for _ in range(2):
+        running = asyncio.create_task(server.run())
+        assert await posted(server, post(WORD)) == 404
+        _, silent = await asyncio.open_connection("127.0.0.1", port)
+        await until(lambda: server._open, "it has a connection")
+        running.cancel()
+        async with asyncio.timeout(metaserver.READ_SECONDS / 2):
+            await asyncio.wait((running,))
+        silent.close()
+        await until(lambda: not server._open, "it is gone")
+    server.close()
+
+
 async def test_one_that_says_nothing_is_gone_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metaserver, "READ_SECONDS", 0.05)
     words = Words()
