@@ -21,7 +21,7 @@ from pdgate.lab.simulator.trace import Ask, faster, read
 from pdgate.lab.simulator.world import Plan, run
 from pdgate.protocols.call import Call
 from pdgate.scheduling.endpoint import Endpoint
-from pdgate.scheduling.latency.rate import Accuracy
+from pdgate.scheduling.latency.accuracy import Accuracy
 from pdgate.scheduling.policy import Policy, load
 from pdgate.scheduling.policy_context import PolicyContext
 

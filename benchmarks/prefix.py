@@ -24,8 +24,7 @@ from time import perf_counter_ns
 from typing import Final
 
 from pdgate.protocols.call import CHAT, Call, encode, parse_object
-from pdgate.scheduling.prefix.blocks import BLOCK_BYTES, hashed
-from pdgate.scheduling.prefix.index import PrefixIndex
+from pdgate.scheduling.prefix.index import BLOCK_BYTES, PrefixIndex, hashed
 
 FLEETS: Final = (8, 1000)
 SYSTEM_PROMPTS: Final = 4

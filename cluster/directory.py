@@ -16,13 +16,17 @@
 
 Lost is emitted once for each loss; Listed or Resumed ends it. A store that cannot be reached
 is never an exception for either side.
+
+    await listing.revoked()                     the entry was taken away while it had a lease: whoever
+                                                runs the fleet wants this engine to leave
 """
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Final
+from typing import ClassVar, Final
 
 from pdgate.cluster.member import BadMember, Member, read
 
@@ -82,8 +86,19 @@ class StoreAway(Exception):
     """A store did not do what it was asked to; another try may help. The message says why."""
 
 
+class Revoked(Exception):
+    """The entry was taken away by another hand, while its lease lasted."""
+
+
 class Listing(ABC):
     """One's own entry, for as long as it is announced."""
+
+    async def revoked(self) -> None:
+        """Return when the entry was taken away; never where a store cannot tell that.
+
+        An entry whose lease ran out, or that went with a store's contents, was not: it is made again.
+        """
+        await asyncio.Event().wait()
 
     @abstractmethod
     async def change(self, member: Member) -> None:
@@ -94,6 +109,13 @@ class Listing(ABC):
 
 
 class Directory(ABC):
+    """
+    Attributes:
+        one_process: Whether a single process can follow it: engines say to one port where they are.
+    """
+
+    one_process: ClassVar[bool] = False
+
     @abstractmethod
     def announce(self, member: Member) -> AbstractAsyncContextManager[Listing]:
         """The member is listed while the block runs; its end waits for at most seconds."""

@@ -7,6 +7,10 @@
     leave              --> written as draining first, so that readers can tell an engine that
                            leaves from one whose lease could not be renewed
 
+A renewal that finds the entry gone has two meanings. Where the lease could have run out, or the store
+has lost its contents, the entry is made again. Else it was taken away by another hand (Revoked): it is
+not made again, and the engine hears of it.
+
 What is said of an engine may change, and the key with it, of which the role is a part; then
 the store has to do both in one step.
 """
@@ -18,7 +22,7 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Any, ClassVar
 
-from pdgate.cluster.directory import Listing, StoreAway
+from pdgate.cluster.directory import Listing, Revoked, StoreAway
 from pdgate.cluster.jobs import Jobs
 from pdgate.cluster.member import Member
 
@@ -44,6 +48,7 @@ class Keeping(Listing):
         self._complaint = ""
         self._changed = asyncio.Event()
         self._is_current = asyncio.Event()
+        self._revoked = asyncio.Event()
 
     @abstractmethod
     def _open(self) -> AbstractAsyncContextManager[Any]:
@@ -51,7 +56,7 @@ class Keeping(Listing):
 
     @abstractmethod
     async def _renew(self, member: Member) -> None:
-        """Lists the member, or has it stay listed. Raises StoreAway."""
+        """Lists the member, or has it stay listed. Raises StoreAway, Revoked."""
 
     @abstractmethod
     async def _leave(self) -> None:
@@ -71,13 +76,17 @@ class Keeping(Listing):
             finally:
                 await jobs.stop()
                 try:
-                    await self._leave()
+                    if not self._revoked.is_set():
+                        await self._leave()
                 except StoreAway as error:
                     log.warning(
                         "left without telling %s, where the lease ends by itself: %s",
                         self.store,
                         error,
                     )
+
+    async def revoked(self) -> None:
+        await self._revoked.wait()
 
     async def change(self, member: Member) -> None:
         self._member = member
@@ -96,6 +105,11 @@ class Keeping(Listing):
                 self._failed()
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
+            except Revoked:
+                log.warning("%s was taken out of %s by another hand", member.key, self.store)
+                self._revoked.set()
+                # A job has no end of its own.
+                await asyncio.Event().wait()
             if self._member == member:
                 self._is_current.set()
             if self._complaint:

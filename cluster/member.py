@@ -51,10 +51,12 @@ class Member:
         protocol: Empty if the reader's default is meant.
         model: What it serves; empty if it is to be asked.
         kv: "host:port" of its KV side; empty if the protocol has none.
+        kv_notify: As in Instance.
         epoch: Another one for each process, so that a restart at the same address shows.
         tp: Ranks that its KV cache is split over.
         block_tokens: Tokens in a KV block; 0 if unsaid.
         dp_size: Data-parallel ranks behind the address.
+        pair: Name of the pair that it is a half of; empty if it meets all.
         state: "ready"; with anything else it is to get no calls.
         place: Its host there is the machine, whatever its name; empty for that of the address.
     """
@@ -71,8 +73,10 @@ class Member:
     tp: int = 1
     block_tokens: int = 0
     dp_size: int = 1
+    pair: str = ""
     state: str = READY
     place: Place = NOWHERE
+    kv_notify: int = 0
 
     @property
     def key(self) -> str:
@@ -93,6 +97,8 @@ class Member:
         """Without what the key says, and what was not said of the place."""
         said = asdict(self)
         place = said.pop("place")
+        if not said["kv_notify"]:
+            del said["kv_notify"]
         for name in ("role", "host", "port"):
             del said[name]
         said |= {name: value for name, value in place.items() if value}
@@ -112,6 +118,9 @@ class Member:
             model=self.model,
             kv=self.kv,
             dp_size=self.dp_size,
+            kv_notify=self.kv_notify,
+            tp=self.tp,
+            pair=self.pair,
             place=replace(self.place, host=self.place.host or self.host),
         )
 
@@ -138,8 +147,10 @@ def read(key: str, value: bytes) -> Member:
         kv=_kv(said),
         epoch=_text(said, "epoch"),
         tp=_count(said, "tp", 1),
+        kv_notify=_count(said, "kv_notify", 0),
         block_tokens=_count(said, "block_tokens", 0),
         dp_size=_count(said, "dp_size", 1),
+        pair=_text(said, "pair"),
         state=_text(said, "state") or READY,
         place=Place(_text(said, "host"), _text(said, "rack"), _text(said, "zone")),
     )
@@ -178,6 +189,8 @@ class _Said(msgspec.Struct):
     tp: msgspec.Raw = _UNSAID
     block_tokens: msgspec.Raw = _UNSAID
     dp_size: msgspec.Raw = _UNSAID
+    kv_notify: msgspec.Raw = _UNSAID
+    pair: msgspec.Raw = _UNSAID
     state: msgspec.Raw = _UNSAID
     host: msgspec.Raw = _UNSAID
     rack: msgspec.Raw = _UNSAID

@@ -12,13 +12,16 @@ class Memory(Directory):
     def __init__(self) -> None:
         self._entries: dict[str, bytes] = {}
         self._followers: list[Tell] = []
+        self._listings: list[_Listing] = []
 
     @asynccontextmanager
     async def announce(self, member: Member) -> AsyncIterator[Listing]:
         listing = _Listing(self, member)
+        self._listings.append(listing)
         try:
             yield listing
         finally:
+            self._listings.remove(listing)
             listing.end()
 
     async def follow(self, tell: Tell) -> None:
@@ -41,6 +44,8 @@ class Memory(Directory):
     def delete(self, key: str) -> None:
         if self._entries.pop(key, None) is not None:
             self._tell(Left(key))
+            for listing in [one for one in self._listings if one.key == key]:
+                listing.gone.set()
 
     def _tell(self, event: Event) -> None:
         for tell in list(self._followers):
@@ -50,19 +55,23 @@ class Memory(Directory):
 class _Listing(Listing):
     def __init__(self, memory: Memory, member: Member) -> None:
         self._memory = memory
+        self.gone = asyncio.Event()
         self._put(member)
 
+    async def revoked(self) -> None:
+        await self.gone.wait()
+
     async def change(self, member: Member) -> None:
-        before, ours = self._key, self._ours
+        before, ours = self.key, self._ours
         self._put(member)
         self._drop(before, ours)
 
     def end(self) -> None:
-        self._drop(self._key, self._ours)
+        self._drop(self.key, self._ours)
 
     def _put(self, member: Member) -> None:
-        self._key, self._ours = member.key, member.value()
-        self._memory.put(self._key, self._ours)
+        self.key, self._ours = member.key, member.value()
+        self._memory.put(self.key, self._ours)
 
     def _drop(self, key: str, ours: bytes) -> None:
         # An engine that took the place meanwhile, at the same address, keeps it.

@@ -2,9 +2,10 @@
 
 listening, ready  --> listed: gateways send calls
 role changed      --> the entry says so, in one step (roles.py)
-asked to end      --> not listed, and still serving for `SETTLE_SECONDS`: calls that were
+asked to end, or  --> not listed, and still serving for `SETTLE_SECONDS`: calls that were
                       chosen for us before the news got around arrive as any other
-                  --> no new calls; those under way are finished
+taken out by      --> no new calls; those under way are finished
+another hand
 """
 
 import asyncio
@@ -31,8 +32,8 @@ def announcement(
     connector: Connector | None,
     names: tuple[str, ...],
     roles: Roles,
-) -> AbstractAsyncContextManager[None]:
-    """The block in which the engine is listed; nothing where there is no directory.
+) -> AbstractAsyncContextManager[Listing | None]:
+    """The block in which the engine is listed; without a listing where there is no directory.
 
     Raises ValueError for a directory that there is not, or in which no engine can announce itself.
     """
@@ -68,6 +69,7 @@ def member(
         epoch=secrets.token_hex(8),
         tp=settings.tp,
         block_tokens=settings.block_tokens,
+        pair=settings.pair,
         place=settings.place,
     )
 
@@ -82,8 +84,8 @@ def _dialled(settings: Settings, host: str) -> str:
 @asynccontextmanager
 async def _settling(
     announced: AbstractAsyncContextManager[Listing], member: Member, roles: Roles
-) -> AsyncIterator[None]:
+) -> AsyncIterator[Listing]:
     async with announced as listing:
         roles.announced(listing, member)
-        yield
+        yield listing
     await asyncio.sleep(SETTLE_SECONDS)

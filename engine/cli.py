@@ -43,8 +43,26 @@ def engine(
     kv_tls_key_file: KvTlsKeyFile = "",
     kv_tls_ca_file: KvTlsCaFile = "",
     peer: Annotated[str, typer.Option(help="host:port of the other engine (neuron).")] = "",
+    pair: Annotated[
+        str, typer.Option(help="Name of its pair, where it is listed and meets one engine only.")
+    ] = "",
     queue: Annotated[
         str, typer.Option(help="Prefill queue, redis://host:port/0 (decode-first).")
+    ] = "",
+    max_local_prefill: Annotated[
+        int | None,
+        typer.Option(help="Prompts of no more uncached tokens are computed here (decode-first)."),
+    ] = None,
+    max_prefill_queue: Annotated[
+        int | None,
+        typer.Option(help="And all, while so many wait on the prefill queue (decode-first)."),
+    ] = None,
+    kv_store: Annotated[
+        str,
+        typer.Option(
+            help="Folder that the engines share (store-mediated).",
+            show_default="one in the folder for temporary files",
+        ),
     ] = "",
     neuron_layerwise: Annotated[
         bool, typer.Option(help="Send each layer's KV as soon as it is computed (neuron).")
@@ -80,6 +98,12 @@ def engine(
     default_max_tokens: Annotated[
         int, typer.Option(help="Of a chat that names no limit; 0 for all the room there is.")
     ] = 128,
+    head_first: Annotated[
+        bool,
+        typer.Option(
+            "--head-first", help="Send the head of a stream before its first token, as vLLM does."
+        ),
+    ] = False,
     lease_seconds: Annotated[
         float, typer.Option(help="How long prefill keeps KV for its reader.")
     ] = 30.0,
@@ -168,7 +192,11 @@ def engine(
             kv_secret_file=kv_secret_file,
             kv_tls=Tls(kv_tls_cert_file, kv_tls_key_file, kv_tls_ca_file),
             peer=peer,
+            pair=pair,
             queue=queue,
+            max_local_prefill=max_local_prefill,
+            max_prefill_queue=max_prefill_queue,
+            store=kv_store,
             neuron_layer_wise=neuron_layerwise,
             neuron_whole_pages=neuron_whole_pages,
             transfer=transfer,
@@ -180,6 +208,7 @@ def engine(
             max_step_tokens=max_num_batched_tokens,
             max_model_tokens=max_model_len,
             default_max_tokens=default_max_tokens or None,
+            head_first=head_first,
             lease_seconds=lease_seconds,
             on_failed_load=kv_load_failure,
             reuse_prefixes=not no_prefix_cache,

@@ -15,7 +15,7 @@ reports through the thread-safe methods of `Core`.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -52,6 +52,7 @@ class Arrival:
         params: The body's kv_transfer_params (client JSON: validate every field).
         body: The whole body, for protocols that put fields at its top level.
         index: Of this one among all prompts and choices of the HTTP request.
+        cached_tokens: Counts those of the prompt that the prefix cache has now, when it is asked.
     """
 
     id: str
@@ -60,6 +61,12 @@ class Arrival:
     params: Mapping[str, Any] | None
     body: Mapping[str, Any]
     index: int = 0
+    cached_tokens: Callable[[], int] = lambda: 0
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """A prompt that a peer was to compute, and that this engine rather computes itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +93,9 @@ class Keep:
     ticket: Any = None
     max_tokens: int | None = None
 
+
+Plan = Load | Keep | Compute | None
+"""What a connector has a request do; None for what every engine does with it."""
 
 Counters = counters.Counters
 
@@ -150,7 +160,7 @@ class Connector(ABC):
         """
 
     @abstractmethod
-    def plan(self, arrival: Arrival) -> Load | Keep | None:
+    def plan(self, arrival: Arrival) -> Plan:
         """What this request needs. Raises ValueError for bad params (the client gets a 400)."""
 
     @abstractmethod
@@ -199,6 +209,19 @@ class Connector(ABC):
         `release`. Also called when a request that was planned as Keep ends before `kept`.
         Comes before the pages are used again; not after a `release`.
         """
+
+    def written(
+        self, answer: dict[str, Any], params: Mapping[str, Any] | None, prompt: Sequence[int]
+    ) -> dict[str, Any]:
+        """Prefill's answer of chat or completions, with what `kept` returned at its place.
+
+        On the thread of HTTP, and without waiting. `prompt`: the ids of the only, or the first one.
+        """
+        return answer | {"kv_transfer_params": params}
+
+    def server_info(self) -> Mapping[str, Any]:
+        """What GET /server_info says of us; nothing where there is no such route."""
+        return {}
 
     def role_is(self, role: Role) -> None:
         """What gateways are told of us, now and after each change. Calls are served as before."""

@@ -58,6 +58,10 @@ class EngineCore:
         """Before `start`; without it the engine computes everything itself."""
         self._work.hooks.connector = connector
 
+    @property
+    def connector(self) -> Connector | None:
+        return self._work.hooks.connector
+
     def start(self) -> None:
         self._thread.start()
 
@@ -88,8 +92,9 @@ class EngineCore:
     def gauges(self) -> Gauges:
         return self._work.gauges
 
-    def submit(self, request: Request) -> None:
-        if not self._post(partial(self._work.submit, request)):
+    def submit(self, request: Request, accepted: Callable[[], None] | None = None) -> None:
+        """`accepted`: called on the core's thread once it is not refused any more."""
+        if not self._post(partial(self._submit, request, accepted)):
             refusal = Refusal("the engine has stopped")
             self._deliver([Output(request.id, refusal=refusal)])
 
@@ -127,6 +132,10 @@ class EngineCore:
 
     def release(self, request_id: str) -> None:
         self._post(partial(self._work.release, request_id))
+
+    def _submit(self, request: Request, accepted: Callable[[], None] | None) -> None:
+        if self._work.submit(request) and accepted is not None:
+            accepted()
 
     def _post(self, act: Callable[[], None]) -> bool:
         """False when the thread will do nothing any more."""

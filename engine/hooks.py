@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from pdgate.engine.connector import Arrival, Connector, Keep, Load, Pages
+from pdgate.engine.connector import Arrival, Connector, Keep, Load, Pages, Plan
 from pdgate.engine.job import Chunk
 from pdgate.engine.request import Request
 
@@ -25,7 +25,7 @@ class Hooks:
     def __init__(self) -> None:
         self.connector: Connector | None = None
 
-    def plan(self, request: Request) -> Load | Keep | None:
+    def plan(self, request: Request, cached_tokens: Callable[[], int]) -> Plan:
         """Raises ValueError if the client is to blame, HookFailed."""
         if self.connector is None:
             return None
@@ -36,6 +36,7 @@ class Hooks:
             params=request.params,
             body=request.body,
             index=request.index,
+            cached_tokens=cached_tokens,
         )
         try:
             plan = self.connector.plan(arrival)

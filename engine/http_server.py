@@ -4,6 +4,9 @@ Off the directory first, then no new calls, and a moment for the answers under w
 for KV that peers still need. Prefill has answered, and decode has pages yet to read; or layers
 are on their way into decode's pages. All of that holds pages here, so an engine without a page
 in use owes nothing. What no peer comes for ends with its lease.
+
+An engine whose entry is taken out of the directory ends as well, and nothing cuts its answers short: a
+signal asks for an end by a certain time, and that does not.
 """
 
 import asyncio
@@ -19,6 +22,8 @@ from types import FrameType
 import typer
 import uvicorn
 
+from pdgate.cluster.directory import Listing
+from pdgate.engine.announcing import SETTLE_SECONDS
 from pdgate.engine.connector import Connector
 from pdgate.engine.core import EngineCore
 from pdgate.engine.hand_over import registry
@@ -76,7 +81,7 @@ class Server(uvicorn.Server):
         core: EngineCore,
         connector: Connector | None,
         settings: Settings,
-        listed: AbstractAsyncContextManager[None],
+        listed: AbstractAsyncContextManager[Listing | None],
     ) -> None:
         super().__init__(config)
         self._ready_line = ready_line
@@ -86,14 +91,20 @@ class Server(uvicorn.Server):
         self._lease_seconds = settings.lease_seconds
         self._listed = listed
         self._listing = contextlib.AsyncExitStack()
+        self._leaving: asyncio.Task[None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         # Not print, which writes the end of the line apart, behind what the log writes meanwhile.
         typer.echo(self._ready_line)
-        await self._listing.enter_async_context(self._listed)
+        listing = await self._listing.enter_async_context(self._listed)
+        if listing is not None:
+            self._leaving = asyncio.create_task(self._leave_when_revoked(listing))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._leaving is not None:
+            # Asked to end while it waited for its answers: by now they have as long as with any end.
+            self._leaving.cancel()
         # Before anything is refused, so that no call is sent here any more.
         await self._listing.aclose()
         if self._connector is not None:
@@ -104,6 +115,21 @@ class Server(uvicorn.Server):
         finally:
             ending.cancel()
         await self._settle_kv()
+
+    async def _leave_when_revoked(self, listing: Listing) -> None:
+        await listing.revoked()
+        log.info(
+            "the directory does not list this engine any more: it ends when it has nothing to do"
+        )
+        await asyncio.sleep(SETTLE_SECONDS)
+        for server in self.servers:
+            server.close()
+        if self._connector is not None:
+            self._connector.leave()
+        # As in `_settle_kv`. Clients that are slow to read get what they get at any end.
+        while self._core.alive and self._core.gauges.has_requests:  # noqa: ASYNC110
+            await asyncio.sleep(LOOK_SECONDS)
+        self.should_exit = True
 
     async def _end_answers(self) -> None:
         await asyncio.sleep(self._goodbye_seconds)

@@ -31,6 +31,7 @@ class Job:
         loaded: Leading tokens that came from a peer or, before it, from the prefix cache.
         computed: Leading tokens whose KV is in the pages.
         hashes: Of its full blocks, as far as they were needed.
+        number: In the order in which jobs came to the scheduler.
     """
 
     id: str
@@ -46,6 +47,7 @@ class Job:
     loaded: int = 0
     computed: int = 0
     hashes: list[bytes] = field(default_factory=list)
+    number: int = 0
 
     @property
     def end(self) -> int:

@@ -25,6 +25,8 @@ class Layout:
         tp: How many shards.
         order: Of heads and tokens in a page. None where only the engine knows it: such pages
             can be split by heads, but not by tokens.
+        planes: 2 for K and V, 1 where what they are is in one run (a latent, for one).
+        stages: How many layers each pipeline stage holds; empty for one that holds all.
     """
 
     layers: int
@@ -36,6 +38,8 @@ class Layout:
     item_bytes: int = 4
     tp: int = 1
     order: Order | None = Order.HND
+    planes: int = 2
+    stages: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         """Raises ValueError for heads that cannot be split evenly."""
@@ -49,7 +53,8 @@ class Layout:
     @property
     def page_bytes(self) -> int:
         """In one shard."""
-        return 2 * self.shard_kv_heads * self.block_tokens * self.head_dim * self.item_bytes
+        row_bytes = self.planes * self.head_dim * self.item_bytes
+        return self.shard_kv_heads * self.block_tokens * row_bytes
 
     @property
     def total_bytes(self) -> int:

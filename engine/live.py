@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from pdgate.engine.connector import Keep, Load, Pages
+from pdgate.engine.connector import Compute, Keep, Load, Pages, Plan
 from pdgate.engine.generation import Generation
 from pdgate.engine.job import Chunk, Job, State
 from pdgate.engine.layout import Layout
@@ -23,6 +23,7 @@ class Live:
         generation: None for a prefill that a peer asked for: it has no client.
         cached_by_peer: Prompt tokens that the prefill engine had cached, as it said.
         handed: The first token of the answer, if prefill sampled it.
+        chosen: Its connector has it computed here, though a peer was to.
         cached: Prompt tokens that were not computed for this request; None until the whole
             prompt is in the pages.
     """
@@ -33,6 +34,7 @@ class Live:
     keep: Keep | None = None
     cached_by_peer: int = 0
     handed: int | None = None
+    chosen: bool = False
     cached: int | None = None
 
     @property
@@ -40,7 +42,7 @@ class Live:
         return self.job.load is not None and self.job.state is State.WAITING
 
 
-def begin(request: Request, plan: Load | Keep | None, model: LoadedModel) -> Live:
+def begin(request: Request, plan: Plan, model: LoadedModel) -> Live:
     """A request as it comes in, with what its connector planned."""
     prompt = request.prompt
     if isinstance(plan, Keep) and plan.max_tokens is not None:
@@ -60,6 +62,7 @@ def begin(request: Request, plan: Load | Keep | None, model: LoadedModel) -> Liv
         load=plan if isinstance(plan, Load) else None,
         keep=plan if isinstance(plan, Keep) else None,
         cached_by_peer=_cached_by_peer(request.params),
+        chosen=isinstance(plan, Compute),
     )
 
 

@@ -100,6 +100,10 @@ class EngineMetrics(Collector):
             "requests_failed": ("Requests refused with a server error", stats.requests_failed),
             "kv_loads_failed": ("Loads of KV that failed", stats.loads_failed),
             "kv_loaded_bytes": ("KV that came from peers", stats.loaded_bytes),
+            "prompt_tokens_chosen": (
+                "Prompt tokens that a peer was to compute, and that were rather computed here",
+                stats.prompts_chosen,
+            ),
             "first_tokens": ("Requests that got their first token", stats.first_tokens),
             "leases_ended": (
                 "Kept pages that no decode engine fetched in time",

@@ -31,7 +31,10 @@ class Outbox:
         self.stats.first_tokens += 1
         self.stats.prompts_from_cache += job.hits
         self.stats.prompts_from_peer += from_peer
-        self.stats.prompts_computed += min(job.prompt_tokens, job.end) - job.hits - from_peer
+        computed = min(job.prompt_tokens, job.end) - job.hits - from_peer
+        self.stats.prompts_computed += computed
+        if live.chosen:
+            self.stats.prompts_chosen += computed
 
     def go_on(self, live: Live, output: Output) -> None:
         self._outputs.append(replace(output, cached_tokens=live.cached or 0))
@@ -66,7 +69,9 @@ class Outbox:
             self.stats.requests_failed += 1
             self._outputs.append(Output(request_id, finish=Finish.ABORT))
         else:
-            self.refuse(request_id, f"KV cache could not be loaded: {error}")
+            self.stats.requests_failed += 1
+            refusal = Refusal(f"KV cache could not be loaded: {error}", over_kv=True)
+            self._outputs.append(Output(request_id, refusal=refusal))
 
     def refuse(self, request_id: str, message: str, *, blame_client: bool = False) -> None:
         if not blame_client:

@@ -6,6 +6,7 @@ event loop    one queue for each HTTP request, which may wait for several answer
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 
 from pdgate.engine.core import EngineCore
 from pdgate.engine.request import Output, Request
@@ -26,8 +27,13 @@ class OutputQueue:
         box = Mailbox(self, core, [request.id for request in requests])
         self._boxes |= dict.fromkeys(box.open_ids, box)
         for request in requests:
-            core.submit(request)
+            core.submit(request, partial(self._accepted, box))
         return box
+
+    def _accepted(self, box: "Mailbox") -> None:
+        """The core's thread."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(box.begins)
 
     def forget(self, request_id: str) -> None:
         self._boxes.pop(request_id, None)
@@ -48,12 +54,25 @@ class Mailbox:
         self._queue: asyncio.Queue[tuple[int, Output]] = asyncio.Queue()
         self.open_ids = dict.fromkeys(request_ids)
         self._unread_ends = len(request_ids)
+        self._begun = asyncio.Event()
+        self._accepted = False
+
+    def begins(self) -> None:
+        """One of them was accepted."""
+        self._accepted = True
+        self._begun.set()
+
+    async def accepted(self) -> bool:
+        """Whether one of them was accepted, once that is known; else there is an output."""
+        await self._begun.wait()
+        return self._accepted
 
     def put(self, output: Output) -> None:
         if output.last:
             self._room.forget(output.request_id)
             del self.open_ids[output.request_id]
         self._queue.put_nowait((self._index[output.request_id], output))
+        self._begun.set()
 
     @property
     def done(self) -> bool:

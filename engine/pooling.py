@@ -42,7 +42,14 @@ class Pooler:
     def _read(self, prompt: Sequence[int]) -> Floats:
         config = self._model.config
         blocks = -(-len(prompt) // _BLOCK_TOKENS)
-        layout = Layout(config.layers, blocks, config.kv_heads, _BLOCK_TOKENS, config.head_dim)
+        layout = Layout(
+            config.layers,
+            blocks,
+            config.kv_heads,
+            _BLOCK_TOKENS,
+            config.head_dim,
+            planes=config.kv_planes,
+        )
         memory = KvMemory(layout, [memoryview(bytearray(layout.total_bytes))])
         for start in range(0, len(prompt), STEP_TOKENS):
             span = Span(prompt[start : start + STEP_TOKENS], start, range(blocks))

@@ -76,10 +76,11 @@ class Logprob:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a request got no answer; `blame_client` tells a 400 from a 500."""
+    """Why a request got no answer; `blame_client` tells a 400 from a 500, `over_kv` that a load failed."""
 
     message: str
     blame_client: bool = False
+    over_kv: bool = False
 
 
 @dataclass(frozen=True, slots=True)

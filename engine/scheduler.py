@@ -5,8 +5,9 @@ prompts, cut into chunks where they do not fit. When pages run out, the youngest
 job gives its pages up and starts again later (its prefix often survives in the cache).
 
 KV that comes from a peer needs pages but no budget: such a job waits in `loading`, out
-of the way of every step, until `loaded` says that its pages are filled. New loads start
-while there is room for one batch of them.
+of the way of every step, until `loaded` says that its pages are filled. Those that load, those
+that wait with their KV for a turn and those that run are no more than a batch together; a place
+that both a load and a prompt could take goes to that which came first.
 
 KV that a peer will read is computed one prompt after the other, as its first reader is
 served earliest so; and none begins while the running jobs and those whose pages are still
@@ -16,10 +17,12 @@ to be read fill a batch: a decode side that falls behind is not buried. Others p
 from collections import deque
 from dataclasses import dataclass
 
+from pdgate.engine import worker_rules
 from pdgate.engine.cache import prefix
 from pdgate.engine.cache.allocator import OutOfBlocks
 from pdgate.engine.cache.prefix import BlockPool
 from pdgate.engine.job import Chunk, Job, State, Step
+from pdgate.engine.worker_rules import Counts, decode_may_run, places, prefill_may_run
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +44,13 @@ class Scheduler:
         self.loading: dict[str, Job] = {}
         self.running: list[Job] = []
         self.preemptions = 0
+        self._added = 0
         self.evicted: list[tuple[Job, list[int]]] = []
         """Pinned jobs that had to go, and the pages they had: the caller's to `drop`."""
 
     def add(self, job: Job) -> None:
+        self._added += 1
+        job.number = self._added
         (self.waiting if job.load is None else self.arriving).append(job)
 
     @property
@@ -57,7 +63,7 @@ class Scheduler:
     def step(self, handing_over: int = 0) -> Step:
         """`handing_over`: jobs that are over, and whose pages are still to be read by a peer."""
         chunks = self._continue_running()
-        loads = self._start_loads()
+        loads = self._start_loads(handing_over)
         if len(chunks) == len(self.running):
             # Running jobs have their chunks; so there may be budget for others.
             self._admit(chunks, handing_over)
@@ -156,11 +162,12 @@ class Scheduler:
         holders = [other for other in self.waiting if other.blocks]
         return holders[-1] if holders else job
 
-    def _start_loads(self) -> list[Job]:
-        loads = []
-        while self.arriving and self._may_hold_more_pages():
+    def _start_loads(self, handing_over: int) -> list[Job]:
+        loads: list[Job] = []
+        while self.arriving and self._places:
             job = self.arriving[0]
-            if not self._begin(job):
+            # Prompts that came earlier get the places that they can take in this step.
+            if self._places <= self._ahead_of(job, handing_over) or not self._begin(job):
                 break
             self.arriving.popleft()
             job.state = State.LOADING
@@ -168,15 +175,24 @@ class Scheduler:
             loads.append(job)
         return loads
 
-    def _may_hold_more_pages(self) -> bool:
-        """Loads run ahead of the turns they will get, but no further than one full batch."""
+    @property
+    def _places(self) -> int:
+        """How many more jobs may load, or run without having loaded."""
         ready = sum(1 for job in self.waiting if job.blocks)
-        return len(self.loading) + ready < self._limits.max_seqs
+        counts = Counts(transferring=len(self.loading) + ready, running=len(self.running))
+        return places(counts, self._limits.max_seqs)
+
+    def _ahead_of(self, load: Job, handing_over: int) -> int:
+        earlier = [job for job in self.waiting if not job.blocks and job.number < load.number]
+        room = self._places
+        return sum(1 for job in earlier if self._has_turn(job, handing_over, room))
 
     def _admit(self, chunks: dict[str, Chunk], handing_over: int) -> None:
         budget = self._limits.max_tokens - sum(chunk.count for chunk in chunks.values())
         while budget and len(self.running) < self._limits.max_seqs:
-            job = next((job for job in self.waiting if self._has_turn(job, handing_over)), None)
+            room = self._places
+            turns = (job for job in self.waiting if self._has_turn(job, handing_over, room))
+            job = next(turns, None)
             if job is None:
                 return
             if not self._begin(job):
@@ -190,11 +206,22 @@ class Scheduler:
             chunks[job.id] = chunk
             budget -= chunk.count
 
-    def _has_turn(self, job: Job, handing_over: int) -> bool:
-        if not job.pinned:
-            return True
-        alone = not any(other.pinned for other in self.running)
-        return alone and len(self.running) + handing_over < self._limits.max_seqs
+    def _has_turn(self, job: Job, handing_over: int, room: int) -> bool:
+        batch, running = self._limits.max_seqs, len(self.running)
+        if job.pinned:
+            # It takes no place of a load's: two engines that are prefill and decode of each other
+            # would fill theirs with loads, and neither could compute what the other waits for.
+            pinned = sum(1 for other in self.running if other.pinned)
+            return prefill_may_run(Counts(handing_over + running - pinned, pinned), batch)
+        if job.blocks:
+            # It has a place already, since it began to load.
+            return decode_may_run(
+                worker_rules.State.TRANSFERRING,
+                kv_complete=True,
+                counts=Counts(running=running),
+                batch=batch,
+            )
+        return room > 0
 
     def _begin(self, job: Job) -> bool:
         """Pages for all of a job's tokens, so that it does not run into its own preemption."""
@@ -229,7 +256,8 @@ class Scheduler:
         if needed <= 0:
             return True
         try:
-            job.blocks += self._pool.allocator.take(needed)
+            after = job.blocks[-1] if job.blocks else None
+            job.blocks += self._pool.allocator.take(needed, after)
         except OutOfBlocks:
             return False
         return True

@@ -76,7 +76,14 @@ async def _serve(settings: Settings, model: LoadedModel, listening: socket.socke
     ):
         names = settings.served_names or (model.root,)
         metrics = EngineMetrics(core, connector, names[0], identity.refusals)
-        service = Service(core, output_queue, metrics, names, settings.default_max_tokens)
+        service = Service(
+            core,
+            output_queue,
+            metrics,
+            names,
+            settings.default_max_tokens,
+            head_first=settings.head_first,
+        )
         roles = Roles(
             Role(settings.role),
             why_fixed(settings.protocol),
@@ -91,6 +98,7 @@ async def _serve(settings: Settings, model: LoadedModel, listening: socket.socke
             app.build(service, *admin),
             log_level=settings.log_level,
             access_log=False,
+            ws="none",
             timeout_graceful_shutdown=math.ceil(settings.goodbye_seconds + LAST_WRITE_SECONDS),
         )
         ready = _ready_line(settings, listening, connector)
@@ -118,6 +126,7 @@ def _core(
         settings.block_tokens,
         config.head_dim,
         tp=settings.tp,
+        planes=config.kv_planes,
     )
     with contextlib.ExitStack() as closing:
         backend, regions = _memory(settings, layout, identity, closing)
@@ -209,8 +218,12 @@ def _connect(
             model=core.model.root,
             peer=settings.peer,
             queue=settings.queue,
+            max_local_prefill=settings.max_local_prefill,
+            max_prefill_queue=settings.max_prefill_queue,
+            store=settings.store,
             layer_wise=settings.neuron_layer_wise,
             whole_pages=settings.neuron_whole_pages,
+            max_seqs=settings.max_seqs,
             engine_id=settings.engine_id,
             identity=identity,
         ),

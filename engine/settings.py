@@ -33,7 +33,13 @@ class Settings:
         kv_tls: Files that encrypt what engines say to each other, beside the secret; unnamed for
             what the environment says, if anything.
         peer: "host:port" of the other engine's API, where request ids name none (neuron).
+        pair: Name of the pair that it is announced as a half of; empty for none.
         queue: URL of the prefill queue (decode-first), with its options.
+        max_local_prefill: With decode-first, decode computes a prompt itself of which it has not
+            cached more tokens than these; None leaves that to the gateway.
+        max_prefill_queue: With decode-first, decode computes a prompt itself while so many wait on
+            the queue; None for never.
+        store: Folder that the engines share (store-mediated); empty for one of this user's on this host.
         neuron_layer_wise: With neuron, a request leaves layer by layer while it is computed;
             else when its first token has been sampled.
         neuron_whole_pages: With neuron, decode has prefill send pages whole where the two split
@@ -46,6 +52,7 @@ class Settings:
         max_model_tokens: Longest prompt and answer together; None for what model and
             blocks allow.
         default_max_tokens: Of a chat that names no limit; None for all the room there is.
+        head_first: The head of a stream is sent before its first token is there, as vLLM does.
         lease_seconds: How long a finished prefill waits for its reader.
         hash_seed: Part of the names of cached blocks; engines that compare them need the same.
         engine_id: What peers know it by; empty for a new name at each start. Where it stays the
@@ -81,7 +88,11 @@ class Settings:
     kv_secret_file: str = ""
     kv_tls: Tls = NO_TLS
     peer: str = ""
+    pair: str = ""
     queue: str = ""
+    max_local_prefill: int | None = None
+    max_prefill_queue: int | None = None
+    store: str = ""
     neuron_layer_wise: bool = True
     neuron_whole_pages: bool = False
     transfer: str = "tcp"
@@ -93,6 +104,7 @@ class Settings:
     max_step_tokens: int = 512
     max_model_tokens: int | None = None
     default_max_tokens: int | None = 128
+    head_first: bool = False
     lease_seconds: float = 30.0
     on_failed_load: OnFailedLoad = "fail"
     reuse_prefixes: bool = True
@@ -145,6 +157,12 @@ class Settings:
             )
         if self.transfer_options and self.protocol == NO_PROTOCOL:
             raise ValueError("a plain engine transfers nothing, so it takes no transfer options")
+        for name in ("max_local_prefill", "max_prefill_queue"):
+            given = getattr(self, name)
+            if given is not None and self.protocol != "decode-first":
+                raise ValueError(f"{name.replace('_', ' ')} is for engines of decode-first")
+            if given is not None and given < 0:
+                raise ValueError(f"{name.replace('_', ' ')} must be at least 0")
         if self.advertise_host:
             address.host(self.advertise_host)
         if self.etcd:

@@ -8,10 +8,12 @@ class Stats:
     """Counters since the start; tokens unless the name says otherwise.
 
     Attributes:
+        prompts_chosen: Of those computed, the ones that a peer was to compute.
         first_tokens: Requests whose prompt is counted: they got their first token.
     """
 
     prompts_computed: int = 0
+    prompts_chosen: int = 0
     prompts_from_cache: int = 0
     prompts_from_peer: int = 0
     first_tokens: int = 0
@@ -47,3 +49,7 @@ class Gauges:
     blocks_used: int
     blocks_kept: int
     preemptions: int
+
+    @property
+    def has_requests(self) -> bool:
+        return self.running + self.waiting + self.loading > 0

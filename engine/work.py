@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 from pdgate.engine.cache.memory import KvMemory
@@ -122,21 +123,23 @@ class Work:
     def take_outputs(self) -> list[Output]:
         return self._outbox.take()
 
-    def submit(self, request: Request) -> None:
+    def submit(self, request: Request) -> bool:
+        """False if it is refused, which its asker hears as an output."""
         if self._faults.strikes():
             self._outbox.refuse(request.id, "this engine was told to fail some requests")
-            return
+            return False
         try:
-            plan = self.hooks.plan(request)
+            plan = self.hooks.plan(request, partial(self._pool.known_tokens, request.prompt))
         except ValueError as error:
             self._outbox.refuse(request.id, str(error), blame_client=True)
-            return
+            return False
         except HookFailed as error:
             self._outbox.refuse(request.id, str(error))
-            return
+            return False
         live = begin(request, plan, self._model)
         self._live[request.id] = live
         self._scheduler.add(live.job)
+        return True
 
     def prefill(
         self,

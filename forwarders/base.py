@@ -1,7 +1,7 @@
 """Contract of forwarders: a call turned into legs.
 
 A forwarder turns a call into legs and does no I/O, so it can be read, tested and
-written without a network. attempt.py sends the legs and gives every forwarder
+written without a network. execution.py sends the legs and gives every forwarder
 the same failover, cancellation, metrics and traces.
 
 There are four ways to cross the engines, and a class for each:
@@ -19,7 +19,7 @@ where they differ):
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -38,11 +38,13 @@ from pdgate.scheduling.watch import Watch
 
 __all__ = [
     "Answer",
+    "Awaited",
     "Delegation",
     "Engines",
     "Family",
     "Forwarder",
     "HandOff",
+    "Introduction",
     "Leg",
     "Merge",
     "Mode",
@@ -56,6 +58,20 @@ __all__ = [
 ]
 
 
+class Awaited(msgspec.Struct, frozen=True):
+    """What an engine says to the gateway beside its answers, and a leg to prefill hangs on (gateway/callbacks).
+
+    Attributes:
+        key: By which the engine names the call; known to no stranger.
+        by: The id of the engine that says it: its failure, if it does not.
+        write: Makes the body of the leg of what was said; None: it is sent as it is, once that was said.
+    """
+
+    key: str
+    by: str
+    write: Callable[[Json], Json] | None = None
+
+
 class Leg(msgspec.Struct, frozen=True):
     """One HTTP request to one engine.
 
@@ -64,6 +80,8 @@ class Leg(msgspec.Struct, frozen=True):
         headers: Added to those that every leg gets; `request_id` has its own field.
         request_id: Sent as X-Request-Id; empty for the call's attempt id.
         passed: What is sent instead of a POST of the body.
+        awaits: What else has to be heard of it.
+        addressed: Makes its body of the URL at which engines call this gateway back.
     """
 
     to: Instance
@@ -72,6 +90,8 @@ class Leg(msgspec.Struct, frozen=True):
     headers: Mapping[str, str] = {}
     request_id: str = ""
     passed: Passed | None = None
+    awaits: Awaited | None = None
+    addressed: Callable[[str], Json] | None = None
 
 
 class Merge(ABC):
@@ -90,8 +110,21 @@ class Merge(ABC):
         """What to send when decode's answer is complete."""
 
 
-_KEEPS_TOGETHER = frozenset({"n", "best_of", "prompt_logprobs", "echo", "use_beam_search"})
+KEEPS_TOGETHER = frozenset({"n", "best_of", "prompt_logprobs", "echo", "use_beam_search"})
 """Fields that may be a reason not to split a call; most calls have none of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Introduction:
+    """What a prefill engine says of itself over HTTP, and decode must be told; asked with each look at it.
+
+    Attributes:
+        path: Of a GET of its API.
+        read: Of what it answers: by what decode reaches it, which becomes its engine id. Raises ValueError.
+    """
+
+    path: str
+    read: Callable[[bytes], str]
 
 
 class Forwarder(ABC):
@@ -104,8 +137,14 @@ class Forwarder(ABC):
     """Whether a decode engine may be sent a whole call."""
     prefill_can_answer: ClassVar[bool] = False
     """Whether a prefill engine may be sent a whole call, and then keeps no KV of it."""
+    decode_computes: ClassVar[int] = 1
+    """Tokens of a prompt that decode computes although it is handed its KV, at most; 0: under a block."""
     own_fields: ClassVar[frozenset[str]] = frozenset()
     """Fields of a body that only the gateway may set: calls that bring one are refused."""
+    callbacks: ClassVar[str] = ""
+    """Which port of the gateway its engines call back at: metaserver, notifications, or none."""
+    introduction: ClassVar[Introduction | None] = None
+    """How prefill engines say where they are, if decode must be told before they have answered."""
     kv: ClassVar[KvRules] = NOTHING_KEPT
     """What becomes of the KV of a split call, if decode does not come for it."""
     splits: frozenset[str] = frozenset({CHAT, COMPLETIONS})
@@ -120,7 +159,7 @@ class Forwarder(ABC):
         """
         if call.path == COMPLETIONS and several_prompts(call):
             return "several prompts"
-        if _KEEPS_TOGETHER.isdisjoint(call.body):
+        if KEEPS_TOGETHER.isdisjoint(call.body):
             return None
         if call.value("n", 1) != 1 or (call.value("best_of") or 1) != 1:
             return "several choices"
@@ -192,12 +231,14 @@ class Family:
             stands for every one that is not listed.
         reasons: Why a (mode, generation) that is not in `members` cannot be done.
         default: The generation of those that name none; empty if they must name one.
+        decode_computes: As in Forwarder, of all members.
     """
 
     name: str
     members: Mapping[tuple[Mode, str], Callable[[], Forwarder]]
     reasons: Mapping[tuple[Mode, str], str] = field(default_factory=dict)
     default: str = ""
+    decode_computes: int = 1
 
     @property
     def generations(self) -> tuple[str, ...]:
@@ -216,8 +257,17 @@ class Reserved(Protocol):
         Returns the watch of the pieces of a stream that begins with this, or None.
         """
 
+    def read(self, seconds: float) -> None:
+        """`has_read`, and the end: it was to read the prompt, and no more."""
+
     def has_loaded(self, seconds: float) -> Watch | None:
         """It took so long to take over the KV that prefill had computed; returns the same."""
+
+    def worked(self) -> None:
+        """A leg has ended well there."""
+
+    def handed_over(self) -> None:
+        """It answers well to a leg that names the KV of a prefill engine."""
 
     def end(self) -> None: ...
 
@@ -245,10 +295,11 @@ class Engines(Protocol):
         role: Role,
         call: Call,
         *,
-        avoid: Collection[str] = (),
         peer: Instance | None = None,
-        reads: bool | None = None,
+        avoid: Collection[str] = (),
         alone: bool = False,
+        reads: bool | None = None,
+        among: Collection[str] = (),
     ) -> Reserved:
         """An instance of the role that is not in `avoid` and speaks the peer's protocol.
 
@@ -256,6 +307,7 @@ class Engines(Protocol):
 
         `reads`: whether it computes the prompt; None for what the role says.
         `alone`: whether it will do even if there is none that it can be paired with.
+        `among`: one of these, if any of them is left; empty for no matter which.
         Raises NoInstance, UnknownModel, BadRequest.
         """
 
@@ -271,11 +323,8 @@ class Engines(Protocol):
     def decide(self, call: Call, prefill: Instance, *, prefill_can_answer: bool) -> Decision:
         """Whether a call, for which `prefill` is reserved, is worth splitting now."""
 
-    def handed_over(self, instance: Instance) -> None:
-        """It answers well to a leg that names the KV of a prefill engine."""
-
-    def report(self, instance: Instance, error: GatewayError | None) -> None:
-        """How a leg to the instance ended; a cancelled one is not reported."""
+    def report(self, instance: Instance, error: GatewayError) -> None:
+        """How a leg to the instance failed; a cancelled one is not reported."""
 
     def excuse(self, instances: Collection[str]) -> None:
         """The latest failures of these, by their ids, were the call's fault after all."""
@@ -320,7 +369,7 @@ class Answer(Protocol):
 class Upstream(Protocol):
     """Sends legs. Raises EngineRefused, EngineFailed, EngineBusy, EngineTooSlow, EngineRejected."""
 
-    async def ask(self, leg: Leg, call: Call) -> Json:
+    def ask(self, leg: Leg, call: Call) -> Awaitable[Json]:
         """The whole JSON answer of a leg, its values still raw."""
 
     def open(

@@ -13,6 +13,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import ParamSpec, TypeVar
 
+from pdgate.forwarders.base import Answer
+from pdgate.forwarders.record import Deliver, Record
+from pdgate.protocols.call import Json
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -41,3 +45,18 @@ async def beside(
 async def task_root(work: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
     """Calls `work` itself: a task that is cancelled before its first step has nothing to leave."""
     return await work(*args, **kwargs)
+
+
+def unless_failed(prefilling: asyncio.Task[Json], deliver: Deliver) -> Deliver:
+    """Delivers unless prefill has failed by now.
+
+    Its group would say so only in the next turn of the event loop, by cancelling this one; the
+    first byte would be out by then, and no other engine could be asked.
+    """
+
+    async def deliver_(answer: Answer, record: Record) -> None:
+        if prefilling.done():
+            prefilling.result()
+        await deliver(answer, record)
+
+    return deliver_

@@ -3,8 +3,9 @@
     engine's answer --data, ended--> BodyFilter --data, ended--> the client's side
                     <--pause, resume--
 
-A subclass changes what passes: `merged.py` puts the first token of prefill in front,
-`Watched` times the pieces, `resuming/relay.py` keeps what another engine needs to go on.
+A subclass reads or changes what passes: `merged.py` puts the first token of prefill in front,
+`Watched` times the pieces for the engine's pace, `gateway/metrics/gaps.py` for the client's,
+`resuming/relay.py` keeps what another engine needs to go on.
 """
 
 from collections.abc import Callable

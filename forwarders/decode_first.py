@@ -8,8 +8,8 @@ client        gateway          decode             queue            prefill
   |              |               | <------------------- KV by layer -- |
   | <------------ tokens ------- |                  |                  |
 
-Whether a call is worth the queue is decided here, by the gateway's rule, and nowhere else:
-decode asks the queue only if the call asks it to. The prefill engine that execution
+Whether a call is worth the queue is decided here, by the gateway's rule, unless decode engines were
+started with thresholds of their own: decode asks the queue only if the call asks it to. The prefill engine that execution
 reserves stands for all of them: that one is up means that a prefill engine takes from the queue,
 and its number of calls is its share of the queue's.
 """

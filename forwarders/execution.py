@@ -5,31 +5,69 @@ that byte is committed a failure leads to another attempt, with a fresh id and w
 the engines that failed. Reservations, connections and the sibling leg live in blocks,
 so they end with the attempt, and with the client, in whatever way it leaves.
 
-    routing.py   -> Route: which engines        attempt.py    sends the legs of one
-    retry.py     -> Again, Resume, GiveUp       kv_lease.py   holder of the KV
+    routing.py   -> Route: which engines        kv_lease.py    holder of the KV
+    retry.py     -> Again, Resume, GiveUp       first_event.py what begins well
+
+The legs of an attempt, in the order of its protocol:
+
+    one engine    answer
+    hand off      ask prefill, then answer by decode
+    staged        the same, and decode is chosen when prefill has answered
+    rendezvous    both at once; a failed prefill ends decode's leg, which for Mooncake would wait minutes
+    delegate      answer by decode, which asks prefill itself
 """
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Awaitable, Callable
 
-from pdgate.forwarders.attempt import Attempt, Deliver, Means
-from pdgate.forwarders.base import Engines, Upstream
-from pdgate.forwarders.kv_lease import KvLedger
+import msgspec
+
+from pdgate.forwarders.base import (
+    Delegation,
+    Engines,
+    HandOff,
+    Leg,
+    Rendezvous,
+    Reserved,
+    Upstream,
+)
+from pdgate.forwarders.beside import beside, unless_failed
+from pdgate.forwarders.body_filter import Watched
+from pdgate.forwarders.first_event import WHOLE_BYTES, good_start, good_whole
+from pdgate.forwarders.kv_lease import RELEASED, KvLease, KvLedger
 from pdgate.forwarders.lives import Lives
-from pdgate.forwarders.record import Record, Report
+from pdgate.forwarders.merged import Merging
+from pdgate.forwarders.other_apis import named
+from pdgate.forwarders.record import DISAGGREGATED, Deliver, LegRecord, Record, Trace
 from pdgate.forwarders.resuming.resume import Resuming
-from pdgate.forwarders.retry import FRESH, Again, Failure, GiveUp, RetryPolicy, RetryState, step
-from pdgate.forwarders.route import Way
+from pdgate.forwarders.retry import (
+    FRESH,
+    Again,
+    Failure,
+    GiveUp,
+    RetryPolicy,
+    RetryState,
+    noted,
+    step,
+)
+from pdgate.forwarders.route import Route, Way
 from pdgate.forwarders.routing import Router
-from pdgate.protocols import request_id
-from pdgate.protocols.call import Call
+from pdgate.protocols import named_events, openai, request_id
+from pdgate.protocols.call import Call, Json
 from pdgate.protocols.errors import (
     EngineFailed,
+    EngineGaveUp,
     EngineRefused,
+    EngineTooSlow,
     GatewayError,
     KvExpired,
     NoInstance,
 )
-from pdgate.protocols.instance import Instance
+from pdgate.protocols.instance import DECODE, PREFILL, Instance, Role
+from pdgate.scheduling.watch import Watch
+
+Begun = Callable[[float], Watch | None]
+"""Called when a stream begins, with the seconds since its leg; returns the watch of its pace."""
 
 
 class Execution:
@@ -37,6 +75,7 @@ class Execution:
     Attributes:
         router: Its `way_of` and `policy` may be replaced between attempts.
         max_resumes: Of one stream; 0 to resume none.
+        accused: Engines that were excused over a call, and on which no leg has ended well since.
     """
 
     def __init__(
@@ -50,15 +89,12 @@ class Execution:
         lives: Lives | None = None,
         max_resumes: int = 0,
     ) -> None:
-        self._engines = engines
+        self.engines = engines
         self.router = Router(engines, way_of, policy)
-        self._ledger = ledger or KvLedger()
-        self._lives = lives or Lives()
-        # Engines that were excused over a call, and on which no leg has ended well since.
-        self._accused: set[str] = set()
-        # Bound once, and not with each attempt.
-        reported: Report = self._report
-        self._means = Means(engines, self.router, upstream, self._ledger, self._lives, reported)
+        self.upstream = upstream
+        self.ledger = ledger or KvLedger()
+        self.lives = lives or Lives()
+        self.accused: set[str] = set()
         self.max_resumes = max_resumes
 
     async def serve(self, call: Call, record: Record, deliver: Deliver) -> None:
@@ -77,13 +113,19 @@ class Execution:
                 record.path, record.protocol, record.mode = route.path, route.protocol, route.mode
                 if route.decision is not None:
                     record.decisions[record.attempts] = route.decision
-                attempt = Attempt(self._means, route, state, call, record, deliver)
+                attempt = Attempt(self, route, state, call, record, deliver)
                 try:
                     await attempt.send()
                 except BaseException as error:
                     attempt.end(error)
                     raise
-                attempt.end(None)
+                kv = attempt.kv
+                if (
+                    attempt.answering is not None
+                    or attempt.reading is not None
+                    or (kv is not None and kv.state is not RELEASED)
+                ):
+                    attempt.end(None)
                 return
             except NoInstance as error:
                 raise (state if attempt is None else attempt.state).first_cause or error from None
@@ -99,7 +141,7 @@ class Execution:
             call = record.call = call.retried(request_id.attempt(call.id))
 
     def _next(
-        self, error: GatewayError, failed: Attempt, resuming: Resuming | None
+        self, error: GatewayError, failed: "Attempt", resuming: Resuming | None
     ) -> tuple[Call, RetryState]:
         """The call and the state of the next attempt. Raises what the client gets if none follows."""
         call, record = failed.call, failed.record
@@ -116,11 +158,11 @@ class Execution:
             committed,
             why_not,
         )
-        found = step(self.router.policy, self._accused, failed.state, failure)
+        found = step(self.router.policy, self.accused, failed.state, failure)
         if isinstance(found, GiveUp):
             if found.excused:
-                self._accused.update(found.excused)
-                self._engines.excuse(found.excused)
+                self.accused.update(found.excused)
+                self.engines.excuse(found.excused)
             if committed and resuming is not None:
                 raise resuming.cause or found.error
             raise found.error
@@ -133,21 +175,299 @@ class Execution:
 
     def gone(self, instance_id: str) -> None:
         """It refuses connections, so its process is gone: what it held, and the name that it had."""
-        self._ledger.forget(instance_id)
-        self._lives.refused(instance_id)
+        self.ledger.forget(instance_id)
+        self.lives.refused(instance_id)
 
-    def _report(self, instance: Instance, error: GatewayError | None) -> None:
-        if error is None:
-            if self._accused:
-                self._accused.discard(instance.id)
-        elif error.at and error.at != instance.id:
+    def failed(self, instance: Instance, error: GatewayError) -> None:
+        """A leg there ended with this."""
+        if error.at and error.at != instance.id:
             # It waited for another engine, whose fault it is.
             return
-        elif isinstance(error, EngineRefused):
+        if isinstance(error, EngineRefused):
             self.gone(instance.id)
-        self._engines.report(instance, error)
+        self.engines.report(instance, error)
 
-    def _learn(self, error: GatewayError, failed: Attempt) -> None:
+    def _learn(self, error: GatewayError, failed: "Attempt") -> None:
         failed.record.expired += isinstance(error, KvExpired)
         if failed.prefill and error.at != failed.prefill and type(error) is EngineFailed:
-            self._lives.decode_failed(failed.prefill)
+            self.lives.decode_failed(failed.prefill)
+
+
+class Attempt:
+    """It ends, once, with what its legs end with: then its engines are free, and the KV is let go of.
+
+    Attributes:
+        call: As it is sent this time, under an id of its own.
+        state: What failed before it, and while it chose decode.
+        reading: Of the prefill engine, until it has read; None where none was chosen.
+        answering: The same of the engine whose answer is the client's, where it was chosen before.
+        prefill: The id of the engine chosen to read the prompt for decode; empty for none.
+        kv: The KV that prefill keeps for decode; None where none is kept.
+    """
+
+    __slots__ = (
+        "_execution", "_kept", "_read_at", "answering", "call", "deliver", "kv", "prefill", "reading",
+        "record", "route", "state",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        execution: Execution,
+        route: Route,
+        state: RetryState,
+        call: Call,
+        record: Record,
+        deliver: Deliver,
+    ) -> None:
+        self._execution = execution
+        self.route = route
+        self.state = state
+        self.call = call
+        self.record = record
+        self.deliver = deliver
+        reading = self.reading = route.prefill
+        self.answering = route.answering
+        self.prefill = "" if reading is None else reading.instance.id
+        self.kv: KvLease | None = None
+        self._kept = route.way.kv if route.path == DISAGGREGATED else None
+        # When prefill had answered; 0 before that.
+        self._read_at = 0.0
+
+    def send(self) -> Awaitable[None]:
+        """Sends its legs, and relays the answer to its end. Raises GatewayError.
+
+        A function and not a coroutine, as there is nothing to wait for until the first leg is sent.
+        """
+        route = self.route
+        leg, prefill, answering = route.leg, route.prefill, route.answering
+        if leg is not None:
+            one = prefill if answering is None else answering
+            assert one is not None
+            return self._answer(leg, route.role, one)
+        way = route.way
+        if prefill is not None and way.hand_off is not None:
+            return self._hand_off(way.hand_off, prefill)
+        if prefill is not None and answering is not None:
+            if way.rendezvous is not None:
+                return self._rendezvous(way.rendezvous, prefill, answering)
+            if way.delegation is not None:
+                return self._delegate(way.delegation, prefill, answering)
+        raise TypeError(f"{way.forwarder.name} has no way to cross two engines in this mode")
+
+    def end(self, error: BaseException | None) -> None:
+        """`error`: what its legs ended with; None if the answer is whole."""
+        # One in the other, so that what goes wrong with one of them keeps none of the others.
+        try:
+            answering = self.answering
+            if answering is not None:
+                answering.end() if error is None else answering.withdraw()
+        finally:
+            try:
+                reading = self.reading
+                if reading is not None:
+                    reading.end() if error is None else reading.withdraw()
+            finally:
+                kv = self.kv
+                # Most often decode has it by now.
+                if kv is not None and kv.state is not RELEASED:
+                    clock = self.record.clock
+                    kv.end(error, clock())
+
+    async def _hand_off(self, forwarder: HandOff, prefill: Reserved) -> None:
+        call, execution, staged = self.call, self._execution, self.answering is None
+        reply = await self._ask_prefill(forwarder.prefill, prefill)
+        engine, lives = prefill.instance, execution.lives
+        if engine.id not in lives.met:
+            lives.answered(engine.id, forwarder, reply)
+        while True:
+            decode = self.answering
+            if decode is None:
+                decode = execution.router.decode_for(self.route, call, self.state)
+                self.answering = decode
+            try:
+                leg = forwarder.decode(call, engine, decode.instance, reply)
+            except GatewayError as error:
+                # It was prefill's answer that was of no use.
+                error.at = error.at or engine.id
+                raise
+            try:
+                await self._answer(leg, DECODE, decode, loads=True)
+                return
+            except EngineRefused as error:
+                if not staged:
+                    raise
+                # Nothing was sent, so the KV is still there for another decode engine.
+                self.state = noted(self.state, error)
+                self.answering = None
+                decode.withdraw()
+                if self.kv is not None:
+                    self.kv.decode_refused()
+
+    async def _rendezvous(self, forwarder: Rendezvous, prefill: Reserved, decode: Reserved) -> None:
+        call = self.call
+        to_prefill, to_decode = forwarder.legs(call, prefill.instance, decode.instance)
+
+        async def answer(prefilling: asyncio.Task[Json]) -> None:
+            merge = forwarder.merge(call, to_prefill, to_decode)
+            await self._answer(
+                to_decode,
+                DECODE,
+                decode,
+                begun=lambda _: decode.has_loaded(self._since_prefill()),
+                deliver=unless_failed(prefilling, self.deliver),
+                merging=None if merge is None else Merging(merge, prefilling),
+            )
+
+        # Decode's answer needs no more of prefill than decode has had.
+        await beside(lambda: self._watch_prefill(to_prefill, prefill), answer)
+
+    async def _delegate(self, forwarder: Delegation, prefill: Reserved, decode: Reserved) -> None:
+        def begun(seconds: float) -> Watch | None:
+            # Prefill's part of that time cannot be separated from decode's.
+            prefill.read(seconds)
+            return decode.has_loaded(0.0)
+
+        leg = forwarder.leg(self.call, prefill.instance, decode.instance)
+        await self._answer(leg, DECODE, decode, begun=begun)
+
+    async def _watch_prefill(self, leg: Leg, reserved: Reserved) -> Json:
+        """Prefill's reply. Its failure ends decode's leg, unless decode answers already."""
+        try:
+            return await self._ask_prefill(lambda *_: leg, reserved)
+        except GatewayError:
+            if not self.record.is_answering:
+                raise
+            return {}
+        finally:
+            reserved.end()
+
+    async def _ask_prefill(
+        self, leg_of: Callable[[Call, Instance], Leg], prefill: Reserved
+    ) -> Json:
+        """Prefill's answer, when it is whole."""
+        record, call, execution = self.record, self.call, self._execution
+        leg = leg_of(call, prefill.instance)
+        # As a method it would be looked up anew with each call.
+        clock = record.clock
+        noted = record.leg(PREFILL, leg.to)
+        try:
+            if record.trace is not None:
+                leg = _traced(leg, record.trace, noted)
+            reply = await execution.upstream.ask(leg, call)
+            noted.usage = reply.get("usage")
+            # Looked at here: no function of Python for an answer that is as it should be.
+            choices = bytes(reply.get("choices", b""))
+            gave_up = choices.find(b'"error"') >= 0 or choices.find(b'"abort"') >= 0
+            if (gave_up and openai.aborted(choices)) or (
+                call.api is not None and named_events.reply_gave_up(reply)
+            ):
+                raise EngineGaveUp("the prefill engine gave the call up", at=leg.to.id)
+            now = self._read_at = clock()
+            kv, kept = self.kv, self._kept
+            if kept is not None:
+                if kv is None:
+                    kv = self.kv = KvLease(kept, self.prefill, execution.ledger)
+                kv.prefilled(now)
+        except BaseException as error:
+            self._failed(noted, error)
+            raise
+        # `LegRecord.end`, of one that ended well.
+        noted.ended, noted.outcome = now, "ok"
+        if execution.accused:
+            execution.accused.discard(leg.to.id)
+        prefill.worked()
+        prefill.read(now - noted.started)
+        self.reading = None
+        return reply
+
+    async def _answer(
+        self,
+        leg: Leg,
+        role: Role,
+        by: Reserved,
+        loads: bool = False,
+        begun: Begun | None = None,
+        deliver: Deliver | None = None,
+        merging: Merging | None = None,
+    ) -> None:
+        """Sends the leg whose answer is the client's, and relays it to its end.
+
+        `loads`: prefill has answered, so that decode has only to take the KV over.
+        `begun`: where another reservation than `by` learns how long that took.
+        """
+        record, call, kv, execution = self.record, self.call, self.kv, self._execution
+        clock, streams = record.clock, call.streams
+        if call.api is not None:
+            leg = named(leg, call)
+        within = None
+        if kv is None and self._kept is not None:
+            kv = self.kv = KvLease(self._kept, self.prefill, execution.ledger)
+        if kv is not None:
+            now = clock()
+            kv.ask_decode(leg.to.id, now)
+            if loads and streams:
+                within = kv.seconds_to_begin(now, streams=True)
+        noted = record.leg(role, leg.to)
+        try:
+            if record.trace is not None:
+                leg = _traced(leg, record.trace, noted)
+            try:
+                opening = execution.upstream.open(
+                    leg, call, loads=loads, within=within, behind=self.prefill
+                )
+                async with opening as opened:  # its end does not wait
+                    answer = opened if merging is None else merging.of(opened)
+                    if streams or call.api is not None:
+                        # Most streams begin well with what is here; of others it takes a closer look.
+                        usual = streams and call.api is None
+                        if not usual or not openai.begins_well(await answer.ready()):
+                            await good_start(answer, leg, call)
+                    else:
+                        record.usage_said = good_whole(await answer.ready(WHOLE_BYTES), leg)
+                    first_byte = noted.first_byte = clock()
+                    if kv is not None:
+                        kv.decode_began(first_byte, streams=streams)
+                    split = record.handed_over = record.path == DISAGGREGATED
+                    if split:
+                        by.handed_over()
+                    # Any other answer begins when it is whole, which says nothing of the prompt.
+                    if streams:
+                        if begun is not None:
+                            watch = begun(first_byte - noted.started)
+                        elif loads:
+                            watch = by.has_loaded(first_byte - self._read_at)
+                        else:
+                            watch = by.has_read(first_byte - noted.started)
+                        if watch is not None:
+                            answer = Watched(answer, watch, clock)
+                    await (deliver or self.deliver)(answer, record)
+            except EngineTooSlow as error:
+                waited = clock() - noted.started
+                if within is None or noted.first_byte is not None or waited < within:
+                    raise
+                raise KvExpired(
+                    "the decode engine did not begin while the prefill engine kept the KV",
+                    at=leg.to.id,
+                ) from error
+        except BaseException as error:
+            self._failed(noted, error)
+            raise
+        noted.ended, noted.outcome = clock(), "ok"
+        if execution.accused:
+            execution.accused.discard(leg.to.id)
+        by.worked()
+        by.end()
+        self.answering = None
+
+    def _since_prefill(self) -> float:
+        """Seconds since prefill has answered; 0 while it computes."""
+        return self.record.clock() - self._read_at if self._read_at else 0.0
+
+    def _failed(self, leg: LegRecord, error: BaseException) -> None:
+        leg.end(error)
+        if isinstance(error, GatewayError):
+            self._execution.failed(leg.instance, error)
+
+
+def _traced(leg: Leg, trace: Trace, noted: LegRecord) -> Leg:
+    return msgspec.structs.replace(leg, headers={**leg.headers, **trace.headers(noted)})

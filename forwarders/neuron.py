@@ -24,6 +24,7 @@ from pdgate.forwarders.kv_lease import KvRules
 from pdgate.forwarders.vllm_nixl import VllmNixl
 from pdgate.protocols.call import Call
 from pdgate.protocols.dialects import neuron
+from pdgate.protocols.dialects.neuron import NIXL, STATIC, ZMQ
 from pdgate.protocols.instance import Instance
 
 
@@ -66,8 +67,6 @@ class NeuronNixl(VllmNixl):
     # The plugin has not been seen to hand over what other routes were asked.
     splits = Rendezvous.splits
 
-
-ZMQ, STATIC, NIXL = "zmq", "static", "nixl"
 
 NEURON = Family(
     "neuron",

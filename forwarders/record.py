@@ -5,20 +5,17 @@ trace and "where did this call run" all come from here. Times are monotonic seco
 """
 
 from asyncio import CancelledError
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from time import monotonic
-from types import TracebackType
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Protocol
 
-from pdgate.forwarders.base import Sink
+from pdgate.forwarders.base import Answer
 from pdgate.protocols.call import Call, Raw
 from pdgate.protocols.errors import GatewayError
 from pdgate.protocols.instance import PREFILL, Instance, Role
 from pdgate.protocols.usage import Usage, counts_in, usage_in
 from pdgate.scheduling.decision_trace import DecisionTrace
 from pdgate.scheduling.disaggregation import Decision, Taken
-
-Report = Callable[[Instance, GatewayError | None], None]
 
 DISAGGREGATED, LOCAL, PREFILL_ONLY, PLAIN = "disaggregated", "local", "prefill_only", "plain"
 DECODE_ONLY = "decode_only"
@@ -60,23 +57,22 @@ class Gaps(Protocol):
     seconds: float
     count: int
 
-    def sink(self, behind: Sink) -> Sink:
-        """Takes the answer in place of `behind`, and passes all of it on."""
+    def of(self, answer: Answer) -> Answer:
+        """The answer, whose pieces are timed and all of which passes."""
 
 
 class LegRecord:
-    """One request to one engine; as a block, it ends when and how the block does.
+    """One request to one engine.
 
     Attributes:
         outcome: "running", "ok", "cancelled", or the code of the error.
         usage: Of an answer that was read as a whole, as the engine wrote it.
         span: Its id in the trace of the call; empty without one.
-        report: Called at every end but a cancellation.
     """
 
     # Slots, and no defaults of the class, which take ten times as long to read.
     __slots__ = (
-        "attempt", "clock", "ended", "first_byte", "instance", "outcome", "report", "role", "span",
+        "attempt", "clock", "ended", "first_byte", "instance", "outcome", "role", "span",
         "started", "usage",
     )  # fmt: skip
 
@@ -86,13 +82,11 @@ class LegRecord:
         instance: Instance,
         attempt: int,
         clock: Callable[[], float],
-        report: Report,
     ) -> None:
         self.role = role
         self.instance = instance
         self.attempt = attempt
         self.clock = clock
-        self.report = report
         self.first_byte: float | None = None
         self.ended: float | None = None
         self.usage: Any = None
@@ -101,31 +95,17 @@ class LegRecord:
         self.started = clock()
 
     def end(self, error: BaseException | None) -> None:
-        """As at the end of a block, which takes 1,100 instructions more."""
-        # Not as methods, which they are none: until Python 3.12 that is a long way to find out.
-        clock, report = self.clock, self.report
+        # Not as a method, which it is none: until Python 3.12 that is a long way to find out.
+        clock = self.clock
         self.ended = clock()
         if error is None:
             self.outcome = "ok"
-            report(self.instance, None)
         elif isinstance(error, GatewayError):
             self.outcome = error.code or type(error).__name__
-            report(self.instance, error)
         elif isinstance(error, CancelledError):
             self.outcome = "cancelled"
         else:
             self.outcome = "internal_error"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.end(error)
 
 
 class Record:
@@ -186,8 +166,8 @@ class Record:
         self.outcome = "running"
         self.attempts = 0
 
-    def leg(self, role: Role, instance: Instance, report: Report) -> LegRecord:
-        leg = LegRecord(role, instance, self.attempts, self.clock, report)
+    def leg(self, role: Role, instance: Instance) -> LegRecord:
+        leg = LegRecord(role, instance, self.attempts, self.clock)
         self.legs.append(leg)
         return leg
 
@@ -202,15 +182,7 @@ class Record:
         """The answer of this attempt has begun, though not always at the client."""
         return any(leg.first_byte is not None for leg in self.legs if leg.attempt == self.attempts)
 
-    def since_prefill(self) -> float:
-        """Seconds since prefill's leg of this attempt ended; 0 while it runs."""
-        ended = None
-        for leg in self.legs:
-            if leg.role is PREFILL:
-                ended = leg.ended
-        return self.clock() - ended if ended is not None else 0.0
-
-    def count(self) -> None:
+    def _count(self) -> None:
         """Reads what the call took out of the answers, and lets go of the legs'."""
         usage = None
         if self.usage_said is not None:
@@ -242,6 +214,7 @@ class Record:
         if self.ended is None:
             clock = self.clock
             self.ended, self.outcome, self.status = clock(), outcome, status
+            self._count()
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -295,6 +268,10 @@ class Record:
             "ended_ms": None if leg.ended is None else _ms(leg.ended - self.started),
             "outcome": leg.outcome,
         }
+
+
+Deliver = Callable[[Answer, Record], Awaitable[None]]
+"""Relays the answer to the client; notes in the record when the first byte is committed."""
 
 
 def times_of(

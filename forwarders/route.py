@@ -20,6 +20,7 @@ class Way:
     Attributes:
         hand_off, rendezvous, delegation: The forwarder as what it is, if it can cross two engines in this
             mode: one of them at most. Found once, as isinstance of an ABC is slow.
+        asks_each: The forwarder has reasons of its own for not splitting a call.
         staged: Decode is chosen when prefill has answered.
         kv: What becomes of the KV of a split call; None where none is kept.
         prefill_can_answer, decode_can_prefill: What the forwarder says. Of a class an attribute is
@@ -27,7 +28,7 @@ class Way:
     """
 
     __slots__ = (
-        "decode_can_prefill", "delegation", "forwarder", "hand_off", "kv", "mode", "prefill_can_answer",
+        "asks_each", "decode_can_prefill", "delegation", "forwarder", "hand_off", "kv", "mode", "prefill_can_answer",
         "rendezvous", "staged",
     )  # fmt: skip
 
@@ -37,6 +38,7 @@ class Way:
         """`lease_seconds`: how its engines are set up, where that is not the protocol's default."""
         self.forwarder = forwarder
         self.mode = mode
+        self.asks_each = type(forwarder).why_local is not Forwarder.why_local
         self.staged = mode is Mode.STAGED
         self.hand_off = forwarder if isinstance(forwarder, HandOff) else None
         together = not self.staged
@@ -55,7 +57,7 @@ class Route(msgspec.Struct, frozen=True, gc=False):
         prefill: Reads the prompt; None where one engine has the whole call.
         answering: Its answer is the client's; None where it is chosen when prefill has answered.
         role: That it answers in.
-        leg: The whole call, for one engine; None for a split call, whose legs attempt.py makes.
+        leg: The whole call, for one engine; None for a split call, whose legs execution.py makes.
     """
 
     path: str

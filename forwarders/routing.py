@@ -7,7 +7,7 @@ leaves none behind.
 from collections.abc import Callable, Collection
 from typing import Final
 
-from pdgate.forwarders.base import Engines, Leg, Reserved
+from pdgate.forwarders.base import KEEPS_TOGETHER, Engines, Leg, Reserved
 from pdgate.forwarders.other_apis import why_whole
 from pdgate.forwarders.record import DECODE_ONLY, DISAGGREGATED, LOCAL, PLAIN, PREFILL_ONLY
 from pdgate.forwarders.retry import RetryPolicy, RetryState
@@ -41,13 +41,14 @@ _NOT_SERVED: Final = {
 }
 # Compared and not decoded: JSON has one way to write either. What is not raw was written by us.
 _ONE: Final = Raw(b"1")
+_ONES: Final = (_ONE, 1)
 _NULL: Final = Raw(b"null")
 
 
 class Router:
     """
     Attributes:
-        way_of: Instance -> what of its protocol calls go by.
+        way_of: Instance -> what of its protocol calls go by; asked once for each protocol and generation.
         policy: Whether decode may read prompts in place of prefill, among other things.
     """
 
@@ -55,21 +56,31 @@ class Router:
         self, engines: Engines, way_of: Callable[[Instance], Way], policy: RetryPolicy
     ) -> None:
         self._engines = engines
+        self._ways: dict[tuple[str, str], Way] = {}
         self.way_of = way_of
         self.policy = policy
+
+    def use(self, way_of: Callable[[Instance], Way]) -> None:
+        """From the next attempt on."""
+        self.way_of = way_of
+        self._ways.clear()
 
     def route(self, call: Call, state: RetryState) -> Route:
         """Raises NoInstance, NotServed, UnknownModel, BadRequest."""
         if call.api is not None and (call.at or call.api.kind is not _GENERATES):
             return self._whole(call, state, call.api)
-        if not self._engines.disaggregates(call):
+        engines = self._engines
+        if not engines.disaggregates(call):
             return self._local(call, PLAIN, _PLAIN, self._reserve(_PLAIN, call, state))
         if state.without_prefill:
             decode = self._stand_in(call, state)
             if decode is not None:
                 return self._local(call, DECODE_ONLY, DECODE, decode, _NO_PREFILL)
         try:
-            prefill = self._reserve(PREFILL, call, state)
+            if state.failures:
+                prefill = self._reserve(PREFILL, call, state)
+            else:
+                prefill = engines.reserve(PREFILL, call)
         except GenerationsDiffer:
             # No engine is missing that would come back: decode would read all prompts for ever.
             raise
@@ -85,12 +96,26 @@ class Router:
                 if decode is not None:
                     prefill.withdraw()
                     return self._local(call, DECODE_ONLY, DECODE, decode, _NO_PREFILL)
-            # Not as a method, which it is none.
-            way_of = self.way_of
-            way = way_of(engine)
-            decision = self._decide(way, call, engine)
+            way = self._ways.get((engine.protocol, engine.generation)) or self._way(engine)
+            body = call.body
+            if (
+                call.path != CHAT
+                or way.asks_each
+                or not (way.decode_can_prefill and KEEPS_TOGETHER.isdisjoint(body))
+                or body.get("max_tokens") in _ONES
+                or body.get("max_completion_tokens") in _ONES
+            ):
+                decision = self._decide(way, call, engine)
+            else:
+                # Nothing keeps most chats on one engine but the engines' rule.
+                decision = engines.decide(call, engine, prefill_can_answer=False)
             if decision.taken is _SPLIT:
-                decode = None if way.staged else self._reserve(DECODE, call, state, engine)
+                decode = None
+                if not way.staged:
+                    if state.failures:
+                        decode = self._reserve(DECODE, call, state, engine)
+                    else:
+                        decode = engines.reserve(DECODE, call, peer=engine)
                 return Route(
                     DISAGGREGATED, engine.protocol, way.mode, way, prefill, decode, DECODE, None, decision
                 )  # fmt: skip
@@ -125,7 +150,7 @@ class Router:
         prefill.withdraw()
         if call.api is not None and not way.decode_can_prefill:
             return self._whole(call, state, call.api, decision)
-        decode = self._reserve(DECODE, call, state, engine, True)
+        decode = self._reserve(DECODE, call, state, engine, True, decision.among)
         return self._local(call, LOCAL, DECODE, decode, decision)
 
     def _local(
@@ -134,7 +159,7 @@ class Router:
         """The whole call on one engine."""
         engine = one.instance
         try:
-            way = self.way_of(engine)
+            way = self._way(engine)
             leg = way.forwarder.local(call, engine)
         except BaseException:
             one.withdraw()
@@ -151,7 +176,11 @@ class Router:
             return self._local(call, PLAIN, _PLAIN, one, decision)
         engine = one.instance
         leg = Leg(engine, call.path, call.body, passed=call.passed)
-        way = self.way_of(engine)
+        try:
+            way = self._way(engine)
+        except BaseException:
+            one.withdraw()
+            raise
         return Route(PLAIN, engine.protocol, "", way, None, one, _PLAIN, leg, decision)
 
     def _one(self, call: Call, state: RetryState, kind: Kind) -> Reserved:
@@ -180,7 +209,12 @@ class Router:
                 decode = self._alone(DECODE, call, True, *avoid)
             except NoInstance:
                 return None
-            if self.way_of(decode.instance).decode_can_prefill:
+            try:
+                can = self._way(decode.instance).decode_can_prefill
+            except BaseException:
+                decode.withdraw()
+                raise
+            if can:
                 return decode
             decode.withdraw()
             cannot.add(decode.instance.id)
@@ -192,15 +226,16 @@ class Router:
         state: RetryState,
         peer: Instance | None = None,
         reads: bool | None = None,
+        among: Collection[str] = (),
     ) -> Reserved:
         """An engine that has not failed this call yet; else one that may be tried again."""
         reserve = self._engines.reserve
         if not state.failures:
-            return reserve(role, call, peer=peer, reads=reads)
+            return reserve(role, call, peer=peer, reads=reads, among=among)
         try:
-            return reserve(role, call, avoid=state.failed, peer=peer, reads=reads)
+            return reserve(role, call, avoid=state.failed, peer=peer, reads=reads, among=among)
         except NoInstance:
-            return reserve(role, call, avoid=state.given_up, peer=peer, reads=reads)
+            return reserve(role, call, avoid=state.given_up, peer=peer, reads=reads, among=among)
 
     def _alone(
         self,
@@ -216,6 +251,15 @@ class Router:
             return reserve(role, call, avoid=avoid, reads=reads, alone=True)
         except NoInstance:
             return reserve(role, call, avoid=at_least, reads=reads, alone=True)
+
+    def _way(self, engine: Instance) -> Way:
+        kind = engine.protocol, engine.generation
+        way = self._ways.get(kind)
+        if way is None:
+            # Not as a method, which it is none.
+            way_of = self.way_of
+            way = self._ways[kind] = way_of(engine)
+        return way
 
     def _decide(self, way: Way, call: Call, prefill: Instance) -> Decision:
         """Whether a call is split: first what must be, then what the engines' rule says."""

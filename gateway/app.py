@@ -1,21 +1,25 @@
-"""FastAPI application: everything but the calls, which the front end takes before it.
+"""FastAPI application: every route of the gateway, calls included.
 
-Their routes are declared here all the same, so that the OpenAPI schema names them and a wrong
-method is answered 405.
+`pdgate serve` has a front end before it that takes calls sooner (gateway/front/); on any other ASGI
+server, or mounted in another application, they come to the routes here.
 """
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from starlette.exceptions import HTTPException
+from starlette.routing import Match, Route
+from starlette.types import Receive, Scope, Send
 
 from pdgate import __version__
 from pdgate.gateway import errors, openapi
+from pdgate.gateway.apis.passing import METHODS, Asked
 from pdgate.gateway.debug import RecentCalls
 from pdgate.gateway.lifecycle.drain import Drain
 from pdgate.gateway.probe import Prober
@@ -36,11 +40,33 @@ from pdgate.scheduling.endpoints import Endpoints
 Running = Callable[[], AbstractAsyncContextManager[None]]
 
 
+class Calls(Protocol):
+    """What serves calls that come to a route; paths are those of the route, without any prefix."""
+
+    def passes(self, scope: Scope, path: str) -> Asked | None:
+        """None for a request that no engine is to get as it came."""
+
+    async def serve(self, path: str, passed: Asked | None, request: Request, send: Send) -> None:
+        """Answers the request, whatever becomes of it."""
+
+
+class Served(Response):
+    """Answer of a call: written as it comes, by what serves calls."""
+
+    def __init__(self, serve: Callable[[Send], Awaitable[None]]) -> None:
+        super().__init__()
+        self._serve = serve
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._serve(send)
+
+
 def create_app(
     endpoints: Endpoints,
     prober: Prober,
     registry: CollectorRegistry,
     running: Running,
+    calls: Callable[[], Calls],
     recent: RecentCalls | None,
     call_id: Callable[[RequestHeaders], str],
     notes: Mapping[str, Note],
@@ -50,7 +76,8 @@ def create_app(
     is_operator: Callable[[Request], bool] = lambda _: False,
 ) -> FastAPI:
     """
-    `running` is the block in which the gateway has its connections and probes; `call_id`
+    `running` is the block in which the gateway has its connections and probes; `calls` is what
+    serves calls, once it is complete; `call_id`
     names what is refused, as intake names calls; `notes` are shown on /ready by their names;
     `drain` ends the process; `aliases` are other names of models, as they are now;
     `is_operator` says whose requests see all of /ready without an API key.
@@ -69,7 +96,7 @@ def create_app(
         openapi_url="/openapi.json",
     )
     _answer_errors_as_openai_does(app, call_id)
-    _declare_calls(app)
+    _declare_calls(app, calls)
 
     @app.get("/health")
     async def health() -> dict[str, str]:
@@ -80,18 +107,24 @@ def create_app(
     async def ready(request: Request, model: str = "") -> JSONResponse:
         """200 only when every role that is needed has an instance; with `model`, of that model.
 
-        Where API keys are asked for, only keys and operators are answered more than that.
+        Where API keys are asked for, only keys and operators are answered more than that; and of a
+        model those alone that may ask it.
         """
-        said = readiness(endpoints)
+        said, key_state = readiness(endpoints), None
+        if authenticator is not None and not is_operator(request):
+            key_state = key_state_of(request)
+            if model and key_state is None:
+                raise Unauthorized("whether a model is ready is not for everybody: send an API key")
         if model:
-            said["ready"] = of_model(endpoints, model)["ready"]
+            # One that a key is not for is as one that no engine serves.
+            may_know = key_state is None or key_state.may_ask(aliases().get(model, model))
+            said["ready"] = may_know and of_model(endpoints, model)["ready"]
         if drain is not None and drain.began is not None:
             said["ready"], said["draining"] = False, True
         found = {name: note.as_json() for name, note in notes.items()}
         said |= {name: told for name, told in found.items() if told is not None}
         status = 200 if said["ready"] else 503
         if authenticator is not None and not is_operator(request):
-            key_state = key_state_of(request)
             if key_state is None:
                 return JSONResponse({"ready": said["ready"]}, status)
             models = said["models"].items()
@@ -156,12 +189,41 @@ def create_app(
                 raise NotFound(f"no recent call has the id {call_id!r}")
             return found
 
+    # Behind all others: what it takes depends on the settings of the moment.
+    app.router.routes.append(PassedRoute(calls))
     return app
 
 
-def _declare_calls(app: FastAPI) -> None:
-    async def served_before_this() -> None:
-        raise AssertionError("the front end takes this route")
+class PassedRoute(Route):
+    """Requests that pass to an engine as they came; all others are of other routes, or of none."""
+
+    def __init__(self, calls: Callable[[], Calls]) -> None:
+        self._calls = calls
+
+        async def passed(request: Request) -> Response:
+            path = f"/v1/{request.path_params['path']}"
+            found = calls().passes(request.scope, path)
+            if found is None:
+                raise HTTPException(404)
+            return Served(partial(calls().serve, path, found, request))
+
+        super().__init__("/v1/{path:path}", passed, methods=[*METHODS], include_in_schema=False)
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        if scope["type"] == "http":
+            path = scope["path"].removeprefix(scope.get("root_path", ""))
+            if self._calls().passes(scope, path) is not None:
+                found = {"path": path.removeprefix("/v1/")}
+                return Match.FULL, {"endpoint": self.endpoint, "path_params": found}
+        return Match.NONE, {}
+
+
+def _declare_calls(app: FastAPI, calls: Callable[[], Calls]) -> None:
+    def serving(path: str) -> Callable[[Request], Awaitable[Response]]:
+        async def call(request: Request) -> Response:
+            return Served(partial(calls().serve, path, None, request))
+
+        return call
 
     hot = {CHAT: "Chat completion", COMPLETIONS: "Text completion"}
     for path, summary in (*hot.items(), *((api.path, api.summary) for api in APIS.values())):
@@ -170,24 +232,37 @@ def _declare_calls(app: FastAPI) -> None:
             summary=summary,
             responses=openapi.responses(path),
             openapi_extra=openapi.operation(path),
-        )(served_before_this)
-
-    async def kept_by_an_engine(response_id: str) -> None:
-        # The front end takes ids that engines give; no response has any other.
-        raise NotFound(f"no engine here keeps a response {response_id!r}", param="response_id")
+        )(serving(path))
 
     stored = f"{RESPONSES}/{{response_id}}"
-    for declare, path, summary in (
-        (app.get, stored, "A response that was stored"),
-        (app.post, f"{stored}/cancel", "End a response that runs in the background"),
+    for declare, end, summary in (
+        (app.get, "", "A response that was stored"),
+        (app.post, "/cancel", "End a response that runs in the background"),
     ):
-        declare(path, summary=summary, responses=openapi.responses(RESPONSES))(kept_by_an_engine)
+
+        def keeping(end: str = end) -> Callable[[Request, str], Awaitable[Response]]:
+            async def kept_by_an_engine(request: Request, response_id: str) -> Response:
+                path = f"{RESPONSES}/{response_id}{end}"
+                found = calls().passes(request.scope, path)
+                if found is None:
+                    # No id that an engine gives: no response has any other.
+                    raise NotFound(
+                        f"no engine here keeps a response {response_id!r}", param="response_id"
+                    )
+                return Served(partial(calls().serve, path, found, request))
+
+            return kept_by_an_engine
+
+        declare(f"{stored}{end}", summary=summary, responses=openapi.responses(RESPONSES))(
+            keeping()
+        )
 
 
 def _answer_errors_as_openai_does(app: FastAPI, call_id: Callable[[RequestHeaders], str]) -> None:
     def respond(request: Request, error: GatewayError) -> Response:
         name = call_id(RequestHeaders(request.scope["headers"]))
-        status, headers, body = errors.as_response(error, name, shape_of(request.scope["path"]))
+        path = request.scope["path"].removeprefix(request.scope.get("root_path", ""))
+        status, headers, body = errors.as_response(error, name, shape_of(path))
         response = Response(body, status)
         response.raw_headers = list(headers)
         return response

@@ -70,6 +70,7 @@ class Core:
 
     Attributes:
         recent: None where no operator may look at single calls.
+        heard: The callbacks of engines that have a port.
         authenticator, gate: None where no keys are asked for, and where nothing is limited.
         folder: Shared by the workers of this gateway; None where there is one process.
     """
@@ -96,3 +97,4 @@ class Core:
     jobs: Jobs
     reload: Reload
     folder: Path | None
+    heard: frozenset[str]

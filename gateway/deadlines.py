@@ -61,14 +61,18 @@ class Deadlines:
     """All limits of an event loop.
 
     Attributes:
+        add: Takes one whose `seconds` and `due` are set, as `watch` does; then `timer` must not be None.
         forget: Takes one that need not be watched any more, or never was.
+        timer: Runs while any is watched.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, *, tick_seconds: float = TICK_SECONDS):
         self._loop = loop
         self._tick_seconds = tick_seconds
         self._watched: set[Watched] = set()
-        self._timer: asyncio.TimerHandle | None = None
+        self.timer: asyncio.TimerHandle | None = None
+        # What is done for every call is no function of Python.
+        self.add: Callable[[Watched], None] = self._watched.add
         self.forget: Callable[[Watched], None] = self._watched.discard
 
     def watch(self, it: Watched, seconds: float | None) -> None:
@@ -78,31 +82,26 @@ class Deadlines:
             return
         it.seconds, it.due = seconds, 0.0
         self._watched.add(it)
-        if self._timer is None:
-            self._wind()
+        if self.timer is None:
+            self.wind()
 
     def close(self) -> None:
         """Forgets everything."""
         self._watched.clear()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
 
     @property
     def watched(self) -> tuple[Watched, ...]:
         """All that has a limit now."""
         return tuple(self._watched)
 
-    @property
-    def waiting(self) -> bool:
-        """A timer of the event loop is running."""
-        return self._timer is not None
-
-    def _wind(self) -> None:
-        self._timer = self._loop.call_at(self._loop.time() + self._tick_seconds, self._look)
+    def wind(self) -> None:
+        self.timer = self._loop.call_at(self._loop.time() + self._tick_seconds, self._look)
 
     def _look(self) -> None:
-        self._timer = None
+        self.timer = None
         now = self._loop.time()
         try:
             # A copy, and a second question below, as those that expire may forget others.
@@ -116,4 +115,4 @@ class Deadlines:
         finally:
             # Also when one of them failed: the others must not wait forever.
             if self._watched:
-                self._wind()
+                self.wind()

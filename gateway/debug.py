@@ -20,13 +20,17 @@ DebugHeaders = Callable[[Record], Headers]
 
 
 def path_headers(record: Record) -> Headers:
-    """x-pd-path, and the instances of the last attempt."""
+    """x-pd-path, and the instances of the last attempt; how each was chosen, where that is kept."""
     found = {b"x-pd-path": _way(record)}
     for leg in record.legs:
         if leg.attempt == record.attempts:
             role = b"decode" if leg.role is not Role.PREFILL else b"prefill"
             # A staged attempt may have tried several; the last one answers.
             found[b"x-pd-" + role] = leg.instance.id.encode()
+    for attempt, choice in record.choices:
+        if attempt == record.attempts and choice.decided_by:
+            name = b"x-pd-" + choice.role.value.encode() + b"-chosen-by"
+            found[name] = f"{choice.policy}: {choice.decided_by}".encode()
     return list(found.items())
 
 

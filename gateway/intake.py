@@ -26,6 +26,7 @@ from pdgate.protocols.call import (
     value,
 )
 from pdgate.protocols.errors import BadRequest, TooLarge, UnsupportedMediaType
+from pdgate.protocols.fields import is_true
 from pdgate.protocols.internal import OUR_PREFIXES, OURS
 
 HOT_PATHS = frozenset({CHAT, COMPLETIONS})
@@ -129,11 +130,11 @@ class Intake:
         api = APIS.get(path)
         if api is not None:
             return self._of_api(api, call_id, fields, passed, model, len(body))
-        streams = "stream" in fields and value(fields, "stream") is True
-        # By position, as every call is made here.
+        streams = "stream" in fields and is_true(value(fields, "stream"))
+        # By position, as every call is made here. The second is `request_id.attempt`.
         return Call(
             call_id,
-            request_id.attempt(call_id),
+            f"{call_id}-{request_id.new()}",
             path,
             fields,
             passed,
@@ -152,10 +153,7 @@ class Intake:
         body_bytes: int,
     ) -> Call:
         """Raises BadRequest."""
-        named = value(fields, "request_id")
-        if isinstance(named, str) and self._carries_address(named):
-            # Engines take it for their own id of the request here, and some dial what it names.
-            raise BadRequest("request_id must not carry an address", param="request_id")
+        self.check_id(value(fields, "request_id"))
         reads = api.kind in (Kind.GENERATES, Kind.READS)
         return Call(
             id=call_id,
@@ -164,7 +162,7 @@ class Intake:
             body=fields,
             headers=passed,
             model=model,
-            streams=api.kind is Kind.GENERATES and value(fields, "stream") is True,
+            streams=api.kind is Kind.GENERATES and is_true(value(fields, "stream")),
             prompt_tokens=body_bytes // BYTES_PER_TOKEN if reads else 0,
             # What these leave in a cache, if anything, no chat begins with.
             blocks=None if api.kind is Kind.GENERATES else (),
@@ -231,6 +229,14 @@ class Intake:
         for name in names:
             if name in UNMISTAKABLE:
                 raise _set_by_us(name)
+
+    def check_id(self, said: object) -> None:
+        """Of a field `request_id`, which engines take for their own id of the request where no header says one.
+
+        Raises BadRequest: some dial what it names.
+        """
+        if isinstance(said, str) and self._carries_address(said):
+            raise BadRequest("request_id must not carry an address", param="request_id")
 
     def _carries_address(self, name: str) -> bool:
         return not self.trust_client_kv_params and request_id.carries_address(name)

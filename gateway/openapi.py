@@ -1,13 +1,16 @@
-"""OpenAPI schema of the routes that the framework never sees, and of errors.
+"""OpenAPI schema of calls: request and answer of each route, and of errors.
 
-Only what the gateway itself reads is described: engines accept many more fields, and whatever is
-sent reaches them as it came. So bodies are open, and an answer is whatever the engine's schema
-makes it.
+Bodies are open: engines accept more fields than are described, and whatever is sent reaches them as it
+came. Nothing refers to another place of the schema, so an application that includes the routes
+(docs/embedding.md) shows all of it.
+
+Source: OpenAI API reference, "Chat", "Completions", "Responses", "Embeddings"; Anthropic API
+reference, "Messages".
 """
 
 from typing import Any, Final
 
-from pdgate.protocols.apis import APIS, Kind, Shape, shape_of
+from pdgate.protocols.apis import APIS, MESSAGES, RESPONSES, Kind, Shape, shape_of
 from pdgate.protocols.call import CHAT, COMPLETIONS
 
 _TEXT: Final = {"type": "string"}
@@ -41,6 +44,8 @@ MESSAGE_ERROR: Final[dict[str, Any]] = {
         },
     },
 }
+_WHOLE: Final = {"type": ["integer", "null"]}
+_NUMBER: Final = {"type": ["number", "null"]}
 _FIELDS: Final[dict[str, Any]] = {
     "model": {
         "type": ["string", "null"],
@@ -49,6 +54,16 @@ _FIELDS: Final[dict[str, Any]] = {
     "stream": {"type": ["boolean", "null"], "default": False},
     "max_tokens": _COUNT,
     "n": _COUNT,
+    "temperature": _NUMBER,
+    "top_p": _NUMBER,
+    "stop": {"type": ["string", "array", "null"]},
+    "seed": _WHOLE,
+    "logprobs": {"type": ["boolean", "integer", "null"]},
+    "stream_options": {"type": ["object", "null"]},
+}
+_TOOLS: Final = {
+    "tools": {"type": ["array", "null"], "items": {"type": "object"}},
+    "tool_choice": {},
 }
 _MESSAGE: Final[dict[str, Any]] = {
     "type": "object",
@@ -57,16 +72,94 @@ _MESSAGE: Final[dict[str, Any]] = {
 }
 _BODIES: Final[dict[str, dict[str, Any]]] = {
     CHAT: {
+        "title": "ChatCompletionRequest",
         "type": "object",
         "required": ["messages"],
-        "properties": {"messages": {"type": "array", "minItems": 1, "items": _MESSAGE}, **_FIELDS},
+        "properties": {
+            "messages": {"type": "array", "minItems": 1, "items": _MESSAGE},
+            "max_completion_tokens": _COUNT,
+            "response_format": {"type": ["object", "null"]},
+            **_TOOLS,
+            **_FIELDS,
+        },
     },
     COMPLETIONS: {
+        "title": "CompletionRequest",
         "type": "object",
         "required": ["prompt"],
         "properties": {"prompt": {"type": ["string", "array"]}, **_FIELDS},
     },
 }
+_HEAD: Final[dict[str, Any]] = {"id": _TEXT, "object": _TEXT, "model": _TEXT}
+
+
+def _choices(**said: Any) -> dict[str, Any]:
+    """Each of an answer's choices: what it says, and why it ended."""
+    fields = {"index": {"type": "integer"}, "finish_reason": {"type": ["string", "null"]}, **said}
+    return {"type": "array", "items": {"type": "object", "properties": fields}}
+
+
+def _usage(*names: str) -> dict[str, Any]:
+    return {"type": ["object", "null"], "properties": dict.fromkeys(names, _WHOLE)}
+
+
+_OF_OPENAI: Final = _usage("prompt_tokens", "completion_tokens", "total_tokens")
+_ANSWERS: Final[dict[str, dict[str, Any]]] = {
+    CHAT: {
+        "title": "ChatCompletion",
+        "type": "object",
+        "properties": {
+            **_HEAD,
+            "created": _WHOLE,
+            "choices": _choices(message={"type": "object", "properties": _MESSAGE["properties"]}),
+            "usage": _OF_OPENAI,
+        },
+    },
+    COMPLETIONS: {
+        "title": "Completion",
+        "type": "object",
+        "properties": {
+            **_HEAD,
+            "created": _WHOLE,
+            "choices": _choices(text=_TEXT),
+            "usage": _OF_OPENAI,
+        },
+    },
+    RESPONSES: {
+        "title": "Response",
+        "type": "object",
+        "properties": {
+            **_HEAD,
+            "status": _TEXT,
+            "output": {"type": "array", "items": {"type": "object"}},
+            "usage": _usage("input_tokens", "output_tokens", "total_tokens"),
+        },
+    },
+    MESSAGES: {
+        "title": "Message",
+        "type": "object",
+        "properties": {
+            "id": _TEXT,
+            "type": _TEXT,
+            "role": _TEXT,
+            "model": _TEXT,
+            "content": {"type": "array", "items": {"type": "object"}},
+            "stop_reason": {"type": ["string", "null"]},
+            "usage": _usage("input_tokens", "output_tokens"),
+        },
+    },
+    "/v1/embeddings": {
+        "title": "Embeddings",
+        "type": "object",
+        "properties": {
+            "object": _TEXT,
+            "model": _TEXT,
+            "data": {"type": "array", "items": {"type": "object"}},
+            "usage": _usage("prompt_tokens", "total_tokens"),
+        },
+    },
+}
+"""Path -> a whole answer; a stream's events are pieces of it."""
 _REFUSALS: Final = {
     400: "The request is wrong; what an engine says of it comes as it said it",
     401: "An API key is needed",
@@ -100,14 +193,15 @@ def responses(path: str) -> dict[int | str, dict[str, Any]]:
     answer: dict[str, Any] = {
         "description": "The answer: JSON, or a stream of events if `stream` is true",
         "content": {
-            "application/json": {"schema": {"type": "object"}},
+            "application/json": {"schema": _ANSWERS.get(path, {"type": "object"})},
             "text/event-stream": {"schema": _TEXT},
         },
     }
     if path in APIS and APIS[path].kind is not Kind.GENERATES:
         answer["description"] = "What the engine found"
         # Scores come as a list from some engines.
-        answer["content"] = {"application/json": {"schema": {"type": ["object", "array"]}}}
+        schema = _ANSWERS.get(path, {"type": ["object", "array"]})
+        answer["content"] = {"application/json": {"schema": schema}}
     return {200: answer, **{status: refusal(status, shape_of(path)) for status in _REFUSALS}}
 
 

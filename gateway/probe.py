@@ -26,10 +26,12 @@ from typing import Any
 
 import msgspec
 
+from pdgate.forwarders import registry
 from pdgate.gateway import model_cards
 from pdgate.gateway.security.engine_access import OPEN, EngineAccess
 from pdgate.gateway.upstream.one_shot import AskFailed, Gone, OneShotClient, Short
 from pdgate.protocols.dialects import mooncake
+from pdgate.protocols.errors import GatewayError
 from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.endpoints import Endpoints
 from pdgate.scheduling.health.breaker import State
@@ -245,7 +247,7 @@ async def look(access: EngineAccess, announced: Instance) -> Seen:
         if health.status != 200:
             raise NotWell(f"GET /health answered {health.status}{_reason(health.body)}")
         cards = await _models(engine, announced)
-    instance = announced
+        instance = await _introduced(engine, announced)
     if announced.protocol == MOONCAKE and announced.role.serves(Role.PREFILL):
         instance = await _bootstrapped(access, announced)
     return Seen(instance, cards)
@@ -275,6 +277,23 @@ async def _models(engine: OneShotClient, announced: Instance) -> Sequence[dict[s
     if not any(card["id"] == announced.model for card in served):
         raise NotWell(f"it does not serve the model {announced.model!r}")
     return served
+
+
+async def _introduced(engine: OneShotClient, announced: Instance) -> Instance:
+    """With the engine id that it says itself, where its protocol asks for one. Raises NotWell, AskFailed."""
+    asked = None
+    if announced.role.serves(Role.PREFILL):
+        asked = registry.introduction(announced.protocol, announced.generation)
+    if asked is None:
+        return announced
+    answer = await engine.get(asked.path)
+    if answer.status != 200:
+        raise NotWell(f"GET {asked.path} answered {answer.status}")
+    try:
+        engine_id = asked.read(answer.body[:MOST_QUERY_BYTES])
+    except (ValueError, GatewayError) as error:
+        raise NotWell(f"GET {asked.path}: {str(error)[:MAX_REASON]}") from None
+    return replace(announced, engine_ids=((0, engine_id),))
 
 
 async def _bootstrapped(access: EngineAccess, announced: Instance) -> Instance:

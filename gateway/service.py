@@ -78,11 +78,13 @@ class Service:
         self._fleet = fleet
         self._stats = stats
 
-    def screen(self, headers: RequestHeaders) -> KeyState | None:
-        """Whose call it is, before its body is read.
+    def screen(self, headers: RequestHeaders, body_bytes: int = -1) -> KeyState | None:
+        """Whose call it is, before its body is read. `body_bytes`: as its length is said, if it is.
 
-        Raises Draining, Unauthorized, RateLimited, BadRequest.
+        Raises TooLarge, Draining, Unauthorized, RateLimited, BadRequest.
         """
+        if body_bytes > self.intake.max_body_bytes:
+            self.intake.check_length(body_bytes)
         if self.drain.began is not None:
             raise self.drain.refusal()
         return None if self.authenticator is None else self.authenticator.screen(headers)

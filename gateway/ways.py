@@ -7,24 +7,24 @@ from pdgate.forwarders.base import Forwarder, Mode
 from pdgate.forwarders.route import Way
 from pdgate.gateway.config import Settings
 from pdgate.gateway.config.checks import mode_for
+from pdgate.protocols.errors import NotServed
 from pdgate.protocols.instance import Instance
 
 
-def ways(settings: Settings) -> Callable[[Instance], Way]:
-    """Each is made when it is first needed."""
-    made: dict[tuple[str, str], Way] = {}
+def ways(settings: Settings, heard: frozenset[str]) -> Callable[[Instance], Way]:
+    """`heard`: the callbacks that have had a port since the start of this gateway."""
 
     def way_of(instance: Instance) -> Way:
-        key = (instance.protocol, instance.generation)
-        way = made.get(key)
-        if way is None:
-            mode = mode_for(settings, instance.protocol)
-            way = made[key] = Way(
-                _forwarder(instance.protocol, mode, instance.generation),
-                mode,
-                settings.kv_lease_seconds,
+        """Raises NotServed."""
+        mode = mode_for(settings, instance.protocol)
+        forwarder = _forwarder(instance.protocol, mode, instance.generation)
+        if forwarder.callbacks and forwarder.callbacks not in heard:
+            # Without their word decode would read KV that is not there yet, and answer wrong.
+            raise NotServed(
+                f"engines of {instance.protocol} call the gateway back, which has had no port for that "
+                "since its start; restart it with such an engine, or the protocol, in its configuration"
             )
-        return way
+        return Way(forwarder, mode, settings.kv_lease_seconds)
 
     return way_of
 

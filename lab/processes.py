@@ -29,6 +29,8 @@ START_SECONDS = 60.0
 GRACE_SECONDS = 10.0
 LAST_WORDS_SECONDS = 1.0
 PAUSE_SECONDS = 0.02
+LONGEST_PAUSE_SECONDS = 0.2
+LONGER = 1.2
 TAIL_LINES = 20
 MAX_LINE_BYTES = 1 << 20
 
@@ -283,8 +285,11 @@ async def until(question: Callable[[], Awaitable[T]], what: str, within_seconds:
     """Return the first answer that is true; raise NeverHappened with the last one."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + within_seconds
+    pause = PAUSE_SECONDS
     while not (answer := await question()):
         if loop.time() > deadline:
             raise NeverHappened(f"waited {within_seconds} s in vain for {what}: {answer!r}")
-        await asyncio.sleep(PAUSE_SECONDS)
+        await asyncio.sleep(pause)
+        # What is asked is often busy with what is waited for.
+        pause = min(LONGER * pause, LONGEST_PAUSE_SECONDS)
     return answer

@@ -69,7 +69,7 @@ class Call(msgspec.Struct, frozen=True):
         model: None when the client named none.
         prompt_tokens: Estimated from the body's size.
         blocks: Hashes of its prompt's beginnings; None until first asked for
-            (scheduling/prefix/blocks.py).
+            (scheduling/prefix/index.py).
         api: What its route is, if it is none of the two.
         at: The id of the only engine that can serve it; empty for any.
         passed: What to send instead of the body.

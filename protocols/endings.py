@@ -26,7 +26,7 @@ import msgspec
 from pdgate.protocols import sse
 from pdgate.protocols.apis import Kind, Shape
 from pdgate.protocols.call import COMPLETIONS, Call
-from pdgate.protocols.chunks import GAVE_UP, Event, read_ending_chunk, read_event
+from pdgate.protocols.chunks import GAVE_UP, Event, let_go, read_ending_chunk, read_event
 from pdgate.protocols.internal import hides, mentions_ours, without_ours
 
 UNKNOWN: Final[tuple[bytes, ...]] = ()
@@ -40,6 +40,10 @@ _SAYS_MORE: Final = re.compile(
 ).search
 """In each event that ends a choice or a stream, or has a field that is not for clients."""
 
+_BLANK_LINE: Final[tuple[bytes, ...]] = (b"\n\n",)
+LONGEST_COUNT: Final = 9
+"""Digits of a number of choices."""
+
 _ALWAYS: Final = frozenset({b"", b"data: [DONE]", b"data:[DONE]"})
 
 
@@ -52,7 +56,9 @@ class Ending(ABC):
         whole: The answer has ended well: what has not come of it is not missed.
         over: And that was said last.
         gave_up: It has ended otherwise.
+        let_go: For want of room for its KV, which another engine may have.
         error: The event by which the engine said that it failed; empty for none.
+        half: What came behind the last whole event; None where that was the last byte.
     """
 
     def __init__(self, call: Call) -> None:
@@ -63,8 +69,30 @@ class Ending(ABC):
         self.whole = False
         self.over = False
         self.gave_up = False
+        self.let_go = False
         self.error = b""
-        self._hides = hides(call.body)
+        self.half: sse.WholeEvents | None = None
+        self._body = call.body
+
+    def feed(self, piece: bytes) -> bytes:
+        """What can go on now that this has come: of whole events what `take` leaves of them."""
+        half = self.half
+        # As nearly all come, and needs no joining.
+        if half is None and piece.endswith(b"\n\n"):
+            return self.take(piece)
+        if half is None:
+            half = self.half = sse.WholeEvents()
+        out = half.feed(piece)
+        if not half.rest:
+            self.half = None
+        return self.take(out) if out else out
+
+    def last(self) -> bytes | None:
+        """The same of what is left when no more comes; None if that is an event that was cut."""
+        rest = b"" if self.half is None else bytes(self.half.rest)
+        if rest.strip() not in _ALWAYS:
+            return None
+        return self.take(rest) if rest else rest
 
     def take(self, events: bytes) -> bytes:
         """What of these whole events is for the client; what comes after the end is not."""
@@ -87,7 +115,9 @@ class Ending(ABC):
 
     def _shown(self, event: bytes, data: bytes) -> bytes:
         """Without what is between the gateway and its engines."""
-        if not self._hides or (cleared := without_ours(data)) is data:
+        if not mentions_ours(data) or not hides(self._body):
+            return event
+        if (cleared := without_ours(data)) is data:
             return event
         return event[: event.index(b"data:")] + b"data: " + cleared + b"\n\n"
 
@@ -109,7 +139,7 @@ class Choices(Ending):
         if self._count == 1 and (end := _going_on(events)):
             # An event with this end is not the last one, and has no more fields.
             self.usual = (end,)
-            if not self._hides or not mentions_ours(events):
+            if not mentions_ours(events):
                 return events
         elif (
             self._count == 1
@@ -146,11 +176,32 @@ class Choices(Ending):
             if choice.finish_reason in GAVE_UP:
                 self.gave_up = True
                 return b""
-            if choice.finish_reason is not None:
+            if choice.stop_reason is not None and let_go(
+                choice.stop_reason, self._body.get("stop")
+            ):
+                self.gave_up = self.let_go = True
+                return b""
+            # Some engines write "" where others write null.
+            if choice.finish_reason:
                 self._ended.add(choice.index)
         if chunk.choices:
             self.whole = self._ended >= self._begun and len(self._ended) >= self._count
         return self._shown(event, data)
+
+
+class Unsaid(Ending):
+    """Of a stream of which only HTTP says how it ends."""
+
+    def __init__(self, call: Call) -> None:
+        super().__init__(call)
+        self.usual = _BLANK_LINE
+        self.whole = True
+
+    def take(self, events: bytes) -> bytes:
+        return events
+
+    def _read(self, event: bytes) -> bytes:
+        return event
 
 
 class Message(Ending):
@@ -211,13 +262,13 @@ class Response(Ending):
         return event
 
 
-def ending_of(call: Call) -> Ending | None:
-    """Of the stream that answers it; None where only HTTP says how it ends."""
+def ending_of(call: Call) -> Ending:
+    """Of the stream that answers it."""
     api = call.api
     if api is None:
         return Choices(call)
     if api.kind is not Kind.GENERATES:
-        return None
+        return Unsaid(call)
     return Response(call) if api.shape is Shape.RESPONSES else Message(call)
 
 
@@ -233,17 +284,11 @@ def _going_on(event: bytes) -> bytes:
     return event[at:]
 
 
-def complete(rest: bytes) -> bool:
-    """Whether what stands behind the last blank line of a stream is nothing that was cut."""
-    return rest.strip() in _ALWAYS
-
-
 def _choices(call: Call) -> int:
     """As many as must end; at least one."""
     asked = 1
     if "n" in call.body:
-        n = call.value("n")
-        asked = n if isinstance(n, int) and n > 0 else 1
+        asked = max(1, _count(call.value("n")))
     if call.path == COMPLETIONS:
         prompt = call.body.get("prompt")
         # Most prompts are one text, and a list of ids can be long.
@@ -252,6 +297,16 @@ def _choices(call: Call) -> int:
             if prompts and not isinstance(prompts[0], int):
                 asked *= len(prompts)
     return asked
+
+
+def _count(said: object) -> int:
+    """As engines read it, which take 2.0 and "2" for 2; 0 for what is no number."""
+    if isinstance(said, int):
+        return said
+    if isinstance(said, float) and said.is_integer():
+        return int(said)
+    text = said.strip() if isinstance(said, str) else ""
+    return int(text) if text.isdecimal() and len(text) <= LONGEST_COUNT else 0
 
 
 def _named(event: bytes) -> tuple[bytes, bytes]:

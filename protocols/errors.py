@@ -166,6 +166,12 @@ class EngineGaveUp(EngineFailed):
     """The engine ended the request by itself (`finish_reason: "abort"`)."""
 
 
+class KvNotLoaded(GatewayError):
+    """Said by an engine: KV that it was to read did not come. That is no fault of the call."""
+
+    code = "kv_not_loaded"
+
+
 class EngineTooSlow(EngineFailed):
     status, code = 504, "engine_timeout"
 

@@ -31,6 +31,8 @@ MOST_LIST_BYTES: Final = 512 << 10
 """Of one that may be long, as tools are: 30 ms."""
 
 
+_YES: Final = frozenset({"1", "on", "t", "true", "y", "yes"})
+
 _object = msgspec.json.Decoder(dict[str, Raw])
 _any = msgspec.json.Decoder()
 encode = msgspec.json.encode
@@ -94,6 +96,18 @@ def value(fields: Json, name: str, default: Any = None, most_bytes: int = MOST_V
             # It passed as raw JSON, but here the stack is deeper.
             raise BadRequest(TOO_DEEP) from None
     return default if found is None else found
+
+
+def is_true(said: object) -> bool:
+    """As engines read a flag, which take 1 and "yes" for true.
+
+    Source: pydantic 2, "Conversion table", bool in lax mode; vLLM and SGLang read requests with it.
+    """
+    if said is True or said is False:
+        return said
+    if isinstance(said, str):
+        return said.lower() in _YES
+    return isinstance(said, int | float) and said == 1
 
 
 def _lenient_value(raw: Raw) -> Any:

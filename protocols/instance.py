@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from pdgate.protocols.members import plain_members
 from pdgate.protocols.place import NOWHERE, Place
 
-GENERATIONS_APART: Final = frozenset({"neuron"})
+GENERATIONS_APART: Final = frozenset({"neuron", "mori-io"})
 """Protocols of which engines of different generations do not understand each other."""
 
 
@@ -42,8 +42,12 @@ class Instance:
         model: The model it was configured with; empty if it is to be asked.
         kv: "host:port" of its KV side (KVT rpc, bootstrap server); empty if unused.
         engine_ids: Data-parallel rank -> engine id, as its bootstrap server gave it.
+        kv_notify: Port of the same host at which peers say what is done (MoRI-IO); 0 for its default.
+        tp: Ranks that its KV is split over; 0 if it is not known.
         dp_rank: The rank to pin calls to; None leaves the choice to the engine.
         dp_size: Number of data-parallel ranks behind the URL.
+        pair: Name of the pair that it is one half of: it meets the other half and no other engine.
+            Empty where it meets all.
         place: Its host, rack and zone; the host is that of the URL unless set otherwise.
     """
 
@@ -57,14 +61,18 @@ class Instance:
     engine_ids: tuple[tuple[int, str], ...] = field(default=())
     dp_rank: int | None = None
     dp_size: int = 1
+    pair: str = ""
     place: Place = NOWHERE
+    kv_notify: int = 0
+    tp: int = 0
 
     @property
     def speaks(self) -> str:
         """What two engines must have in common to be a pair."""
-        if self.protocol in GENERATIONS_APART:
-            return f"{self.protocol} ({self.generation})"
-        return self.protocol
+        own = [self.generation] if self.protocol in GENERATIONS_APART else []
+        if self.pair:
+            own.append(f"pair {self.pair}")
+        return f"{self.protocol} ({', '.join(own)})" if own else self.protocol
 
     @property
     def host(self) -> str:

@@ -10,9 +10,9 @@ from typing import Final
 import msgspec
 
 from pdgate.protocols import sse
-from pdgate.protocols.call import Json, Raw
-from pdgate.protocols.chunks import GAVE_UP, Ended, WithChoices, read_chunk, read_whole
-from pdgate.protocols.errors import EngineFailed, EngineGaveUp, EngineRejected
+from pdgate.protocols.call import Raw
+from pdgate.protocols.chunks import GAVE_UP, Ended, WithChoices, let_go, read_chunk, read_whole
+from pdgate.protocols.errors import EngineBusy, EngineFailed, EngineGaveUp, EngineRejected
 from pdgate.protocols.internal import lenient
 
 _ABORTED = re.compile(rb'"finish_reason"\s*:\s*"(?:abort|error)"')
@@ -22,8 +22,8 @@ _USUAL_TEXT: Final = b'"content":"'
 """As vLLM writes it; to look for it takes a tenth of the expression."""
 
 
-def raise_unless_whole(answer: bytes, *, at: str) -> Raw | None:
-    """`answer`: all of one that is no stream. Each of its choices says why it ended.
+def raise_unless_whole(answer: bytes, *, at: str, stop: object = None) -> Raw | None:
+    """`answer`: all of one that is no stream. Each of its choices says why it ended. `stop`: the call's.
 
     Returns its usage, if it was read on the way: empty for none.
     """
@@ -39,7 +39,9 @@ def raise_unless_whole(answer: bytes, *, at: str) -> Raw | None:
         reason = choice.finish_reason
         if reason in GAVE_UP:
             raise EngineGaveUp("the engine gave the call up", at=at)
-        ended = ended and reason is not None
+        if choice.stop_reason is not None and let_go(choice.stop_reason, stop):
+            raise EngineBusy("the engine had no room to finish the call", at=at)
+        ended = ended and bool(reason)
     if not ended:
         raise EngineFailed("the engine's answer does not say why it ended", at=at)
     return usage
@@ -59,21 +61,14 @@ def may_have_failed(events: bytes) -> bool:
     return events.find(b'"error"') >= 0 or events.find(b'"abort"') >= 0
 
 
+def begins_well(first: bytes) -> bool:
+    """Whether the first bytes of an answer are events that add text, and none of an error."""
+    return not (first.startswith(b"{") or says_nothing_yet(first) or may_have_failed(first))
+
+
 def aborted(events: bytes) -> bool:
     """Whether one of them says that the engine gave the request up."""
     return _ABORTED.search(events) is not None
-
-
-def gave_up(reply: Json) -> bool:
-    """Whether the choices of prefill's answer, still raw, say that the engine ended it by itself."""
-    choices = reply.get("choices")
-    if not isinstance(choices, Raw):
-        return False
-    said = bytes(choices)
-    # As `may_have_failed`, without a call of it for each call.
-    if said.find(b'"error"') < 0 and said.find(b'"abort"') < 0:
-        return False
-    return aborted(said)
 
 
 def says_nothing_yet(first: bytes) -> bool:

@@ -7,7 +7,8 @@ addresses out of ids, so a name that carries one is refused (`carries_address`).
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable
+from itertools import chain
 
 MAX_LENGTH = 128
 ID_BYTES = 16
@@ -18,31 +19,32 @@ _ALLOWED = re.compile(r"[A-Za-z0-9._:@/+=~-]+")
 # In brackets also IPv4-mapped ones, which have dots.
 _ADDRESS = re.compile(r"_(\[[^\[\]_\s]+\]|[^_:\s]+):\d{1,5}|_addr_|://")
 
-_ids: Iterator[str] = iter(())
+
+def _some() -> list[str]:
+    made = os.urandom(ID_BYTES * AHEAD).hex()
+    width = 2 * ID_BYTES
+    return [made[at : at + width] for at in range(0, len(made), width)]
+
+
+def _ids() -> Callable[[], str]:
+    return chain.from_iterable(iter(_some, [])).__next__
+
+
+new: Callable[[], str] = _ids()
+"""Makes an id of 128 random bits: KV is handed over by such an id, so knowing one must not tell another.
+
+No function of Python for each of them.
+"""
 
 
 def _none_ahead() -> None:
-    global _ids
-    _ids = iter(())
+    global new
+    new = _ids()
 
 
 # A forked worker would take the ids that its siblings take; ids are transfer ids too, and a
 # reused one gives wrong tokens.
 os.register_at_fork(after_in_child=_none_ahead)
-
-
-def new() -> str:
-    """128 random bits: KV is handed over by such an id, so knowing one must not tell another."""
-    found = next(_ids, "")
-    return found or _first_of_more()
-
-
-def _first_of_more() -> str:
-    global _ids
-    made = os.urandom(ID_BYTES * AHEAD).hex()
-    width = 2 * ID_BYTES
-    _ids = iter([made[at : at + width] for at in range(width, len(made), width)])
-    return made[:width]
 
 
 def attempt(call_id: str) -> str:

@@ -105,7 +105,7 @@ def most_kv_tokens(endpoints: Iterable[Endpoint]) -> Mapping[Role, int]:
 
 def beyond(status: Status, asked: Account, now: Account) -> Beyond:
     """What of the engine's word is surely not of our account, at either end of the question."""
-    calls = (status.running or 0) + (status.waiting or 0)
+    calls = (status.running or 0) + (status.waiting or 0) + (status.queue_share or 0)
     return Beyond(
         max(0, calls - max(asked.calls, now.calls)),
         max(0, (status.queued_tokens or 0) - max(asked.unread_tokens, now.unread_tokens)),

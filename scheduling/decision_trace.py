@@ -1,14 +1,21 @@
 """Trace of a decision: why this engine, as known when it was chosen, for operators who look later.
 
     considered    the engines that the policy could choose, and what it said of each
+    rule          by what they were narrowed down, step by step, to the chosen one
     left_out      the engines that it was not asked about, and why not
+
+The rule is applied to what is shown of the engines, so a reader can compute the choice again:
+
+    first_token_seconds at most 4.25     of the engines that were considered
+    score within 0.05 of the highest     of these
+    least uncached_tokens                of these, and so on; what is equal in the end is drawn
 
 Made only while a reader asks for it (`Scheduler.told`). Nothing here takes part in a choice: a
 policy explains by the same functions that it chooses by, afterwards, and draws no lots for it.
 """
 
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pdgate.protocols.instance import Instance, Role
@@ -27,6 +34,11 @@ _STATES: Final = {
 }
 
 
+NO_VALUES: Final[Mapping[str, float]] = {}
+
+SCORE: Final = "score"
+
+
 @dataclass(frozen=True, slots=True)
 class Weighed:
     """What a policy says of one endpoint.
@@ -34,17 +46,95 @@ class Weighed:
     Attributes:
         score: The more, the better, among those of one choice; None if it compares nothing.
         why: In a few words, for operators.
+        values: Name, with its unit -> what steps of the rule compare.
     """
 
     instance: str
     score: float | None = None
     why: str = ""
+    values: Mapping[str, float] = field(default_factory=lambda: NO_VALUES)
+
+    def value(self, by: str) -> float | None:
+        return self.score if by == SCORE else self.values.get(by)
 
     def as_json(self) -> dict[str, Any]:
         found: dict[str, Any] = {"instance": self.instance}
         if self.score is not None:
-            found["score"] = round(self.score, 6)
+            found[SCORE] = self.score
+        if self.values:
+            found["values"] = dict(self.values)
         return {**found, "why": self.why}
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of a rule: which engines remain, of those that the steps before have left.
+
+    Attributes:
+        by: The value that is compared: "score", or one of `Weighed.values`. Engines without it go.
+        most: Whether more is better.
+        within: Those remain, too, that are worse than the best by no more than this.
+        at_most: Those remain that have no more than this, whatever the best has.
+        count: So many of the best remain; of equals those that were considered first.
+    """
+
+    by: str
+    most: bool = False
+    within: float = 0.0
+    at_most: float | None = None
+    count: int | None = None
+
+    def of(self, remaining: Sequence[Weighed]) -> list[Weighed]:
+        """All of them, where none has the value, or none is within the limit."""
+        valued = [(value, one) for one in remaining if (value := one.value(self.by)) is not None]
+        if not valued:
+            return [*remaining]
+        if self.at_most is not None:
+            kept = [one for value, one in valued if value <= self.at_most]
+            return kept or [*remaining]
+        sign = 1 if self.most else -1
+        if self.count is not None:
+            valued.sort(key=lambda one: -sign * one[0])
+            return [one for _, one in valued[: self.count]]
+        best = max(sign * value for value, _ in valued)
+        return [one for value, one in valued if sign * value >= best - self.within]
+
+    def __str__(self) -> str:
+        if self.at_most is not None:
+            return f"{self.by} at most {self.at_most:g}"
+        if self.count is not None:
+            return f"the {self.count} with {'most' if self.most else 'least'} {self.by}"
+        if self.within:
+            return f"{self.by} within {self.within:g} of the {'highest' if self.most else 'lowest'}"
+        return f"{'highest' if self.most else 'lowest'} {self.by}"
+
+    def as_json(self) -> dict[str, Any]:
+        found: dict[str, Any] = {"by": self.by, "best": "most" if self.most else "least"}
+        if self.within:
+            found["within"] = self.within
+        if self.at_most is not None:
+            found["at_most"] = self.at_most
+        if self.count is not None:
+            found["count"] = self.count
+        return found
+
+
+Rule = Sequence[Step]
+
+HIGHEST_SCORE: Final = (Step(SCORE, most=True),)
+
+
+def narrowed(considered: Sequence[Weighed], rule: Rule) -> tuple[list[Weighed], str]:
+    """Return those that a rule leaves, and what decided in words: the last step that left out any."""
+    remaining, decided = [*considered], ""
+    for step in rule:
+        left = step.of(remaining)
+        if len(left) < len(remaining):
+            remaining, decided = left, str(step)
+    if len(remaining) > 1:
+        drawn = f"drawn of {len(remaining)} equals"
+        decided = f"{decided}, {drawn}" if decided else drawn
+    return remaining, decided
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +154,7 @@ class DecisionTrace:
         policy: Its name; empty where none was asked.
         chosen: The id of an instance; empty if there was none to choose.
         more: Of either kind, so many are not shown.
+        rule: How the policy came from those considered to the chosen one; empty if it does not say.
     """
 
     role: Role
@@ -72,12 +163,23 @@ class DecisionTrace:
     considered: Sequence[Weighed]
     left_out: Sequence[LeftOut]
     more: int = 0
+    rule: Rule = ()
+
+    @property
+    def decided_by(self) -> str:
+        """What made the choice, in words; empty where the policy does not say, or not all is shown."""
+        if not self.rule or (self.more and len(self.considered) >= MOST_SHOWN):
+            return ""
+        remaining, decided = narrowed(self.considered, self.rule)
+        return decided if self.chosen in {one.instance for one in remaining} else ""
 
     def as_json(self) -> dict[str, Any]:
         return {
             "role": self.role.value,
             "policy": self.policy,
             "chosen": self.chosen or None,
+            "rule": [step.as_json() for step in self.rule],
+            "decided_by": self.decided_by,
             "considered": [one.as_json() for one in self.considered],
             "left_out": [one.as_json() for one in self.left_out],
             "more": self.more,

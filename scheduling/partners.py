@@ -10,7 +10,7 @@ best of all pairs is found without looking at each:
                                      the best of its host    + near
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -18,7 +18,6 @@ from pdgate.protocols.instance import Instance
 from pdgate.protocols.place import FAR, Distance
 from pdgate.scheduling.decision_trace import Weighed
 from pdgate.scheduling.endpoint import Endpoint
-from pdgate.scheduling.endpoints import Endpoints
 
 _Key = tuple[str, str, str, str]
 
@@ -58,15 +57,20 @@ class Partners:
                 most = max(most, score + self.near * (1 - distance / FAR))
         return most
 
-    def told(self, said: Iterable[Weighed], endpoints: Endpoints) -> Iterator[Weighed]:
-        """What a policy says of each, and beside it what the best other half would be worth."""
-        for one in said:
-            endpoint = endpoints.get(one.instance)
-            if endpoint is None:
-                yield one
-                continue
+    def told(
+        self, said: Iterable[Weighed], endpoints: Sequence[Endpoint], of_worth: float
+    ) -> list[Weighed]:
+        """What a policy says of each, in this order, with what the best other half adds to its score.
+
+        `of_worth`: What the score has for each bit of worth.
+        """
+        told = []
+        for one, endpoint in zip(said, endpoints, strict=True):
             worth = self.worth(endpoint.instance)
-            yield replace(one, why=f"{one.why}; the best decode engine for it is worth {worth:.3f}")
+            score = None if one.score is None else one.score + of_worth * worth
+            why = f"{one.why}; the best decode engine for it is worth {worth:.3f}"
+            told.append(replace(one, score=score, why=why))
+        return told
 
     def _add(self, key: _Key, score: float, whose: str) -> None:
         first, who, second = self._best.get(key, (*_NOBODY, -1.0))

@@ -10,6 +10,15 @@ from pdgate.scheduling.prefix.index import PrefixUpdate
 from pdgate.scheduling.watch import MOST_WATCHED, Watch
 
 
+def ended_well(endpoint: Endpoint, worked: Callable[[str], None] | None) -> None:
+    """Notes that a leg there has; `worked` makes of it what the breaker does."""
+    endpoint.ended_well += 1
+    breaker = endpoint.breaker
+    # Else nothing would change.
+    if worked is not None and (breaker.latest or breaker.state is TRIAL):
+        worked(endpoint.instance.id)
+
+
 class Reservation:
     """An instance that counts as busy until the block, or `end`, is over."""
 
@@ -27,6 +36,7 @@ class Reservation:
         "_update",
         "_watch",
         "_watches",
+        "_worked",
         "instance",
     )  # fmt: skip
 
@@ -39,6 +49,7 @@ class Reservation:
         watches: bool = False,
         freed: Callable[[], None] | None = None,
         update: PrefixUpdate | None = None,
+        worked: Callable[[str], None] | None = None,
     ) -> None:
         """
         Args:
@@ -46,6 +57,7 @@ class Reservation:
             answering: Its first token cannot be seen, so it counts as there.
             watches: The rule for splitting asks for the engine's step time.
             freed: Told of the end.
+            worked: Told of the instance, whose breaker may change by that a leg has ended well.
             update: Of the prefix index, where there is one: what the engine has of the prompt.
         """
         self.instance = endpoint.instance
@@ -54,6 +66,7 @@ class Reservation:
         self._update = update
         self._ended = False
         self._freed = freed
+        self._worked = worked
         trial = self._trial = endpoint.breaker.state is TRIAL
         if trial:
             endpoint.trials += 1
@@ -71,6 +84,7 @@ class Reservation:
             squares = endpoint.own_unread_squares if alone else endpoint.unread_squares
             self._squares = squares
             self._expected = endpoint.latency.prefill_seconds(to_read, squares)
+            endpoint.latency.has_call()
         else:
             self._unread, self._to_read = 0, endpoint.unread_tokens
         self._answering = answering
@@ -92,11 +106,26 @@ class Reservation:
             self._read()
         return self._begin()
 
+    def read(self, seconds: float) -> None:
+        """`has_read`, and the end: it was to read the prompt, and no more."""
+        self._update = None
+        self.end()
+        self._endpoint.latency.has_read(self._to_read, self._squares, seconds, self._expected)
+
     def has_loaded(self, seconds: float) -> Watch | None:
         """It took so long to take over the KV that prefill had computed; returns the same."""
         self._update = None
+        watch = self._begin()
         self._endpoint.latency.has_loaded(self._tokens, seconds)
-        return self._begin()
+        return watch
+
+    def worked(self) -> None:
+        """A leg has ended well there."""
+        ended_well(self._endpoint, self._worked)
+
+    def handed_over(self) -> None:
+        """It answers well to a leg that names the KV of a prefill engine."""
+        self._endpoint.handed_over += 1
 
     def withdraw(self) -> None:
         """The prompt was not sent there, or in vain: the end, and the engine has not got it."""

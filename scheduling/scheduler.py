@@ -30,18 +30,18 @@ from pdgate.scheduling.decision_trace import (
     left_out,
     shown,
 )
+from pdgate.scheduling.decision_trace import Rule as Steps
 from pdgate.scheduling.disaggregation import Always, Decision, Rule, Taken
 from pdgate.scheduling.disaggregation.decision import ONE_TOKEN
 from pdgate.scheduling.disaggregation.rules import NOTHING_CACHED
 from pdgate.scheduling.eligible import EligibleSet
 from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.endpoints import RETRY_AFTER_SECONDS, Endpoints
-from pdgate.scheduling.health.breaker import TRIAL
 from pdgate.scheduling.health.cause import cause_of
 from pdgate.scheduling.partners import Partners
 from pdgate.scheduling.policy import Policy
 from pdgate.scheduling.prefix.index import PrefixIndex, PrefixUpdate
-from pdgate.scheduling.reservation import Reservation
+from pdgate.scheduling.reservation import Reservation, ended_well
 
 NOTHING_OF_THEIR_OWN: Final[Mapping[str, Mapping[Role, Policy]]] = {}
 
@@ -51,7 +51,7 @@ _PREFILL_ONLY: Final = Decision(Taken.PREFILL_ONLY, ONE_TOKEN)
 class Scheduler:
     """
     Attributes:
-        rule: Which calls are split; another one may be put here at any time.
+        rule: Which calls are split; another one counts from the next call on.
         freed: Called when a prefill engine has room for another call.
         told: Called with the trace of every decision; None where no trace is wanted.
     """
@@ -70,9 +70,10 @@ class Scheduler:
         self._endpoints = endpoints
         # Looked up here for every call, so without a function where they are there.
         self._eligible_sets, self._by_id = endpoints.eligible_sets, endpoints.by_id
+        self._worked = endpoints.worked
         self.freed: Callable[[], None] | None = None
         self.told: Callable[[Call, DecisionTrace], None] | None = None
-        self.rule = rule or Always()
+        self._rule = rule or Always()
         self._policies = {PREFILL: prefill, DECODE: decode, PLAIN: plain}
         self._of_models = of_models
         self._all_prefixes = prefixes
@@ -80,6 +81,15 @@ class Scheduler:
         self._decode_asks = False
         if prefixes is not None:
             endpoints.on_lost = prefixes.forget
+        self._keep_count()
+
+    @property
+    def rule(self) -> Rule:
+        return self._rule
+
+    @rule.setter
+    def rule(self, rule: Rule) -> None:
+        self._rule = rule
         self._keep_count()
 
     def use(self, role: Role, policy: Policy) -> None:
@@ -100,12 +110,15 @@ class Scheduler:
         return self._policies[role]
 
     def _keep_count(self) -> None:
-        """Of what each instance has cached, if a policy asks for it."""
+        """Of what each instance has cached, if a policy or the rule asks for it."""
         before = self._prefixes
         all_of_them = (self._policies, *self._of_models.values())
-        asked = any(policy.needs_prefixes for each in all_of_them for policy in each.values())
+        by_rule = self._rule.reads_cached
+        asked = by_rule or any(
+            policy.needs_prefixes for each in all_of_them for policy in each.values()
+        )
         self._prefixes = self._all_prefixes if asked else None
-        self._decode_asks = any(
+        self._decode_asks = by_rule or any(
             each[DECODE].needs_prefixes for each in all_of_them if DECODE in each
         )
         if before is not None and not asked:
@@ -126,7 +139,7 @@ class Scheduler:
         self, call: Call, prefill: Instance, *, prefill_can_answer: bool = False
     ) -> Decision:
         """Whether the call, for which this engine is reserved, is worth splitting now."""
-        rule = self.rule
+        rule = self._rule
         if prefill_can_answer and rule.prefill_may_answer:
             return _PREFILL_ONLY
         fixed = rule.fixed
@@ -153,9 +166,11 @@ class Scheduler:
         peer: Instance | None = None,
         reads: bool | None = None,
         alone: bool = False,
+        among: Collection[str] = (),
     ) -> Reservation:
         """An instance of the role, not in `avoid`, that can pair with the peer.
 
+        `among`: one of these, if any of them is left; empty for no matter which.
         `reads`: whether it computes the prompt; None for what the role says.
         `alone`: whether it will do even if there is none that it can be paired with.
 
@@ -177,6 +192,8 @@ class Scheduler:
                 endpoints = _with_partners(endpoints, eligible, avoid) or endpoints
         if peer is not None and (eligible.mixed or peer.role is BOTH):
             endpoints = _partners(endpoints, eligible, peer)
+        if among:
+            endpoints = [c for c in endpoints if c.instance.id in among] or endpoints
         if not endpoints:
             if self.told is not None:
                 self._tell(self.told, call, role, (), None, avoid, peer)
@@ -200,19 +217,34 @@ class Scheduler:
         if reads is None:
             reads = role is not DECODE
         update = None
-        # What decode is handed is of no use, unless decode is chosen by it, or may be prefill;
+        # What decode is handed is of no use, unless decode is chosen by it, the rule asks for it, or it
+        # may be prefill;
         # and what prefill reads is not where it is the only one.
         if self._prefixes is not None and (
             self._decode_asks or (eligible.several_read and (reads or one.instance.role is BOTH))
         ):
-            update = PrefixUpdate.of(self._prefixes, call, one, reads)
+            prefixes = self._prefixes
+            # Empty where the prompt is too short for an engine to have some of it.
+            if prefixes.blocks_of(call) if call.blocks is None else call.blocks:
+                update = PrefixUpdate(prefixes, call, one, reads=reads)
+            elif reads:
+                prefixes.read_tokens += call.prompt_tokens
         if role is DECODE:
-            watches = self.rule.watches
+            watches = self._rule.watches
             return Reservation(
-                one, call.prompt_tokens, reads, not call.streams, watches, None, update
+                one,
+                call.prompt_tokens,
+                reads,
+                not call.streams,
+                watches,
+                None,
+                update,
+                self._worked,
             )
         freed = self.freed if role is PREFILL else None
-        return Reservation(one, call.prompt_tokens, reads, False, False, freed, update)
+        return Reservation(
+            one, call.prompt_tokens, reads, False, False, freed, update, self._worked
+        )
 
     def _partners(
         self, call: Call, eligible: EligibleSet, avoid: Collection[str]
@@ -238,27 +270,30 @@ class Scheduler:
         others = left_out(self._endpoints, endpoints, role, call.model, avoid, peer)
         policy = ""
         considered: list[Weighed] = []
+        rule: Steps = ()
         if one is not None and len(endpoints) > 1:
             chooses = self._policy(role, call)
             policy = chooses.name or type(chooses).__name__
-            said = chooses.explain(call, shown(endpoints, one), peer)
-            considered.extend(said if partners is None else partners.told(said, self._endpoints))
+            among = shown(endpoints, one)
+            if partners is None:
+                considered.extend(chooses.explain(call, among, peer))
+            else:
+                considered.extend(chooses.explain_ahead(call, among, partners))
+            rule = chooses.rule(call, among, peer)
         elif one is not None:
             considered.append(Weighed(one.instance.id, why=ONLY_ONE))
         more = len(endpoints) - len(considered) + max(0, len(others) - MOST_SHOWN)
         chosen = "" if one is None else one.instance.id
-        told(call, DecisionTrace(role, policy, chosen, considered, others[:MOST_SHOWN], more))
+        told(
+            call,
+            DecisionTrace(role, policy, chosen, considered, others[:MOST_SHOWN], more, rule),
+        )
 
     def _cached_for_decode(self, call: Call) -> Mapping[str, int]:
-        """Instance id -> tokens of the prompt, if decode is chosen by that."""
-        if self._prefixes is None or not self._policy(DECODE, call).needs_prefixes:
+        """Instance id -> tokens of the prompt, whatever decode is chosen by."""
+        if self._prefixes is None or not self._rule.reads_cached:
             return NOTHING_CACHED
         return self._prefixes.matched(call)
-
-    def handed_over(self, instance: Instance) -> None:
-        endpoint = self._by_id.get(instance.id)
-        if endpoint is not None:
-            endpoint.handed_over += 1
 
     def excuse(self, endpoints: Collection[str]) -> None:
         self._endpoints.excuse(endpoints)
@@ -270,11 +305,7 @@ class Scheduler:
             return
         endpoint = self._by_id.get(instance.id)
         if endpoint is not None:
-            endpoint.ended_well += 1
-            breaker = endpoint.breaker
-            # Else nothing would change.
-            if breaker.latest or breaker.state is TRIAL:
-                self._endpoints.worked(instance.id)
+            ended_well(endpoint, self._worked)
 
 
 def _no_pair(eligible: EligibleSet) -> NoInstance:
@@ -286,6 +317,9 @@ def _no_pair(eligible: EligibleSet) -> NoInstance:
         {c.instance.protocol: c.instance.generation for c in some} for some in (prefill, decode)
     )
     for protocol in of_prefill.keys() & of_decode.keys() & GENERATIONS_APART:
+        if of_prefill[protocol] == of_decode[protocol]:
+            # Halves of different pairs.
+            continue
         return GenerationsDiffer(
             f"prefill engines speak {protocol} ({of_prefill[protocol]}), "
             f"decode engines {protocol} ({of_decode[protocol]})"

@@ -18,6 +18,7 @@ class Status:
         transferring: Of those that wait, the ones whose KV is under way.
         kv_tokens: Of how many its pages can hold the KV.
         queued_tokens: Prompt tokens that it has still to compute.
+        queue_share: Prompts of a prefill queue, as many as will be its own if all take alike.
     """
 
     kv_free: float | None = None
@@ -27,6 +28,7 @@ class Status:
     transferring: int | None = None
     kv_tokens: int | None = None
     queued_tokens: int | None = None
+    queue_share: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ import gc
 import importlib.util
 import sys
 from importlib.machinery import EXTENSION_SUFFIXES
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,10 @@ THROWN_BY_COMPILED_CODE = (
 
 from hypothesis import HealthCheck, settings
 
-from tests.long_files import SECONDS
+from tests.file_queue import SECONDS, pytest_testnodedown, taken_as_one
+from tests.matrix import MARK, left_to_the_whole
+
+__all__ = ["pytest_testnodedown"]
 
 # A case that takes long says something about the machine and what else it does, not about pdgate.
 settings.register_profile("pdgate", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -25,10 +29,24 @@ settings.load_profile("pdgate")
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Where several processes take files of tests from one queue, the longest ones come first, so
-    that none is begun when all others are through."""
+    """Whole products of cases are run by `-m matrix` alone. Where several processes take files of tests from
+    one queue, the longest ones come first, so that none is begun when all others are through."""
+    if MARK not in config.option.markexpr:
+        left = left_to_the_whole(items)
+        config.hook.pytest_deselected(items=[item for item in items if item in left])
+        items[:] = [item for item in items if item not in left]
     if hasattr(config, "workerinput"):
-        items.sort(key=lambda item: -SECONDS.get(item.nodeid.partition("::")[0], 0))
+        items.sort(key=lambda item: -SECONDS.get(taken_as_one(item.nodeid), 0))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """One process takes all files that share a fleet, so that it is started once (file_queue.py)."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    queue: Any = LoadScopeScheduling(config, log)
+    queue._split_scope = taken_as_one
+    return queue
 
 
 def pytest_collection_finish() -> None:

@@ -32,13 +32,13 @@ from setuptools import Distribution
 from setuptools.command.build_ext import build_ext
 
 HOT: Final = {
-    "forwarders": "attempt execution first_event lives other_apis kv_lease prompt record retry routing",
+    "forwarders": "execution first_event lives other_apis kv_lease prompt record retry routing",
     "gateway": "deadlines intake request_headers service total_time",
     "gateway/admission": "gate place",
     "gateway/front": "hot_cycle response_head",
-    "gateway/metrics": "aggregates call_stats ended",
+    "gateway/metrics": "aggregates call_stats",
     "gateway/security": "authenticator headers keys",
-    "gateway/upstream": "client connection exchange pool request",
+    "gateway/upstream": "client connection exchange pool",
     "protocols": "fields instance members openai request_id sse",
     "protocols/dialects": "nixl",
     "scheduling/admission": "line others room",
@@ -46,9 +46,9 @@ HOT: Final = {
     "scheduling/health": "breaker cause",
     "scheduling/disaggregation": "decision",
     "scheduling/policies": "slo",
-    "scheduling/latency": "least_squares model quadratic rate",
-    "scheduling/prefix": "blocks index tree",
-    "scheduling/pipeline": "pickers scorers shortlist",
+    "scheduling/latency": "accuracy least_squares model quadratic",
+    "scheduling/prefix": "index tree",
+    "scheduling/pipeline": "scorers shortlist",
 }
 
 MYPY: Final = """\

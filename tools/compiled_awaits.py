@@ -25,7 +25,7 @@ from compiled import HOT
 ROOT: Final = Path(__file__).parents[1]
 KNOWN: Final = "# its end does not wait"
 ROOTS: Final = frozenset({"task_root", "hot_task"})
-"""Of forwarders/beside.py and gateway/front/hot_task.py."""
+"""Of forwarders/beside.py and gateway/front/hot_protocol.py."""
 WAITS: Final = (ast.Await, ast.AsyncFor, ast.AsyncWith, ast.Yield, ast.YieldFrom)
 
 
@@ -39,7 +39,9 @@ def found(source: str) -> Iterator[tuple[int, str]]:
         match node:
             case ast.Call(func=ast.Attribute(attr="create_task"), args=[work, *_]):
                 match work:
-                    case ast.Call(func=ast.Name(id=root)) if root in ROOTS:
+                    case ast.Call(func=ast.Name(id=root) | ast.Attribute(attr=root)) if (
+                        root in ROOTS
+                    ):
                         pass
                     case _:
                         seen.add((node.lineno, "a task whose root is compiled"))

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, ClassVar
 
+from pdgate.transfer import memory as memories
 from pdgate.transfer.memory import Memory
 from pdgate.transfer.parts import Part
 
@@ -141,11 +142,18 @@ class Region(ABC):
     """Memory that peers may reach.
 
     Attributes:
+        memory: Its bytes. A region of a device's memory has no such attribute: the host cannot
+            touch it.
         descriptor: Of all of it, for good: what a peer gets comes from `grant`.
     """
 
     memory: memoryview
     descriptor: Descriptor
+
+    @property
+    def place(self) -> str:
+        """Where the memory is: "host", or the device's name, "cuda:0"."""
+        return place(self.descriptor)
 
     def grant(
         self, peer: str, op: Op, part: Part, seconds: float, immediates: range | None = None
@@ -169,6 +177,12 @@ class Region(ABC):
         """Peers are refused from now on; memory that the backend allocated is freed."""
 
 
+def place(descriptor: Descriptor) -> str:
+    """Where the memory behind it is: "host", or the name of a device."""
+    found = descriptor.address.get(memories.MEMORY, memories.HOST)
+    return found if isinstance(found, str) else memories.HOST
+
+
 class _Whole(Grant):
     def __init__(self, descriptor: Descriptor) -> None:
         self.descriptor = descriptor
@@ -184,13 +198,26 @@ class Backend(ABC):
     """
 
     name: ClassVar[str]
+    moves: ClassVar[frozenset[str]] = frozenset({memories.HOST})
+    """Kinds of memory that it takes: "host", "cuda"."""
 
     @abstractmethod
     def allocate(self, length: int) -> Region:
-        """Registered memory of the kind this backend likes best, zeroed.
+        """Registered memory of the host, zeroed, of the kind that this backend likes best.
 
         Raises ValueError, OSError, TransferError.
         """
+
+    def check_pair(self, ours: str, theirs: str) -> None:
+        """Raise TransferError, naming both sides, if nothing can move between memory in these two
+        places ("host", "cuda:0"). Peers ask it when they meet.
+        """
+        for one, whose in ((ours, "ours"), (theirs, "the peer's")):
+            if memories.kind(one) not in self.moves:
+                raise TransferError(
+                    f"{self.name} moves {' and '.join(sorted(self.moves))} memory: {ours} here, "
+                    f"{theirs} there, and {whose} is none of them"
+                )
 
     def register(self, memory: Memory) -> Region:
         """Memory that the caller has allocated, and keeps until the region is closed.

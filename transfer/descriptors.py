@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pdgate.transfer.base import Descriptor, OutOfBounds, TransferError
+from pdgate.transfer.memory import MEMORY, DeviceMemory
 from pdgate.transfer.runtime.arrivals import MAX_IMMEDIATE
 from pdgate.transfer.runtime.links import Address
 
@@ -13,6 +14,16 @@ EPOCH_BYTES = 16
 
 def new_epoch() -> str:
     return secrets.token_hex(EPOCH_BYTES)
+
+
+def of_memory(
+    backend: str, memory: memoryview | DeviceMemory, address: Mapping[str, Any]
+) -> Descriptor:
+    """A new one, which says whose memory it is if it is a device's."""
+    if isinstance(memory, DeviceMemory):
+        there = {**address, MEMORY: memory.device}
+        return Descriptor(backend, new_epoch(), memory.length, there)
+    return Descriptor(backend, new_epoch(), memory.nbytes, address)
 
 
 def epoch_bytes(epoch: str) -> bytes:

@@ -4,10 +4,10 @@
     .venv/bin/python -m benchmarks.policies --calls 2000 --dry # quick, prints only
 
     measure.py    a policy at a load
-    capacity.py   the load at which a policy's goodput falls below GOOD
+    shapes.py     the same for traces that are made up, with other reuse, lengths and bursts
     report.py     tables, as Markdown
     __main__.py   the command
 
-Every policy serves both roles as its authors have it. Loads are parts of the capacity of ours: the load
-above which fewer than 90 % of calls are in time.
+Every policy serves both roles as its authors have it. Loads are parts of the capacity: the highest speed of
+the trace at which the bound (lab/simulator/bound/) is 99 % of the calls that are short enough to be in time.
 """

@@ -10,10 +10,12 @@ from typing import Final
 
 from benchmarks.peers import PEERS
 from benchmarks.policies import report
-from benchmarks.policies.measure import TARGETS, Found, at_load, search
+from benchmarks.policies.measure import QUEUED, TARGETS, Found, at_load, plan_of
+from benchmarks.policies.shapes import of_shapes
+from pdgate.lab.simulator.bound import Bound, bound, capacity
 from pdgate.lab.simulator.comparing import Case
 from pdgate.lab.simulator.pictures.page import goodput
-from pdgate.lab.simulator.trace import BadTrace, read
+from pdgate.lab.simulator.trace import BadTrace, faster, read
 from pdgate.lab.simulator.world import Plan
 from pdgate.scheduling.policy import DEFAULT
 
@@ -21,40 +23,37 @@ HERE = Path(__file__).parent
 TRACE = HERE.parents[2] / "shared/traces/conversation_trace.jsonl"
 
 OURS = (
-    *(DEFAULT, "prefix_then_load", "least_latency", "least_loaded", "sticky_session"),
-    "round_robin",
+    *(DEFAULT, QUEUED, "prefix_then_load", "least_latency", "least_loaded", "sticky_session"),
+    *("lmetric", "round_robin"),
 )
 
 LOADS: Final = {
-    "Comfortable": 0.6,
-    "Busy": 0.8,
-    "Near capacity": 1.0,
-    "1.3 times capacity": 1.3,
+    "A third of capacity": 1 / 3,
+    "Half of capacity": 0.5,
+    "Two thirds of capacity": 2 / 3,
+    "Capacity": 1.0,
 }
-"""In terms of the capacity of ours."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.policies")
     parser.add_argument("--trace", type=Path, default=TRACE)
     parser.add_argument("--calls", type=int, help="only the first so many")
-    parser.add_argument("--policies", default=",".join((*OURS, *PEERS)), help="between commas")
-    parser.add_argument("--capacity", type=float, help="if known: the search takes minutes")
+    parser.add_argument("--policies", default=";".join((*OURS, *PEERS)), help="between semicolons")
+    parser.add_argument("--capacity", type=float, help="if known: the search takes a minute")
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--shapes", type=int, default=3000, help="calls of each made-up trace")
     parser.add_argument("--dry", action="store_true", help="print, and write nothing")
     asked = parser.parse_args()
     try:
         asks = read(asked.trace)[: asked.calls]
     except BadTrace as error:
         sys.exit(str(error))
-    names = asked.policies.split(",")
-    capacity: float | None = asked.capacity
-    found_ours: Found = {}
-    if not capacity:
-        capacity, found_ours = search(DEFAULT, asks)
-    loads = {called: share * capacity for called, share in LOADS.items()}
+    names = asked.policies.split(";")
+    most: float = asked.capacity or capacity(plan_of(DEFAULT), asks)
+    loads = {called: share * most for called, share in LOADS.items()}
+    limits = {load: bound(plan_of(DEFAULT), faster(asks, load)) for load in loads.values()}
     found: dict[str, Found] = {name: {} for name in names}
-    found[DEFAULT] = found_ours
     with ProcessPoolExecutor(asked.processes, get_context("spawn")) as pool:
         runs = {
             (name, load): pool.submit(at_load, name, asks, load)
@@ -63,22 +62,23 @@ def main() -> None:
         }
         for (name, load), one in runs.items():
             found[name][load] = one.result()
+        shapes = of_shapes(pool, asked.shapes)
     tables = {
-        called: (load, {name: of[load] for name, of in found.items()})
+        called: (load, limits[load], {name: of[load] for name, of in found.items()})
         for called, load in loads.items()
     }
     per_second = (len(asks) - 1) / (asks[-1].at - asks[0].at)
-    text = report.part(tables, TARGETS, DEFAULT, per_second, " ".join(sys.argv[1:]))
+    text = report.part(tables, TARGETS, DEFAULT, per_second, " ".join(sys.argv[1:]), shapes)
     print(text)
     if not asked.dry:
-        (HERE / "goodput.svg").write_text(picture(found), encoding="utf-8")
+        (HERE / "goodput.svg").write_text(picture(found, limits), encoding="utf-8")
         report.put(HERE.parent / "RESULTS.md", text)
 
 
-def picture(found: Mapping[str, Found]) -> str:
+def picture(found: Mapping[str, Found], limits: Mapping[float, Bound]) -> str:
     """Of all that was simulated; other loads cost minutes and show the same."""
     cases = [Case(name, load, Plan()) for name, of in found.items() for load in of]
-    return goodput(cases, [one for of in found.values() for one in of.values()])
+    return goodput(cases, [one for of in found.values() for one in of.values()], limits)
 
 
 if __name__ == "__main__":

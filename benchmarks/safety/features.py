@@ -15,10 +15,11 @@ from unittest.mock import patch
 
 from benchmarks.guard.gateway import SETTINGS
 from benchmarks.safety import without
-from pdgate.forwarders import attempt
+from pdgate.forwarders import execution
 from pdgate.gateway.config import Settings
 from pdgate.gateway.front.hot_protocol import HotProtocol
 from pdgate.gateway.wiring import parts
+from pdgate.protocols import openai
 
 # The package has a function of this name.
 build = import_module("pdgate.gateway.wiring.build")
@@ -68,9 +69,10 @@ FEATURES: Final = (
         "start",
         "an answer is held until its beginning is good",
         parts={
-            (attempt, "good_start"): without.any_start,
-            (attempt, "good_whole"): without.any_whole,
-            (attempt, "WHOLE_BYTES"): 0,
+            (execution, "good_start"): without.any_start,
+            (openai, "begins_well"): without.any_events,
+            (execution, "good_whole"): without.any_whole,
+            (execution, "WHOLE_BYTES"): 0,
         },
     ),
     Feature(

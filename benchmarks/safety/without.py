@@ -3,11 +3,10 @@
 from collections.abc import Callable
 from typing import ClassVar
 
-from pdgate.forwarders.attempt import Attempt, Deliver
 from pdgate.forwarders.base import Answer, Leg
-from pdgate.forwarders.execution import Execution
+from pdgate.forwarders.execution import Attempt, Execution
 from pdgate.forwarders.kv_lease import NOTHING_KEPT, KvRules
-from pdgate.forwarders.record import Record
+from pdgate.forwarders.record import Deliver, Record
 from pdgate.forwarders.retry import FRESH
 from pdgate.forwarders.route import Way
 from pdgate.forwarders.vllm_nixl import VllmNixl
@@ -31,7 +30,7 @@ class Unowned(VllmNixl):
     kv: ClassVar[KvRules] = NOTHING_KEPT
 
 
-def unowned(settings: Settings) -> Callable[[Instance], Way]:
+def unowned(settings: Settings, heard: frozenset[str]) -> Callable[[Instance], Way]:
     """In place of `ways`."""
     way = Way(Unowned(), mode_for(settings, Unowned.name))
     return lambda instance: way
@@ -59,7 +58,7 @@ class OneAttempt(Execution):
         record.attempts = 1
         route = self.router.route(call, FRESH)
         record.path, record.protocol, record.mode = route.path, route.protocol, route.mode
-        attempt = Attempt(self._means, route, FRESH, call, record, deliver)
+        attempt = Attempt(self, route, FRESH, call, record, deliver)
         try:
             await attempt.send()
         except BaseException as error:
@@ -67,12 +66,17 @@ class OneAttempt(Execution):
             raise
         attempt.end(None)
 
-    def _report(self, instance: Instance, error: GatewayError | None) -> None:
-        self._engines.report(instance, error)
+    def failed(self, instance: Instance, error: GatewayError) -> None:
+        self.engines.report(instance, error)
 
 
 async def any_start(answer: Answer, leg: Leg, call: Call) -> None:
     """In place of `good_start`: what an engine says first goes out, whatever it is."""
+
+
+def any_events(first: bytes) -> bool:
+    """The same of one whose beginning is here."""
+    return True
 
 
 def any_whole(first: bytes, leg: Leg) -> None:

@@ -16,8 +16,11 @@ few seconds; if that fails, the watch is given up.
 """
 
 import asyncio
+import hashlib
+from collections.abc import Mapping
 
-from pdgate.cluster.directory import Left, Lost, Resumed, Tell, entry, listed
+from pdgate.cluster.bounded import TooLong
+from pdgate.cluster.directory import MOST_ENTRIES, Left, Lost, Resumed, Tell, entry, listed
 from pdgate.cluster.etcd import wire
 from pdgate.cluster.etcd.access import Access
 from pdgate.cluster.etcd.http import EtcdHttp
@@ -34,6 +37,7 @@ class Follower:
         self._beat_seconds = beat_seconds
         # Up to this revision everything has been told; None if all is to be read anew.
         self._told: int | None = None
+        # Key -> digest of its value: what it was need not be kept for comparing it.
         self._known: dict[str, bytes] = {}
         self._is_lost = False
         self._wait_seconds = FIRST_WAIT_SECONDS
@@ -65,11 +69,11 @@ class Follower:
             found = await self._http.entries(FOLDER, revision)
         except NotThere:
             return False
-        return found.entries == self._known
+        return _digests(found.entries) == self._known
 
     async def _read_all(self) -> int:
         found = await self._http.entries(FOLDER)
-        self._told, self._known = found.revision, dict(found.entries)
+        self._told, self._known = found.revision, _digests(found.entries)
         self._is_lost = False
         self._tell(listed(found.entries))
         return found.revision
@@ -82,19 +86,22 @@ class Follower:
     async def _watch(self, revision: int) -> None:
         """Returns when everything has to be read anew. Raises EtcdError."""
         async with self._http.watch(FOLDER, revision) as lines:
-            async for text in lines:
-                if not text:
-                    continue
-                match wire.line(text):
-                    case Created():
-                        self._stands()
-                    case Compacted():
-                        # While we were about to watch.
-                        self._told = None
-                        return
-                    case Changes(changes=changes):
-                        for change in changes:
-                            self._tell_change(change)
+            try:
+                async for text in lines:
+                    match wire.line(text):
+                        case Created():
+                            self._stands()
+                        case Compacted():
+                            # While we were about to watch.
+                            self._told = None
+                            return
+                        case Changes(changes=changes):
+                            for change in changes:
+                                self._tell_change(change)
+            except TooLong:
+                # It would come again with every watch from before it.
+                self._told = None
+                return
         raise EtcdError(f"{self._http.endpoint} ended the watch")
 
     def _tell_change(self, change: Change) -> None:
@@ -103,7 +110,9 @@ class Follower:
             self._known.pop(change.key, None)
             self._tell(Left(change.key))
         else:
-            self._known[change.key] = change.value
+            if len(self._known) <= MOST_ENTRIES:
+                self._known[change.key] = _digest(change.value)
+            # Else it is not all that is there, and after a loss everything is read anew.
             self._tell(entry(change.key, change.value))
 
     def _stands(self) -> None:
@@ -117,3 +126,11 @@ class Follower:
         if not self._is_lost:
             self._is_lost = True
             self._tell(Lost(why))
+
+
+def _digests(entries: Mapping[str, bytes]) -> dict[str, bytes]:
+    return {key: _digest(value) for key, value in entries.items()}
+
+
+def _digest(value: bytes) -> bytes:
+    return hashlib.sha256(value).digest()

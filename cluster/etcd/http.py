@@ -6,11 +6,12 @@ requests, and a watch is one long answer.
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from types import TracebackType
 from typing import Any, Self
 
 import httpx2
 
+from pdgate.cluster import bounded
+from pdgate.cluster.directory import MOST_ENTRIES
 from pdgate.cluster.etcd import wire
 from pdgate.cluster.etcd.access import Access
 from pdgate.cluster.etcd.login import Login, asks, token
@@ -18,6 +19,8 @@ from pdgate.cluster.etcd.wire import Body, EtcdError
 
 REQUEST_SECONDS = 2.0
 TOKEN_HEADER = "authorization"
+LONGEST_ANSWER = 8 << 20
+"""Bytes of all entries, or of one event; it is read in 20 ms."""
 GATEWAY_OFF = "is etcd's HTTP gateway off (enable-grpc-gateway)?"
 
 
@@ -51,17 +54,13 @@ class EtcdHttp:
         await self._client.__aenter__()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self._client.__aexit__(kind, error, trace)
+    async def __aexit__(self, *_: object) -> None:
+        await self._client.aclose()
 
     async def entries(self, prefix: str, revision: int = 0) -> wire.Contents:
         """As they are now, or were at that revision. Raises NotThere, EtcdError."""
-        body = {**wire.folder(prefix), "revision": str(revision)}
+        # One more than is read, so that there are more can be said.
+        body = wire.listing(prefix, revision, MOST_ENTRIES + 1)
         return wire.contents(await self._ask("/v3/kv/range", body))
 
     async def is_well(self, prefix: str) -> None:
@@ -69,28 +68,29 @@ class EtcdHttp:
         # A read that is linearizable, as reads are unless one asks for less, needs a majority.
         await self._ask("/v3/kv/range", {**wire.folder(prefix), "count_only": True})
 
-    async def put(self, key: str, value: bytes, lease: str, instead_of: Sequence[str] = ()) -> None:
-        """Those keys go in the same step. Raises LeaseGone, EtcdError."""
+    async def put(self, key: str, value: bytes, lease: str, instead_of: Sequence[str] = ()) -> int:
+        """The revision of it. Those keys go in the same step. Raises LeaseGone, EtcdError."""
         if instead_of:
-            await self._ask("/v3/kv/txn", wire.put_instead(key, value, lease, instead_of))
+            said = await self._ask("/v3/kv/txn", wire.put_instead(key, value, lease, instead_of))
         else:
-            await self._ask("/v3/kv/put", wire.put(key, value, lease))
+            said = await self._ask("/v3/kv/put", wire.put(key, value, lease))
+        return wire.revision(said)
 
     async def grant(self, seconds: int) -> str:
         """A new lease."""
         return wire.lease_granted(await self._ask("/v3/lease/grant", {"TTL": str(seconds)}))
 
-    async def keep_alive(self, lease: str) -> None:
-        """Raises LeaseGone, EtcdError."""
-        wire.lease_kept(await self._ask("/v3/lease/keepalive", {"ID": lease}))
+    async def keep_alive(self, lease: str) -> int:
+        """The revision that the store was at. Raises LeaseGone, EtcdError."""
+        return wire.lease_kept(await self._ask("/v3/lease/keepalive", {"ID": lease}))
 
     async def revoke(self, lease: str) -> None:
         """Ends the lease and its entries. Raises LeaseGone if they had ended, EtcdError."""
         await self._ask("/v3/lease/revoke", {"ID": lease})
 
     @asynccontextmanager
-    async def watch(self, prefix: str, revision: int) -> AsyncIterator[AsyncIterator[str]]:
-        """The lines of a watch; they end only with the connection."""
+    async def watch(self, prefix: str, revision: int) -> AsyncIterator[AsyncIterator[bytes]]:
+        """The lines of a watch; they end only with the connection. They raise TooLong, EtcdError."""
         # Nothing happens for hours, so that silence is no failure: others must look after it.
         timeout = httpx2.Timeout(self._request_seconds, read=None)
         body = wire.watch(prefix, revision)
@@ -100,7 +100,7 @@ class EtcdHttp:
             ) as answer:
                 if answer.status_code != 200:
                     raise EtcdError(f"{self.endpoint} answered {answer.status_code} to a watch")
-                yield answer.aiter_lines()
+                yield bounded.lines(answer.aiter_bytes(), LONGEST_ANSWER)
         except httpx2.HTTPError as error:
             raise self._failed(error) from None
 
@@ -124,11 +124,14 @@ class EtcdHttp:
     async def _post(self, path: str, body: Body) -> tuple[int, Body]:
         """Status and what was said. Raises EtcdError."""
         try:
-            answer = await self._client.post(f"{self.endpoint}{path}", json=body)
+            async with self._client.stream("POST", f"{self.endpoint}{path}", json=body) as answer:
+                text = await bounded.whole(answer.aiter_bytes(), LONGEST_ANSWER)
         except httpx2.HTTPError as error:
             raise self._failed(error) from None
+        except bounded.TooLong as error:
+            raise EtcdError(f"{self.endpoint}: {error}") from None
         try:
-            said: Any = answer.json()
+            said: Any = wire.parsed(text)
         except ValueError:
             said = None
         if answer.status_code == 404 and not isinstance(said, dict):

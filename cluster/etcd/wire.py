@@ -13,11 +13,12 @@ Source: etcd 3.4.23, api: rpc.proto and kv.proto, "gRPC gateway" in its document
 resumption as in its client/v3, watch.go: after the last event's mod_revision.
 """
 
-import json
 from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from pdgate.cluster.directory import StoreAway
 
@@ -88,6 +89,12 @@ def folder(prefix: str) -> Body:
     return {"key": _encode(prefix), "range_end": _encode(prefix[:-1] + last)}
 
 
+def listing(prefix: str, revision: int, most: int) -> Body:
+    """Of so many keys those that were written first."""
+    order = {"sort_order": "ASCEND", "sort_target": "MOD"}
+    return {**folder(prefix), **order, "revision": str(revision), "limit": str(most)}
+
+
 def put(key: str, value: bytes, lease: str) -> Body:
     return {"key": _encode(key), "value": b64encode(value).decode(), "lease": lease}
 
@@ -113,6 +120,14 @@ def contents(answer: Body) -> Contents:
         raise _nonsense(error) from None
 
 
+def revision(answer: Body) -> int:
+    """That the store was at. Raises EtcdError."""
+    try:
+        return _header(answer)[0]
+    except _NONSENSE as error:
+        raise _nonsense(error) from None
+
+
 def lease_granted(answer: Body) -> str:
     """Its id. Raises EtcdError."""
     found = answer.get("ID")
@@ -121,20 +136,21 @@ def lease_granted(answer: Body) -> str:
     return found
 
 
-def lease_kept(answer: Body) -> None:
-    """Raises LeaseGone, EtcdError."""
+def lease_kept(answer: Body) -> int:
+    """The revision that the store was at. Raises LeaseGone, EtcdError."""
     try:
         # No lifetime left, or none said, is how etcd says that it knows no such lease.
         if int(answer["result"].get("TTL", 0)) <= 0:
             raise LeaseGone("the lease has ended")
+        return _header(answer["result"])[0]
     except _NONSENSE as error:
         raise _nonsense(error) from None
 
 
-def line(text: str) -> Created | Compacted | Changes:
+def line(text: bytes) -> Created | Compacted | Changes:
     """One line of a watch. Raises EtcdError."""
     try:
-        said = json.loads(text)
+        said = parsed(text)
         if "error" in said:
             raise EtcdError(message(said["error"]))
         result = said["result"]
@@ -147,6 +163,14 @@ def line(text: str) -> Created | Compacted | Changes:
         return Changes(tuple(_change(event) for event in result.get("events", ())))
     except _NONSENSE as error:
         raise _nonsense(error) from None
+
+
+def parsed(text: bytes) -> Any:
+    """JSON. Raises ValueError."""
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ValueError(str(error)) from None
 
 
 def refusal(answer: Body) -> EtcdError:

@@ -16,7 +16,15 @@ EndpointSliceCache does the same.
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from pdgate.cluster.directory import Event, Joined, Left, Listed, Refused
+from pdgate.cluster.directory import (
+    MOST_ENTRIES,
+    TOO_MANY,
+    Event,
+    Joined,
+    Left,
+    Listed,
+    Refused,
+)
 from pdgate.cluster.kubernetes.slices import Slice, SliceEndpoint
 from pdgate.cluster.member import Member
 
@@ -25,27 +33,49 @@ BULK = 16
 """As many events at once are told as one list: each of them has the reader look at everybody."""
 
 
+MOST_ENDPOINTS = 2 * MOST_ENTRIES
+"""Of all slices: an engine may be in two, and at two addresses."""
+
+
 class Fleet:
+    """Slices beyond MOST_ENDPOINTS are refused by name, whole."""
+
     def __init__(self) -> None:
         # By name, what was written last at the end.
         self._slices: dict[str, Slice] = {}
+        self._endpoints = 0
         self._members: Mapping[str, Member] = {}
         self._refused: Mapping[str, str] = {}
 
     def list(self, slices: Iterable[Slice]) -> Listed:
         """These and no others, in the order of their writing."""
-        self._slices = {each.name: each for each in slices}
+        self._slices = {}
+        self._endpoints = 0
+        for each in slices:
+            self._take(each)
         self._members, self._refused = _together(self._slices.values())
         return Listed(self._members, self._refused)
 
     def put(self, written: Slice) -> Sequence[Event]:
-        self._slices.pop(written.name, None)
-        self._slices[written.name] = written
+        self._take(written)
         return self._changes()
 
     def drop(self, name: str) -> Sequence[Event]:
-        self._slices.pop(name, None)
+        self._leave(name)
         return self._changes()
+
+    def _take(self, written: Slice) -> None:
+        """As the one that was written last."""
+        self._leave(written.name)
+        if self._endpoints + _size(written) > MOST_ENDPOINTS:
+            written = Slice(written.name, refused={written.name: TOO_MANY})
+        self._endpoints += _size(written)
+        self._slices[written.name] = written
+
+    def _leave(self, name: str) -> None:
+        gone = self._slices.pop(name, None)
+        if gone is not None:
+            self._endpoints -= _size(gone)
 
     def _changes(self) -> Sequence[Event]:
         """Joined before Left, so that no engine is missing in between."""
@@ -62,6 +92,10 @@ class Fleet:
         events += [Left(key) for key in members if key not in self._members]
         events += [Left(key) for key in refused if key not in self._refused]
         return events if len(events) < BULK else [Listed(self._members, self._refused)]
+
+
+def _size(slice_: Slice) -> int:
+    return max(1, len(slice_.endpoints) + len(slice_.refused))
 
 
 def _together(slices: Iterable[Slice]) -> tuple[dict[str, Member], dict[str, str]]:

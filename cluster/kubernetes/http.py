@@ -7,18 +7,20 @@ over the servers behind one address. The token is read at each request.
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from types import TracebackType
 from typing import Final, Self
 
 import httpx2
 
+from pdgate.cluster import bounded
 from pdgate.cluster.kubernetes import wire
 from pdgate.cluster.kubernetes.access import Access
 from pdgate.cluster.kubernetes.wire import Interrupted, KubernetesError
 
 REQUEST_SECONDS: Final = 5.0
-LONGEST_LINE: Final = 16 << 20
+LONGEST_LINE: Final = 4 << 20
 """Bytes of one event. A slice has 1,000 endpoints at most, and etcd takes no object above 1.5 MB."""
+LONGEST_LIST: Final = 8 << 20
+"""Bytes of all slices: 20,000 endpoints, which are read in 30 ms."""
 LONGEST_REFUSAL: Final = 64 << 10
 
 KEEP_ALIVE: Final = (
@@ -54,13 +56,8 @@ class KubernetesHttp:
         await self._client.__aenter__()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self._client.__aexit__(kind, error, trace)
+    async def __aexit__(self, *_: object) -> None:
+        await self._client.aclose()
 
     async def contents(self) -> wire.Contents:
         """All slices as they are now. Raises KubernetesError."""
@@ -84,7 +81,9 @@ class KubernetesHttp:
                 if answer.status_code != 200:
                     raise await self._refusal(answer)
                 stands = True
-                yield lines(answer.aiter_bytes())
+                yield bounded.lines(answer.aiter_bytes(), LONGEST_LINE)
+        except bounded.TooLong as error:
+            raise Interrupted(f"{self._access.url}: {error}") from None
         except httpx2.HTTPError as error:
             failed = self._failed(error)
             raise Interrupted(str(failed)) if stands else failed from None
@@ -96,7 +95,9 @@ class KubernetesHttp:
             ) as answer:
                 if answer.status_code != 200:
                     raise await self._refusal(answer)
-                return await answer.aread()
+                return await bounded.whole(answer.aiter_bytes(), LONGEST_LIST)
+        except bounded.TooLong as error:
+            raise KubernetesError(f"{self._access.url}: {error}") from None
         except httpx2.HTTPError as error:
             raise self._failed(error) from None
 
@@ -125,22 +126,3 @@ class KubernetesHttp:
 
     def _failed(self, error: httpx2.HTTPError) -> KubernetesError:
         return KubernetesError(f"{self._access.url}: {type(error).__name__} {error}".rstrip())
-
-
-async def lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Without empty ones, and without what was left when the pieces ended. Raises Interrupted.
-
-    Not by httpx2, which also ends lines at U+0085, as it may stand in an annotation.
-    """
-    rest = bytearray()
-    async for piece in pieces:
-        rest += piece
-        if b"\n" not in piece:
-            if len(rest) > LONGEST_LINE:
-                raise Interrupted(f"an event has more than {LONGEST_LINE} bytes")
-            continue
-        *whole, last = rest.split(b"\n")
-        rest = bytearray(last)
-        for line in whole:
-            if line:
-                yield bytes(line)

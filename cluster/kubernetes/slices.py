@@ -42,11 +42,13 @@ COUNTS: Final = {
     "dp-size": "dp_size",
     "version": "version",
 }
-TEXTS: Final = ("protocol", "generation", "model", "rack")
+TEXTS: Final = ("protocol", "generation", "model", "pair", "rack")
 API_PORTS: Final = ("http", "https")
 KV_PORT: Final = "kv"
 LONGEST_NUMBER: Final = 9
 NAMELESS: Final = "/"
+MOST_ENDPOINTS: Final = 1000
+"""Of a slice. Source: Kubernetes 1.33, staging/src/k8s.io/api/discovery/v1/types.go, EndpointSlice.Endpoints."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,8 @@ def read(said: Json) -> Slice:
         endpoints = _objects(said, "endpoints")
         if not endpoints:
             return Slice(name)
+        if len(endpoints) > MOST_ENDPOINTS:
+            raise BadMember(f"it has more than {MOST_ENDPOINTS} endpoints")
         api = _api_port(ports, labels)
         kv = _kv_port(ports, labels)
     except BadMember as error:

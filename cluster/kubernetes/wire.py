@@ -15,10 +15,11 @@ Source: "Kubernetes API Concepts" (Efficient detection of changes, Watch bookmar
 documentation of Kubernetes 1.33; client-go, tools/cache/reflector.go, handleAnyWatch.
 """
 
-import json
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote, urlencode
+
+import msgspec
 
 Body = dict[str, Any]
 
@@ -134,9 +135,9 @@ def line(text: bytes) -> Written | Deleted | Bookmark:
 def parsed(body: bytes) -> Any:
     """JSON. Raises ValueError."""
     try:
-        return json.loads(body)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+        return msgspec.json.decode(body)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ValueError(str(error)) from None
 
 
 def refusal(status: int, answer: Any, wait_seconds: float = 0.0) -> KubernetesError:

@@ -12,8 +12,14 @@ silent; so two may work on one item at a time, and `tries` tells one delivery fr
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Annotated, Final
 
 import msgspec
+
+from pdgate.cluster.address import HIGHEST_PORT, LONGEST_HOST
+
+LONGEST_ID: Final = 3000
+"""So that it can be claimed in a line (engine/prefill_worker/wire.py)."""
 
 
 class QueueError(Exception):
@@ -35,6 +41,8 @@ class Buried(QueueError):
 class Item(msgspec.Struct, frozen=True):
     """A prompt that a decode engine wants computed, as it travels (JSON).
 
+    Bounds hold for what is read: any client of the store may have written it.
+
     Attributes:
         id: Of this request in this life of the decode engine; never used again.
         host, port: Where the decode engine is asked whether it still wants this.
@@ -42,10 +50,10 @@ class Item(msgspec.Struct, frozen=True):
         deadline: Unix time in seconds after which it is not wanted any more.
     """
 
-    id: str
-    host: str
-    port: int
-    tokens: int
+    id: Annotated[str, msgspec.Meta(max_length=LONGEST_ID)]
+    host: Annotated[str, msgspec.Meta(max_length=LONGEST_HOST)]
+    port: Annotated[int, msgspec.Meta(ge=1, le=HIGHEST_PORT)]
+    tokens: Annotated[int, msgspec.Meta(ge=1)]
     deadline: float
 
 
@@ -71,12 +79,14 @@ class Depth:
         taken: Items that a worker is at, or has died over.
         buried: Items given up since the queue was made, as far as they are remembered.
         oldest_seconds: Since the oldest item that is not done was put, or put back.
+        idle_seconds: Since any worker took, asked for an item, or held one; None where none ever did.
     """
 
     waiting: int
     taken: int
     buried: int
     oldest_seconds: float
+    idle_seconds: float | None = None
 
 
 class Queue(ABC):

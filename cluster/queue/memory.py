@@ -35,6 +35,7 @@ class MemoryQueue(Queue):
         self._changed = threading.Condition()
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
         self._buried: OrderedDict[str, None] = OrderedDict()
+        self._seen: float | None = None
 
     def put(self, item: Item) -> None:
         with self._changed:
@@ -51,6 +52,7 @@ class MemoryQueue(Queue):
         until = self._now() + wait_seconds
         with self._changed:
             while (delivery := self._next(worker)) is None:
+                self._seen = self._now()
                 left = until - self._now()
                 if left <= 0:
                     return None
@@ -60,6 +62,7 @@ class MemoryQueue(Queue):
     def hold(self, delivery: Delivery) -> bool:
         with self._changed:
             entry = self._entries.get(delivery.item.id)
+            self._seen = self._now()
             ours = entry is not None and _receipt(entry) == delivery.receipt
             if entry is not None and ours:
                 entry.held = self._now()
@@ -83,7 +86,8 @@ class MemoryQueue(Queue):
             entries = self._entries.values()
             taken = sum(1 for entry in entries if entry.worker)
             oldest = max((self._now() - entry.since for entry in entries), default=0.0)
-            return Depth(len(entries) - taken, taken, len(self._buried), oldest)
+            idle = None if self._seen is None else self._now() - self._seen
+            return Depth(len(entries) - taken, taken, len(self._buried), oldest, idle)
 
     def close(self) -> None:
         """Others in this process may still use it."""
@@ -98,6 +102,7 @@ class MemoryQueue(Queue):
                 continue
             entry.tries += 1
             entry.worker, entry.held = worker, self._now()
+            self._seen = entry.held
             return Delivery(entry.item, entry.tries, worker, _receipt(entry))
         return None
 

@@ -4,6 +4,7 @@
     {...}:ids                       hash: item id -> entry in the stream, until it is done
     {...}:dead                      stream: item, tries; the last `DEAD_KEPT` that were given up
     {...}:dead:ID                   exists for a while after the item was given up
+    {...}:seen                      Redis's time, in seconds, when a worker took or held last
 
 The braces keep all keys on one node of a cluster. The group's list of pending entries says
 who has taken what, since when, and how often it was delivered.
@@ -30,8 +31,15 @@ redis.call('HSET', KEYS[2], ARGV[2], entry)
 return 'put'
 """
 
-# KEYS items   ARGV group, entry, worker
+# A worker that waits shows itself in no group: Redis 7.0 notes it with the first item only.
+# KEYS seen
+SEEN: Final = """
+redis.call('SET', KEYS[1], redis.call('TIME')[1])
+"""
+
+# KEYS items, seen   ARGV group, entry, worker
 HOLD: Final = """
+redis.call('SET', KEYS[2], redis.call('TIME')[1])
 if redis.call('EXISTS', KEYS[1]) == 0 then return 0 end
 local found = redis.call('XPENDING', KEYS[1], ARGV[1], ARGV[2], ARGV[2], 1)
 if #found == 0 or found[1][2] ~= ARGV[3] then return 0 end
@@ -80,8 +88,9 @@ end
 return 1
 """
 
-# KEYS items, ids, dead   ARGV group
+# KEYS items, ids, dead, seen   ARGV group
 DEPTH: Final = """
+local now = redis.call('TIME')
 local length = redis.call('XLEN', KEYS[1])
 local taken = 0
 if length > 0 then
@@ -95,9 +104,10 @@ end
 local first = redis.call('XRANGE', KEYS[1], '-', '+', 'COUNT', 1)
 local oldest = '0'
 if #first > 0 then
-    local now = redis.call('TIME')
     local since = tonumber(string.match(first[1][1], '^(%d+)'))
     oldest = tostring(now[1] + now[2] / 1e6 - since / 1e3)
 end
-return {length - taken, taken, redis.call('XLEN', KEYS[3]), oldest}
+local seen = tonumber(redis.call('GET', KEYS[4]) or '')
+local idle = seen and tostring(now[1] - seen) or ''
+return {length - taken, taken, redis.call('XLEN', KEYS[3]), oldest, idle}
 """

@@ -37,7 +37,13 @@ MAX_BLOCK_SECONDS = 1.0
 MIN_BLOCK_SECONDS = 0.001
 """Redis takes 0 for ever."""
 
-_SCRIPTS = ("PUT", "HOLD", "FREE", "DONE", "BURY", "DEPTH")
+MOST_ITEM_BYTES = 16 << 10
+"""Of an item that is read; ours have 150, and as much as the id of their request."""
+
+SEEN_SECONDS = 1.0
+"""Between two times that a worker which takes says so."""
+
+_SCRIPTS = ("PUT", "SEEN", "HOLD", "FREE", "DONE", "BURY", "DEPTH")
 _AWAY = (redis.ConnectionError, redis.TimeoutError, redis.exceptions.ReadOnlyError)
 
 
@@ -50,13 +56,16 @@ class RedisQueue(Queue):
         """Connects with the first call."""
         prefix = f"{{pdgate:prefill:{model}}}"
         self._settings = settings
-        self._items, self._ids, self._dead = (
-            f"{prefix}:{part}" for part in ("items", "ids", "dead")
+        self._items, self._ids, self._dead, self._seen = (
+            f"{prefix}:{part}" for part in ("items", "ids", "dead", "seen")
         )
+        self._say_at = 0.0
         # Callers know better whether to try again.
         self._redis = redis.Redis.from_url(
             settings.url,
             decode_responses=True,
+            # What is no UTF-8 is no item of ours, and must not keep a worker from the next.
+            encoding_errors="replace",
             socket_timeout=ANSWER_SECONDS,
             socket_connect_timeout=ANSWER_SECONDS,
             retry=Retry(NoBackoff(), 0),
@@ -77,6 +86,7 @@ class RedisQueue(Queue):
         until = time.monotonic() + wait_seconds
         while True:
             block = min(until - time.monotonic(), MAX_BLOCK_SECONDS, self._settings.hold_seconds)
+            self._be_seen()
             found = self._orphan(worker) or self._fresh(worker, max(MIN_BLOCK_SECONDS, block))
             if found is not None and (delivery := self._deliver(worker, *found)) is not None:
                 return delivery
@@ -84,8 +94,8 @@ class RedisQueue(Queue):
                 return None
 
     def hold(self, delivery: Delivery) -> bool:
-        held = self._run("HOLD", [self._items], scripts.GROUP, delivery.receipt, delivery.worker)
-        return bool(held)
+        keys = [self._items, self._seen]
+        return bool(self._run("HOLD", keys, scripts.GROUP, delivery.receipt, delivery.worker))
 
     def free(self, item_id: str) -> None:
         self._run("FREE", [self._items, self._ids], scripts.GROUP, item_id)
@@ -94,12 +104,19 @@ class RedisQueue(Queue):
         self._run("DONE", [self._items, self._ids], scripts.GROUP, item_id)
 
     def depth(self) -> Depth:
-        keys = [self._items, self._ids, self._dead]
-        waiting, taken, buried, oldest = self._run("DEPTH", keys, scripts.GROUP)
-        return Depth(waiting, taken, buried, max(0.0, float(oldest)))
+        keys = [self._items, self._ids, self._dead, self._seen]
+        waiting, taken, buried, oldest, idle = self._run("DEPTH", keys, scripts.GROUP)
+        unseen = max(0.0, float(idle)) if idle else None
+        return Depth(waiting, taken, buried, max(0.0, float(oldest)), unseen)
 
     def close(self) -> None:
         self._redis.close()
+
+    def _be_seen(self) -> None:
+        now = time.monotonic()
+        if now >= self._say_at:
+            self._run("SEEN", [self._seen])
+            self._say_at = now + SEEN_SECONDS
 
     def _orphan(self, worker: str) -> _Entry | None:
         """An entry whose worker fell silent: ours now."""
@@ -128,10 +145,13 @@ class RedisQueue(Queue):
             return None
         body = fields.get("item", "")
         try:
+            if len(body) > MOST_ITEM_BYTES:
+                raise ValueError("an item that long is none of ours")
             item = msgspec.json.decode(body, type=Item)
             tries = int(fields["tries"]) + int(pending[0]["times_delivered"])
-        except (msgspec.DecodeError, KeyError, ValueError):
-            self._bury(entry, "", body, 0)
+        # Deep nesting exhausts the parser's stack.
+        except (msgspec.DecodeError, KeyError, ValueError, RecursionError):
+            self._bury(entry, "", body[:MOST_ITEM_BYTES], 0)
             return None
         if tries > self._settings.tries:
             self._bury(entry, item.id, body, tries - 1)

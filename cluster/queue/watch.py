@@ -24,6 +24,7 @@ class Watch:
     def __init__(self, queue: Queue, every_seconds: float = EVERY_SECONDS) -> None:
         """Watches until it is closed; the queue is the caller's to close, after us."""
         self.depth: Depth | None = None
+        self._back_at = 0.0
         self._answered_at = time.monotonic()
         self._queue = queue
         self._every_seconds = every_seconds
@@ -36,6 +37,21 @@ class Watch:
         """Since it last answered, or since we first asked; 0 while it does."""
         return 0.0 if self.depth is not None else time.monotonic() - self._answered_at
 
+    @property
+    def unattended_seconds(self) -> float:
+        """For how long the queue could be asked, and no worker did.
+
+        While it is away no worker can ask, and once it is back they take a moment.
+        """
+        depth = self.depth
+        if depth is None:
+            return 0.0
+        now = time.monotonic()
+        could = now - self._back_at
+        if depth.idle_seconds is None:
+            return could
+        return min(depth.idle_seconds + now - self._answered_at, could)
+
     def close(self) -> None:
         self._closing.set()
         self._thread.join()
@@ -43,12 +59,19 @@ class Watch:
     def _run(self) -> None:
         while not self._closing.is_set():
             try:
-                self.depth = self._queue.depth()
+                found = self._queue.depth()
                 self._answered_at = time.monotonic()
+                if self.depth is None:
+                    self._back_at = self._answered_at
+                self.depth = found
             except QueueError as error:
                 # Said once; the workers say more.
                 if self.depth is not None:
                     log.warning("the prefill queue cannot be asked: %s", error)
+                self.depth = None
+            # The last stop of a thread: what it said last would be taken for true for ever.
+            except Exception:
+                log.exception("the prefill queue cannot be asked")
                 self.depth = None
             self._closing.wait(self._every_seconds)
 

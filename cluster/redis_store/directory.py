@@ -4,11 +4,13 @@ directory = RedisDirectory(url="redis://10.0.0.1:6379/0")
 """
 
 import logging
-from collections.abc import AsyncIterator
+import secrets
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import ClassVar
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
 
-from pdgate.cluster.directory import Directory, Listing, Tell
+from pdgate.cluster.directory import Directory, Listing, Revoked, StoreAway, Tell
 from pdgate.cluster.keeping import Keeping
 from pdgate.cluster.member import Member
 from pdgate.cluster.redis_store import scripts
@@ -19,17 +21,51 @@ from pdgate.cluster.redis_store.follow import Follower
 LEASE_SECONDS = 10.0
 LOOK_SECONDS = 1.0
 SHORTEST_SECONDS = 0.1
-MISSING = b"missing"
+HELD, MISSING = b"held", b"missing"
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a renewal found.
+
+    Attributes:
+        id: Of this life of the store.
+        revision: Of its contents.
+        at_ms: By the clock of Redis, by which leases end.
+    """
+
+    word: bytes
+    id: bytes
+    revision: int
+    at_ms: int
+
+    @classmethod
+    def of(cls, reply: Sequence[Any]) -> Self:
+        """Raises StoreAway for what no script of ours answers."""
+        try:
+            word, id_, revision, at_ms = reply
+            return cls(bytes(word), bytes(id_), int(revision), int(at_ms))
+        except (TypeError, ValueError):
+            raise StoreAway(f"Redis: {str(reply)[:80]} is no answer to a renewal") from None
+
+    def was_taken(self, missing: "Held", lease_ms: int) -> bool:
+        """Whether an entry that is missing now was taken away: neither its time nor the store is over.
+
+        A store that has lost its last writes, as a replica that took over, has an earlier revision.
+        """
+        same = self.id == missing.id and missing.revision >= self.revision
+        return same and missing.at_ms - self.at_ms < lease_ms
 
 
 class Announcement(Keeping):
     """One engine's entry in Redis.
 
     put -> renew, renew, ... -> put "draining" -> drop
-     ^       | missing: the lease has ended, or Redis has forgotten it
+     ^       | missing, and the lease has ended by Redis' clock, or Redis has lost its contents
      '-------'
+             | missing though it had time left: it was taken away, and is not written again
              | another: a process that came later has the place; it is let be, as long as it is there
     """
 
@@ -43,6 +79,8 @@ class Announcement(Keeping):
         self._listed: Member | None = None
         # All that it may have of ours.
         self._written: dict[str, bytes] = {}
+        # The last time that it was found to have it; None if another had the place since.
+        self._held: Held | None = None
 
     @asynccontextmanager
     async def _open(self) -> AsyncIterator[None]:
@@ -54,8 +92,12 @@ class Announcement(Keeping):
 
     async def _renew(self, member: Member) -> None:
         if self._listed == member:
-            if await self._hold(self._lease_ms, member.key, member.value()) != MISSING:
+            now = Held.of(await self._hold(self._lease_ms, member.key, member.value()))
+            if now.word != MISSING:
+                self._held = now if now.word == HELD else None
                 return
+            if self._held is not None and self._held.was_taken(now, self._lease_ms):
+                raise Revoked
             self._listed = None
         await self._write(member)
 
@@ -64,7 +106,9 @@ class Announcement(Keeping):
             word for key in self._written for word in (key, self._written[key]) if key != member.key
         ]
         self._listed, self._written[member.key] = None, member.value()
-        await self._put(self._lease_ms, member.key, member.value(), "", *old)
+        new_id = secrets.token_hex(8)
+        put = await self._put(self._lease_ms, member.key, member.value(), "", new_id, *old)
+        self._held = Held.of(put)
         self._listed, self._written = member, {member.key: member.value()}
         log.info("Redis lists %s", member.key)
 
@@ -73,7 +117,8 @@ class Announcement(Keeping):
             draining = self._listed.draining()
             self._written[draining.key] = draining.value()
             ours = self._listed.value()
-            await self._put(self._lease_ms, draining.key, draining.value(), ours)
+            new_id = secrets.token_hex(8)
+            await self._put(self._lease_ms, draining.key, draining.value(), ours, new_id)
         if self._written:
             await self._drop(*[word for pair in self._written.items() for word in pair])
 

@@ -19,7 +19,8 @@ import time
 from redis.asyncio import Redis
 from redis.asyncio.client import PubSub
 
-from pdgate.cluster.directory import Lost, Resumed, StoreAway, Tell
+from pdgate.cluster.directory import MOST_BYTES, MOST_ENTRIES, Lost, Resumed, StoreAway, Tell
+from pdgate.cluster.member import MAX_VALUE_BYTES
 from pdgate.cluster.polled import Seen, changes
 from pdgate.cluster.redis_client import asked
 from pdgate.cluster.redis_store import scripts
@@ -76,7 +77,9 @@ class Follower:
         now = time.monotonic()
         in_full = self._known is None or self._is_lost or now >= self._in_full_at + FULL_SECONDS
         version = UNKNOWN if self._known is None or in_full else self._known.version
-        self._take(found(await look(secrets.token_hex(8), *version)))
+        # A value that is cut is longer than any that is read.
+        bounds = (MOST_ENTRIES, MOST_BYTES, MAX_VALUE_BYTES + 1)
+        self._take(found(await look(secrets.token_hex(8), *version, *bounds)))
         if in_full:
             self._in_full_at = now
 

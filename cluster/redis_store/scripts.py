@@ -43,30 +43,36 @@ PUT: Final = (
     _NOW
     + _CHANGED
     + """
--- ARGV lease (ms), key, value, the value that must be there or "", then keys and values to go
-if ARGV[4] ~= '' and redis.call('HGET', KEYS[1], ARGV[2]) ~= ARGV[4] then return 0 end
+-- ARGV lease (ms), key, value, the value that must be there or "", an id for a store that has
+-- none, then keys and values to go
+if ARGV[4] ~= '' and redis.call('HGET', KEYS[1], ARGV[2]) ~= ARGV[4] then return false end
+redis.call('HSETNX', KEYS[4], 'id', ARGV[5])
 redis.call('HSET', KEYS[1], ARGV[2], ARGV[3])
 redis.call('ZADD', KEYS[2], now + ARGV[1], ARGV[2])
-for at = 5, #ARGV, 2 do
+for at = 6, #ARGV, 2 do
     if redis.call('HGET', KEYS[1], ARGV[at]) == ARGV[at + 1] then forget(ARGV[at]) end
 end
-redis.call('ZADD', KEYS[3], changed(), ARGV[2])
-return 1
+local revision = changed()
+redis.call('ZADD', KEYS[3], revision, ARGV[2])
+return {'held', redis.call('HGET', KEYS[4], 'id'), revision, now}
 """
 )
-"""1, or 0 if something else is there than there must be."""
+"""As of RENEW; or nothing, if something else is there than there must be."""
 
 RENEW: Final = (
     _NOW
     + """
 -- ARGV lease (ms), key, value
 local there = redis.call('HGET', KEYS[1], ARGV[2])
-if not there then return 'missing' end
-if there ~= ARGV[3] then return 'another' end
-redis.call('ZADD', KEYS[2], now + ARGV[1], ARGV[2])
-return 'held'
+local word = 'held'
+if not there then word = 'missing'
+elseif there ~= ARGV[3] then word = 'another'
+else redis.call('ZADD', KEYS[2], now + ARGV[1], ARGV[2]) end
+local revision = tonumber(redis.call('HGET', KEYS[4], 'revision') or '0')
+return {word, redis.call('HGET', KEYS[4], 'id') or '', revision, now}
 """
 )
+"""What was found, the store's id and revision, and its time (ms since 1970)."""
 
 DROP: Final = (
     _CHANGED
@@ -88,13 +94,15 @@ LOOK: Final = (
     _NOW
     + _CHANGED
     + """
--- ARGV an id for a store that has none, the id and the revision that are known
+-- ARGV an id for a store that has none, the id and the revision that are known, how many entries
+-- are read, how many bytes of their values, and of one key or value
+local most, room, longest = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 local ended = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now)
 for _, key in ipairs(ended) do forget(key) end
 if #ended > 0 then changed() end
 redis.call('HSETNX', KEYS[4], 'id', ARGV[1])
-local id = redis.call('HGET', KEYS[4], 'id')
-local revision = redis.call('HGET', KEYS[4], 'revision') or '0'
+local id = string.sub(redis.call('HGET', KEYS[4], 'id'), 1, 64)
+local revision = string.sub(redis.call('HGET', KEYS[4], 'revision') or '0', 1, 64)
 if id == ARGV[2] and revision == ARGV[3] then return {id, revision} end
 local left, values, packed = {}, {}, {}
 local leases = redis.call('ZRANGE', KEYS[2], 0, -1, 'WITHSCORES')
@@ -107,7 +115,10 @@ for at = 1, #there, 2 do
 end
 for _, key in ipairs(keys) do
     local value = values[key]
-    if value then
+    if #packed > most or room < 0 then break end
+    if value and #key <= longest then
+        value = string.sub(value, 1, longest)
+        room = room - #value
         packed[#packed + 1] = struct.pack('>I4I4d', #key, #value, left[key] or -1) .. key .. value
     end
 end
@@ -116,4 +127,4 @@ return {id, revision, table.concat(packed)}
 )
 """Id and revision; if they are not those that are known, also all entries, as they were written:
 lengths of key and value (4 bytes each, big endian), what is left of the lease (ms, a double; -1 for
-none), key, value. As one text, because a client takes 20 times as long for as many texts."""
+none), key, value. What goes beyond what is read is left out, but for the first. As one text, because a client takes 20 times as long for as many texts."""

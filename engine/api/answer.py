@@ -1,7 +1,9 @@
 """An answer on its way out, whole or as a stream of events.
 
 The status line waits for the first token: whatever goes wrong before it is an error with
-its own status; after it, an error event ends the stream.
+its own status; after it, an error event ends the stream. With `head_first` the head of a stream
+is sent as soon as the core has accepted it, and only what is refused has a status of its own: as
+vLLM 0.32.0 has it, whose StreamingResponse begins before its generator.
 """
 
 import time
@@ -94,6 +96,9 @@ class Shape(ABC):
 async def send(http: HttpRequest, service: Service, shape: Shape) -> Response:
     mailbox = service.submit(shape.ask, shape.wire_id)
     try:
+        head_first = shape.ask.streams and service.head_first
+        if head_first and await unless_client_leaves(http, mailbox.accepted()):
+            return Events(_events(mailbox, None, shape), mailbox)
         first = await unless_client_leaves(http, mailbox.next())
         raise_refusal(first[1])
         if shape.ask.streams:
@@ -138,12 +143,13 @@ async def _whole(mailbox: Mailbox, first: tuple[int, Output], shape: Shape) -> R
 
 
 async def _events(
-    mailbox: Mailbox, first: tuple[int, Output], shape: Shape
+    mailbox: Mailbox, first: tuple[int, Output] | None, shape: Shape
 ) -> AsyncIterator[bytes]:
     usage = Usage(shape.ask)
-    for event in shape.opening():
+    index, output = await mailbox.next() if first is None else first
+    # Of a stream that fails with its first output nothing is said but that.
+    for event in shape.opening() if output.refusal is None else ():
         yield event
-    index, output = first
     while True:
         try:
             raise_refusal(output)

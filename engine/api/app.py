@@ -67,6 +67,13 @@ def build(service: Service, *more: APIRouter) -> FastAPI:
             raise EngineDead(trouble)
         return Response()
 
+    connector = service.core.connector
+    if connector is not None and connector.server_info():
+
+        @app.get("/server_info")
+        async def server_info() -> Response:
+            return JSONResponse(connector.server_info())
+
     @app.get("/version")
     async def version() -> Response:
         return JSONResponse({"version": __version__})

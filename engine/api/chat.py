@@ -11,6 +11,7 @@ from pdgate.engine.api import ask as asking
 from pdgate.engine.api import constraints, fields, logprobs, tools
 from pdgate.engine.api.answer import Choice
 from pdgate.engine.api.ask import Ask
+from pdgate.engine.api.completions import check_ids
 from pdgate.engine.api.fields import Body
 from pdgate.engine.api.openai_shape import OpenAIShape
 from pdgate.engine.api.pieces import Arguments, Call, CallBegins, Piece, Text, collected, reader
@@ -24,7 +25,7 @@ def read(service: Service, body: Body) -> Ask:
     """Raises BadRequest, UnknownModel."""
     name = service.model_name(body.get("model"))
     text = text_of(service, body)
-    prompt = tuple(service.model.tokenizer.encode(text, special=False))
+    prompt = _tokenised(service, body) or tuple(service.model.tokenizer.encode(text, special=False))
     calls = tools.forced(body)
     grammar = constraints.grammar(service, body, calls)
     max_tokens = _max_tokens(service, body, len(prompt), ends=grammar is not None)
@@ -146,6 +147,17 @@ def _deltas(pieces: Sequence[Piece]) -> list[dict[str, Any]]:
 def _written(call: Call) -> dict[str, Any]:
     function = {"name": call.name, "arguments": call.arguments}
     return {"id": call.id, "type": "function", "function": function}
+
+
+def _tokenised(service: Service, body: Body) -> tuple[int, ...]:
+    """The prompt as another engine has tokenised it (TensorRT-LLM). Raises BadRequest."""
+    ids = body.get("prompt_token_ids")
+    if ids is None:
+        return ()
+    if not isinstance(ids, list) or not all(type(each) is int for each in ids):
+        raise BadRequest("prompt_token_ids must be a list of token ids", param="prompt_token_ids")
+    check_ids(service.model, ids, "prompt_token_ids")
+    return tuple(ids)
 
 
 def text_of(service: Service, body: Body) -> str:

@@ -16,6 +16,7 @@ class OpenAIShape(Shape):
     def __init__(self, service: Service, ask: Ask, wire_id: str) -> None:
         super().__init__(service, ask, wire_id)
         self._begun: set[int] = set()
+        self._connector = service.core.connector
         self._no_usage = {"usage": None} if ask.include_usage else {}
 
     @abstractmethod
@@ -53,7 +54,8 @@ class OpenAIShape(Shape):
         return [sse.event(error.as_openai()), sse.DONE]
 
     def whole(self, choices: Sequence[Choice], usage: Usage) -> dict[str, Any]:
-        return self.collected(choices) | {
-            "usage": usage.as_openai(),
-            "kv_transfer_params": choices[0].kv_transfer_params,
-        }
+        answer = self.collected(choices) | {"usage": usage.as_openai()}
+        params = choices[0].kv_transfer_params
+        if self._connector is None:
+            return answer | {"kv_transfer_params": params}
+        return self._connector.written(answer, params, self.ask.prompts[0])

@@ -16,7 +16,7 @@ from pdgate.engine.metrics import EngineMetrics
 from pdgate.engine.model.load import LoadedModel
 from pdgate.engine.output_queue import Mailbox, OutputQueue
 from pdgate.engine.request import Output, Request
-from pdgate.protocols.errors import BadRequest, GatewayError, UnknownModel
+from pdgate.protocols.errors import BadRequest, GatewayError, KvNotLoaded, UnknownModel
 
 ANY_NAME: Final = "*"
 
@@ -39,6 +39,7 @@ class Service:
     Attributes:
         names: What clients may call the model; answers say the first.
         default_max_tokens: Of a chat that names no limit; None for all the room there is.
+        head_first: The head of a stream is sent before its first token is there.
     """
 
     core: EngineCore
@@ -48,6 +49,7 @@ class Service:
     default_max_tokens: int | None
     created: int = field(default_factory=lambda: int(time.time()))
     grammars: Grammars = field(default_factory=Grammars)
+    head_first: bool = False
 
     @property
     def model(self) -> LoadedModel:
@@ -109,9 +111,10 @@ def new_id(kind: str) -> str:
 
 def raise_refusal(output: Output) -> None:
     """Raises what the core refused, as the client shall see it."""
-    if output.refusal is not None:
-        kind = BadRequest if output.refusal.blame_client else GatewayError
-        raise kind(output.refusal.message)
+    refusal = output.refusal
+    if refusal is not None:
+        other = KvNotLoaded if refusal.over_kv else GatewayError
+        raise (BadRequest if refusal.blame_client else other)(refusal.message)
 
 
 async def unless_client_leaves(http: HttpRequest, answer: Awaitable[Result]) -> Result:

@@ -14,9 +14,9 @@ from pdgate.engine.model.weights import Floats
 
 
 class KvMemory:
-    """K and V of every layer and block, in each shard for its heads.
+    """K and V of every layer and block, in each shard for its heads; or one plane for both.
 
-    A shard is [layers, blocks, 2, shard_kv_heads, tokens, head_dim].
+    A shard is [layers, blocks, planes, shard_kv_heads, tokens, head_dim].
 
     Args:
         shards: `layout.tp` stretches of memory, each at least `layout.total_bytes` long.
@@ -26,7 +26,7 @@ class KvMemory:
         shape = (
             layout.layers,
             layout.blocks,
-            2,
+            layout.planes,
             layout.shard_kv_heads,
             layout.block_tokens,
             layout.head_dim,
@@ -50,23 +50,22 @@ class KvMemory:
         self,
         layer: int,
         slots: tuple[NDArray[np.intp], NDArray[np.intp]],
-        k: Floats,
-        v: Floats,
+        planes: Sequence[Floats],
     ) -> None:
-        """Into every shard its heads; k and v are [t, kv_heads, head_dim]."""
+        """Into every shard its heads; each plane is [t, kv_heads, head_dim]."""
         blocks, places = slots
         for shard, heads in zip(self._shards, self._heads, strict=True):
             pages = shard[layer]
-            pages[blocks, 0, :, places] = k[:, heads.start : heads.stop]
-            pages[blocks, 1, :, places] = v[:, heads.start : heads.stop]
+            for number, plane in enumerate(planes):
+                pages[blocks, number, :, places] = plane[:, heads.start : heads.stop]
 
-    def read(
-        self, shard: int, layer: int, block_ids: Sequence[int], tokens: int
-    ) -> tuple[Floats, Floats]:
-        """K and V of the first `tokens` tokens, each [shard_kv_heads, tokens, head_dim]."""
+    def read(self, shard: int, layer: int, block_ids: Sequence[int], tokens: int) -> Floats:
+        """The first `tokens` tokens, [planes, shard_kv_heads, tokens, head_dim]."""
         needed = self.layout.blocks_for(tokens)
         pages = self._shards[shard][layer]
         found = pages.take(np.asarray(block_ids[:needed], np.intp), axis=0)
-        kv_heads, head_dim = self.layout.shard_kv_heads, self.layout.head_dim
-        by_head = found.transpose(1, 2, 0, 3, 4).reshape(2, kv_heads, -1, head_dim)
-        return by_head[0, :, :tokens], by_head[1, :, :tokens]
+        layout = self.layout
+        by_head: Floats = found.transpose(1, 2, 0, 3, 4).reshape(
+            layout.planes, layout.shard_kv_heads, -1, layout.head_dim
+        )
+        return by_head[:, :, :tokens]

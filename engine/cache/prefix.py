@@ -65,6 +65,16 @@ class BlockPool:
         self.allocator.share(found)
         return found
 
+    def known_tokens(self, prompt: Sequence[int]) -> int:
+        """How many of the prompt's leading tokens `borrow` would find, its last one left out."""
+        hashes: list[bytes] = []
+        most = (len(prompt) - 1) // self.block_tokens
+        for blocks in range(1, most + 1):
+            extend(hashes, prompt, self.block_tokens, blocks, self.root)
+            if hashes[-1] not in self._block_of:
+                return (blocks - 1) * self.block_tokens
+        return most * self.block_tokens
+
     def publish(
         self, block_id: int, full: bytes, before: bytes | None, tokens: Sequence[int]
     ) -> None:

@@ -19,8 +19,12 @@ the rest.
 
     {do_queued_prefill: true}    the queue; other fields mean what they mean to vllm-kvt
 
+Decode may decide itself which prompts go there: those of which it has more left to compute than
+`max_local_prefill`, while fewer than `max_prefill_queue` wait on the queue. It knows the tokens and its
+cache, where a gateway estimates.
+
 Source of the idea: NVIDIA Dynamo, "Disaggregated serving" (conditional disaggregation with a
-global prefill queue).
+global prefill queue; max_local_prefill_length and max_prefill_queue_size, decided by the decode worker).
 """
 
 import logging
@@ -34,7 +38,7 @@ from pdgate.cluster.queue import settings as queue_settings
 from pdgate.cluster.queue.contract import Buried, Item, QueueError, QueueFull
 from pdgate.cluster.queue.opening import open_queue
 from pdgate.cluster.queue.watch import Watch, gauges
-from pdgate.engine.connector import Arrival, Core, Keep, Load, Pages
+from pdgate.engine.connector import Arrival, Compute, Core, Load, Pages, Plan
 from pdgate.engine.hand_over import params as read
 from pdgate.engine.hand_over.claim_desk import ClaimDesk
 from pdgate.engine.hand_over.kvt import Kvt
@@ -52,6 +56,8 @@ from pdgate.transfer.messenger.source import Source, Target
 
 RENEW_SECONDS = 1.0
 """How often a waiting request sees to it that its item is on the queue."""
+UNATTENDED_SECONDS = 10.0
+"""No worker has asked the queue for so long: none will come. Frozen and ended ones alike."""
 CLOSE_SECONDS = 10.0
 MIN_SECONDS = 0.001
 """Of a wait: none at all would mean that prefill has the pages already."""
@@ -105,6 +111,8 @@ class DecodeFirst(Kvt):
             super().close()
             raise
         self._watch = Watch(self._queue)
+        # A worker that works shows itself four times in `redeliver_seconds`.
+        self._unattended_seconds = max(UNATTENDED_SECONDS, chosen.redeliver_seconds)
         self._worker: Worker | None = None
         self._takes = prefills
         if prefills and self.has_worker:
@@ -144,12 +152,26 @@ class DecodeFirst(Kvt):
         )
         return Load(lent.tokens, source)
 
-    def plan(self, arrival: Arrival) -> Load | Keep | None:
+    def plan(self, arrival: Arrival) -> Plan:
         if not read.flag(arrival.params or {}, decode_first.ASK):
             return super().plan(arrival)
         self.settings.demand(Role.DECODE)
         tokens = len(arrival.prompt) - 1
-        return Load(tokens, Prompt(arrival.prompt)) if tokens else None
+        if not tokens:
+            return None
+        if self._rather_here(arrival):
+            return Compute()
+        return Load(tokens, Prompt(arrival.prompt))
+
+    def _rather_here(self, arrival: Arrival) -> bool:
+        most, longest = self.settings.max_local_prefill, self.settings.max_prefill_queue
+        if most is not None and len(arrival.prompt) - arrival.cached_tokens() <= most:
+            return True
+        if longest is None:
+            return False
+        depth = self._watch.depth
+        # The queue's own count is a moment old; ours is not.
+        return depth is None or max(depth.waiting, self._tickets.unclaimed) >= longest
 
     def start(self, request_id: str, load: Load, pages: Pages, skip_tokens: int) -> None:
         if skip_tokens >= load.tokens and isinstance(load.ticket, Prompt | Borrowed):
@@ -168,7 +190,8 @@ class DecodeFirst(Kvt):
         )
         to = pages.block_ids[: self._layout.blocks_for(load.tokens)]
         target = Target(to, load.tokens, skip_tokens // self._layout.block_tokens)
-        ticket = Ticket(item, request_id, load.ticket, target, time.monotonic() + lease)
+        until, after = time.monotonic() + lease, self.settings.moment()
+        ticket = Ticket(item, request_id, load.ticket, target, until, after)
         self._tickets.open(ticket)
         try:
             self._load_in(ticket.turn)
@@ -218,7 +241,7 @@ class DecodeFirst(Kvt):
             turn=turn,
         )
         try:
-            self._loads.start(ticket.request_id, source, ticket.target)
+            self._loads.start(ticket.request_id, source, ticket.target, ticket.after)
         except RuntimeError:
             self._lending.call_in(turn.key)
             raise
@@ -239,6 +262,10 @@ class DecodeFirst(Kvt):
             left = ticket.until - time.monotonic()
             if left <= 0:
                 why = away or ticket.why or "no prefill worker came for it"
+                raise HandOverError(Why.TOO_LATE, why)
+            unattended = self._watch.unattended_seconds
+            if unattended >= self._unattended_seconds:
+                why = f"no prefill worker has asked for a prompt for {unattended:.0f} s"
                 raise HandOverError(Why.TOO_LATE, why)
             away = self._put(ticket)
             claim = self._tickets.wait(turn, min(left, RENEW_SECONDS))

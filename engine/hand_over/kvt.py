@@ -21,7 +21,7 @@ import uuid
 from collections.abc import Sequence
 from typing import ClassVar
 
-from pdgate.engine.connector import Arrival, Keep, Load
+from pdgate.engine.connector import Arrival, Load, Plan
 from pdgate.engine.hand_over import params as read
 from pdgate.engine.hand_over.two_sided import TwoSided, wire_id
 from pdgate.protocols.instance import Role
@@ -36,7 +36,7 @@ class Kvt(TwoSided):
     meet_seconds: ClassVar = 2.0
     """How long a question for a request that prefill does not know stays open in staged."""
 
-    def plan(self, arrival: Arrival) -> Load | Keep | None:
+    def plan(self, arrival: Arrival) -> Plan:
         params = arrival.params or {}
         if read.flag(params, "do_remote_decode"):
             return self.keep_for(arrival.id, wire_id(arrival))
@@ -55,16 +55,18 @@ class Kvt(TwoSided):
         )
         return self.load_from(source, len(arrival.prompt) - 1)
 
-    def submit(self, key: str, prompt: Sequence[int], lent: Lent | None, peer: str) -> None:
+    def submit(
+        self, key: str, prompt: Sequence[int], lent: Lent | None, readers: Sequence[str]
+    ) -> None:
         if not self.settings.may(Role.PREFILL):
             raise HandOverError(Why.UNSUPPORTED, f"this engine's role is {self.settings.role}")
         if len(prompt) < 2:
             raise HandOverError(Why.TOO_SHORT, "a prompt of one token has nothing to hand over")
         request_id = f"kvt-{uuid.uuid4().hex}"
         try:
-            keep = self.keep_for(request_id, key, peer)
+            keep = self.keep_for(request_id, key, readers)
             tokens = len(prompt) - 1
-            load = self.borrow(lent, tokens, peer)
+            load = self.borrow(lent, tokens, readers[0])
             self.core.submit_prefill(request_id, prompt, tokens, keep, load)
         except ValueError as error:
             self._offers.drop(request_id, str(error))

@@ -31,8 +31,6 @@ from pdgate.transfer.base import Backend, Region
 from pdgate.transfer.messenger.counters import Counters
 from pdgate.transfer.messenger.shape import Shape
 
-BATCH: Final = 64
-"""Requests that may transfer at once."""
 _STATIC: Final = "cmpl-"
 
 
@@ -54,7 +52,11 @@ class Neuron(Connector):
         backend: Backend,
         settings: ConnectorSettings,
     ) -> None:
-        """P listens from now on. Raises OSError if the port is taken."""
+        """P listens from now on. Raises OSError if the port is taken, ValueError for a model whose
+        cache is a latent.
+        """
+        if layout.planes != 2:
+            raise ValueError("neuron hands over keys and values, and this model caches a latent")
         self.counters = Counters()
         self._core = core
         self._layout = layout
@@ -68,7 +70,7 @@ class Neuron(Connector):
             regions=regions,
             shape=shape,
             counters=self.counters,
-            batch=BATCH,
+            batch=settings.max_seqs,
             silence_seconds=settings.patience.silence,
             ping_seconds=settings.patience.ping,
             wait_seconds=settings.lease_seconds,
@@ -76,7 +78,8 @@ class Neuron(Connector):
             identity=settings.identity,
         )
         host, port = settings.advertised_host, settings.api_port
-        self._peers = Peers(setup, address.joined(host, port))
+        static = settings.peer_address if settings.role == Role.DECODE else None
+        self._peers = Peers(setup, address.joined(host, port), static and _signal_plane(static))
         self._send_buffer = None
         # D does not listen; its address is what it is called on the signal plane.
         self.kv_address = (host, port)
@@ -113,9 +116,8 @@ class Neuron(Connector):
         if skip_tokens >= load.tokens:
             there = len(blocks)
         blocks[:there] = [None] * there
-        host, api_port = ticket.peer
         self._peers.load(
-            (host, api_port + SIGNAL_PORT_OFFSET),
+            _signal_plane(ticket.peer),
             loading.Load(
                 request_id,
                 ticket.uid,
@@ -162,6 +164,11 @@ class Neuron(Connector):
             self._send_buffer.close()
         if self._arrivals is not None:
             self._arrivals.close()
+
+
+def _signal_plane(api: Address) -> Address:
+    host, port = api
+    return host, port + SIGNAL_PORT_OFFSET
 
 
 @dataclass(frozen=True, slots=True)

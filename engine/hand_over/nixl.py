@@ -13,14 +13,14 @@ Source: vLLM 0.32.0, distributed/kv_transfer/kv_connector/v1/nixl/pull_scheduler
 from collections.abc import Mapping
 from typing import Any
 
-from pdgate.engine.connector import Arrival, Keep, Load, Pages
+from pdgate.engine.connector import Arrival, Pages, Plan
 from pdgate.engine.hand_over import params as read
 from pdgate.engine.hand_over.two_sided import TwoSided
 from pdgate.transfer.messenger.source import Source
 
 
 class Nixl(TwoSided):
-    def plan(self, arrival: Arrival) -> Load | Keep | None:
+    def plan(self, arrival: Arrival) -> Plan:
         params = arrival.params or {}
         keep, load = read.flag(params, "do_remote_decode"), read.flag(params, "do_remote_prefill")
         if keep and load:
@@ -52,7 +52,7 @@ class Nixl(TwoSided):
             "remote_request_id": request_id,
             "remote_host": host,
             "remote_port": port,
-            "tp_size": 1,
+            "tp_size": self._layout.tp,
             "remote_num_tokens": pages.tokens,
             "remote_prefill_cached_tokens": pages.cached_tokens,
             "remote_blocks_expiry_time": None,

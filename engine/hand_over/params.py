@@ -13,6 +13,14 @@ def flag(fields: Fields, name: str) -> bool:
     return bool(found)
 
 
+def fields(fields: Fields, name: str) -> Fields:
+    """Those of an object within."""
+    found = fields.get(name)
+    if isinstance(found, dict):
+        return found
+    raise ValueError(f"{name} must be an object")
+
+
 def text(fields: Fields, name: str) -> str:
     found = fields.get(name)
     if not isinstance(found, str) or not found:

@@ -1,10 +1,12 @@
 """Settings of a connector: what it has to know of the engine that it serves."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 from urllib.parse import urlsplit
 
 from pdgate.protocols.instance import Role
+from pdgate.transfer.device.base import Event
 from pdgate.transfer.messenger.receiving import Patience
 from pdgate.transfer.runtime.fleet import Identity
 
@@ -31,9 +33,20 @@ class ConnectorSettings:
         layer_wise: With neuron, a request may leave layer by layer while it is computed.
         whole_pages: With neuron, decode has prefill send pages whole where the two split the
             heads differently, and puts them in order; it takes the KV's memory once more.
+        max_seqs: How many requests the engine serves at once; with neuron, no more than these
+            transfer at once.
         engine_id: What peers know this engine by; empty for a new name at each start.
         queue: URL of the prefill queue (decode-first).
+        max_local_prefill: With decode-first, decode computes a prompt itself of which it has not
+            cached more tokens than these; None leaves that to the gateway.
+        max_prefill_queue: With decode-first, decode computes a prompt itself while so many wait on
+            the queue; None for never.
+        store: Folder that the engines share (store-mediated); empty for one of this user's on this host.
         identity: What we prove to peers.
+        moment: An event behind all that the model has asked of its device so far; None where that has
+            happened, as on a CPU. Asked for on the core's thread, so it has to be quick.
+        ranks: Which of the engine's ranks the regions are, in this order (those of the first
+            pipeline stage come first); empty for all of them.
     """
 
     role: str
@@ -45,12 +58,18 @@ class ConnectorSettings:
     model: str
     peer: str = ""
     queue: str = ""
+    max_local_prefill: int | None = None
+    max_prefill_queue: int | None = None
+    store: str = ""
     layer_wise: bool = True
     whole_pages: bool = False
+    max_seqs: int = 64
     engine_id: str = ""
     mover: Literal["process", "threads"] = "process"
     patience: Patience = field(default_factory=Patience)
     identity: Identity = field(default_factory=Identity)
+    ranks: tuple[int, ...] = ()
+    moment: Callable[[], Event | None] = field(default=lambda: None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         _ = self.peer_address

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from pdgate.cluster.queue.contract import Item
 from pdgate.engine.prefill_worker.wire import Claim, Word
+from pdgate.transfer.device.base import Event
 from pdgate.transfer.messenger.core import Core
 from pdgate.transfer.messenger.errors import HandOverError, Why
 from pdgate.transfer.messenger.source import Target
@@ -51,6 +52,7 @@ class Ticket:
     Attributes:
         target: The pages to fill; the same ones in every turn.
         until: On time.monotonic(): no longer than that it waits in line.
+        after: The last that a device does with the pages; None where nothing does.
         tries: The highest number of a delivery that was let in.
         why: What the last failure was.
     """
@@ -60,6 +62,7 @@ class Ticket:
     prompt: tuple[int, ...]
     target: Target
     until: float
+    after: Event | None = None
     tries: int = 0
     closed: bool = False
     why: str = ""
@@ -81,6 +84,16 @@ class Tickets:
             if self._closed:
                 self._end(ticket)
             self._by_item[ticket.item.id] = self._by_request[ticket.request_id] = ticket
+
+    @property
+    def unclaimed(self) -> int:
+        """Those that no worker has taken."""
+        with self._lock:
+            return sum(
+                1
+                for ticket in self._by_item.values()
+                if ticket.turn.claim is None and not ticket.closed
+            )
 
     def of(self, request_id: str) -> Ticket | None:
         with self._lock:

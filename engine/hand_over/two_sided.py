@@ -8,6 +8,7 @@ import uuid
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from pdgate.engine.connector import (
@@ -17,6 +18,7 @@ from pdgate.engine.connector import (
     Keep,
     Load,
     Pages,
+    Plan,
 )
 from pdgate.engine.hand_over.settings import ConnectorSettings
 from pdgate.engine.layout import Layout
@@ -35,6 +37,15 @@ from pdgate.transfer.messenger.push_table import Kept, PushTable
 from pdgate.transfer.messenger.service import Offering, Service
 from pdgate.transfer.messenger.shape import Shape
 from pdgate.transfer.messenger.source import Source, Target
+from pdgate.transfer.messenger.workers import Worker
+
+
+@dataclass(frozen=True, slots=True)
+class ForReaders:
+    """What a prefill that a peer asked for is kept under, and who may have it."""
+
+    key: str
+    readers: tuple[str, ...]
 
 
 class TwoSided(Connector):
@@ -65,9 +76,16 @@ class TwoSided(Connector):
         """New for every life of the engine, so that no peer takes one for another, unless asked."""
         self._layout = layout
         self._offers = Offers(self.counters)
-        shape = Shape.of(layout, settings.model, order=layout.order)
+        shape = Shape.of(layout, settings.model, order=layout.order, stages=layout.stages)
         self.movers = self._start_movers(backend, regions)
-        self._pushes = PushTable(core, shape, self._offers, self.movers, counters=self.counters)
+        self._pushes = PushTable(
+            core,
+            shape,
+            self._offers,
+            self.movers,
+            counters=self.counters,
+            ranks=settings.ranks,
+        )
         self._loads = Loads(
             Reading(
                 self.hearer(core),
@@ -80,6 +98,7 @@ class TwoSided(Connector):
                 settings.patience,
                 identity=settings.identity,
                 deliver=self._deliver,
+                ranks=settings.ranks,
             )
         )
         offering = Offering(
@@ -90,6 +109,7 @@ class TwoSided(Connector):
             shape,
             self.engine_id,
             counters=self.counters,
+            ranks=settings.ranks,
         )
         try:
             self._service = Service(
@@ -106,6 +126,18 @@ class TwoSided(Connector):
         self.service_address = (settings.advertised_host, self._service.port)
         self.kv_address = self.service_address
 
+    @property
+    def worker(self) -> Worker:
+        """Ourselves, for the other workers of our engine and those of peers."""
+        name = self.settings.identity.name.hex()
+        return Worker(*self.service_address, self.settings.ranks, name)
+
+    def introduce(self, workers: Sequence[Worker]) -> None:
+        """All of our engine's; until then peers that need another one's share are refused."""
+        ours = self.worker
+        self._service.workers = workers
+        self._loads.fellows = [one.peer for one in workers if one.peer != ours.peer]
+
     def service_port(self) -> int:
         return self.settings.kv_port
 
@@ -114,7 +146,7 @@ class TwoSided(Connector):
         return core
 
     @abstractmethod
-    def plan(self, arrival: Arrival) -> Load | Keep | None: ...
+    def plan(self, arrival: Arrival) -> Plan: ...
 
     def keeps(self, finish_reason: str) -> bool:
         """Whether pages of a request that ended like this are kept."""
@@ -128,8 +160,10 @@ class TwoSided(Connector):
         """The KV service of the peer. May block until then. Raises HandOverError."""
         return source.host, source.port
 
-    def submit(self, key: str, prompt: Sequence[int], lent: Lent | None, peer: str) -> None:
-        """The peer of this name asks for a prefill. Raises HandOverError."""
+    def submit(
+        self, key: str, prompt: Sequence[int], lent: Lent | None, readers: Sequence[str]
+    ) -> None:
+        """The first of these peers asks for a prefill that they may have. Raises HandOverError."""
         raise HandOverError(Why.UNSUPPORTED, "this protocol sends prompts by HTTP")
 
     def start(self, request_id: str, load: Load, pages: Pages, skip_tokens: int) -> None:
@@ -140,7 +174,8 @@ class TwoSided(Connector):
             return
         to = pages.block_ids[: self._layout.blocks_for(load.tokens)]
         target = Target(to, load.tokens, skip_tokens // self._layout.block_tokens)
-        self._loads.start(request_id, source, target)
+        # What the device still does to these pages, it does before they are filled.
+        self._loads.start(request_id, source, target, self.settings.moment())
 
     def cancel(self, request_id: str) -> None:
         self._loads.cancel(request_id)
@@ -160,7 +195,8 @@ class TwoSided(Connector):
                 return None
             self.core.release(request_id)
             return None
-        match self._pushes.kept(request_id, pages.block_ids, pages.tokens):
+        block_ids, tokens, after = pages.block_ids, pages.tokens, self.settings.moment()
+        match self._pushes.kept(request_id, block_ids, tokens, after=after):
             case Kept.PUSHING:
                 return self.answer(request_id, pages)
             case Kept.DONE:
@@ -168,7 +204,7 @@ class TwoSided(Connector):
                 return self.answer(request_id, pages)
             case Kept.WAITS:
                 pass
-        if self._offers.put(request_id, pages.block_ids, pages.tokens, first_token):
+        if self._offers.put(request_id, block_ids, tokens, first_token, after=after):
             return self.answer(request_id, pages)
         self._pushes.forget(request_id)
         self.core.release(request_id)
@@ -177,7 +213,7 @@ class TwoSided(Connector):
     def layer_computed(
         self, request_id: str, layer: int, block_ids: Sequence[int], tokens: int
     ) -> None:
-        self._pushes.computed(request_id, layer, block_ids, tokens)
+        self._pushes.computed(request_id, layer, block_ids, tokens, self.settings.moment())
 
     def dropped(self, request_id: str, why: str) -> bool:
         dropped = self._offers.drop(request_id, why)
@@ -211,10 +247,10 @@ class TwoSided(Connector):
             return ProcessMover(backend, region, self.settings.identity)
         return ThreadMover(backend, region)
 
-    def keep_for(self, request_id: str, key: str, only: str = "") -> Keep:
+    def keep_for(self, request_id: str, key: str, only: Sequence[str] = ()) -> Keep:
         """Offer the request's pages under `key` once they are computed.
 
-        `only`: name of the process that they are for; empty for any that knows the key.
+        `only`: names of the processes that they are for; empty for any that knows the key.
         Raises ValueError on an engine that is not prefill.
         """
         self.settings.demand(Role.PREFILL)
@@ -224,7 +260,8 @@ class TwoSided(Connector):
             # Its decode engine has asked for it and left, so it is not going to be needed.
             self.core.abort(request_id)
         most = 1 if self.hands_first_token else None
-        return Keep(self.settings.lease_seconds, max_tokens=most)
+        ticket = ForReaders(key, tuple(only)) if only else None
+        return Keep(self.settings.lease_seconds, ticket, max_tokens=most)
 
     def load_from(self, source: Source, tokens: int) -> Load | None:
         """Load the KV of the first `tokens` tokens; None, and the peer frees it, if that is none.

@@ -25,8 +25,9 @@ def silu(x: Floats) -> Floats:
 
 
 def rotary_table(config: ModelConfig, positions: int) -> tuple[Floats, Floats]:
-    """Cosines and sines, [positions, head_dim / 2] each."""
-    exponents = np.arange(0, config.head_dim, 2, dtype=np.float32) / np.float32(config.head_dim)
+    """Cosines and sines, [positions, rotary_dim / 2] each."""
+    dim = config.rotary_dim
+    exponents = np.arange(0, dim, 2, dtype=np.float32) / np.float32(dim)
     frequencies = 1.0 / np.float32(config.rope_theta) ** exponents
     if (scaling := config.rope_scaling) is not None:
         wavelengths = 2 * np.pi / frequencies
@@ -46,17 +47,27 @@ def rotate(x: Floats, cos: Floats, sin: Floats) -> Floats:
     return np.concatenate((first * c - second * s, second * c + first * s), axis=-1)
 
 
-def attention(q: Floats, k: Floats, v: Floats, start: int) -> Floats:
-    """Causal attention of one sequence: q [t, h, d] at positions start.., k and v [kv, c, d].
+def rotate_neighbours(x: Floats, cos: Floats, sin: Floats) -> Floats:
+    """As `rotate`, but each number turns with the next one."""
+    pairs = x.reshape(*x.shape[:-1], -1, 2)
+    first, second = pairs[..., 0], pairs[..., 1]
+    c, s = cos[:, None, :], sin[:, None, :]
+    turned = np.stack((first * c - second * s, second * c + first * s), axis=-1)
+    return turned.reshape(x.shape)
 
-    The context ends with the queries themselves (c = start + t). Returns [t, h * d].
+
+def attention(q: Floats, k: Floats, v: Floats, start: int, scale: float | None = None) -> Floats:
+    """Causal attention of one sequence: q [t, h, d] at positions start.., k [kv, c, d], v [kv, c, e].
+
+    The context ends with the queries themselves (c = start + t). Returns [t, h * e]. `scale` is
+    that of scores; 1 / sqrt(d) if it is not given.
     """
     t, heads, dim = q.shape
     kv_heads, context, _ = k.shape
     group = heads // kv_heads
     grouped = q.reshape(t, kv_heads, group, dim).transpose(1, 2, 0, 3)
     scores: Floats = grouped.reshape(kv_heads, group * t, dim) @ k.transpose(0, 2, 1)
-    scores *= np.float32(dim**-0.5)
+    scores *= np.float32(dim**-0.5 if scale is None else scale)
     if t > 1:
         scores = scores.reshape(kv_heads, group, t, context)
         scores[:, :, _hidden(t, context, start)] = -np.inf
@@ -65,8 +76,8 @@ def attention(q: Floats, k: Floats, v: Floats, start: int) -> Floats:
     np.exp(scores, out=scores)
     scores /= scores.sum(axis=-1, keepdims=True)
     mixed: Floats = scores @ v
-    by_token = mixed.reshape(kv_heads, group, t, dim).transpose(2, 0, 1, 3)
-    return by_token.reshape(t, heads * dim)
+    by_token = mixed.reshape(kv_heads, group, t, -1).transpose(2, 0, 1, 3)
+    return by_token.reshape(t, -1)
 
 
 def _hidden(t: int, context: int, start: int) -> NDArray[np.bool_]:

@@ -1,8 +1,8 @@
-"""A Llama decoder over pages of KV cache.
+"""A Llama decoder over pages of KV cache, or one with latent attention (attentions.py).
 
 One call computes a batch of spans, each a run of tokens of one sequence:
 
-    spans -> embed -> [norm, q k v, write pages, attend over pages, mlp] * layers -> logits
+    spans -> embed -> [norm, project, write pages, attend over pages, mlp] * layers -> logits
 
 The projections see all spans as one matrix; attention goes span by span, since every
 sequence has its own context.
@@ -16,6 +16,7 @@ import numpy as np
 
 from pdgate.engine.cache.memory import KvMemory
 from pdgate.engine.model import layers
+from pdgate.engine.model.attentions import Attention, attention_of
 from pdgate.engine.model.config import ModelConfig
 from pdgate.engine.model.weights import Floats, Weights
 
@@ -44,11 +45,10 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """Matrices are [in, out]; q, k and v are one, and so are gate and up."""
+    """Matrices are [in, out]; gate and up are one."""
 
     attention_norm: Floats
-    qkv: Floats
-    out: Floats
+    attention: Attention
     mlp_norm: Floats
     gate_up: Floats
     down: Floats
@@ -70,7 +70,7 @@ class Llama:
     ) -> None:
         self.config = config
         self._embedding = weights["model.embed_tokens.weight"]
-        self._layers = [_layer(weights, i) for i in range(config.layers)]
+        self._layers = [_layer(config, weights, i) for i in range(config.layers)]
         self._norm = weights["model.norm.weight"]
         head = self._embedding if config.tied else weights["lm_head.weight"]
         self._head = np.ascontiguousarray(head.T)
@@ -109,17 +109,15 @@ class Llama:
         blocks = np.concatenate([block for block, _ in slots])
         places = np.concatenate([place for _, place in slots])
         cos, sin = self._cos[positions], self._sin[positions]
-        widths = [config.heads, config.heads + config.kv_heads]
 
         x: Floats = self._embedding[ids]
         for index, layer in enumerate(self._layers):
             normed = layers.rms_norm(x, layer.attention_norm, config.rms_eps)
-            qkv = (normed @ layer.qkv).reshape(len(ids), -1, config.head_dim)
-            q, k, v = np.split(qkv, widths, axis=1)
-            memory.write(index, (blocks, places), layers.rotate(k, cos, sin), v)
+            q, planes = layer.attention.project(normed, cos, sin)
+            memory.write(index, (blocks, places), planes)
             if filled is not None:
                 filled(index)
-            x = x + self._attend(index, layers.rotate(q, cos, sin), spans, memory) @ layer.out
+            x = x + layer.attention.finish(self._attend(index, q, spans, memory))
             normed = layers.rms_norm(x, layer.mlp_norm, config.rms_eps)
             gate, up = np.split(normed @ layer.gate_up, 2, axis=-1)
             x = x + (layers.silu(gate) * up) @ layer.down
@@ -128,8 +126,9 @@ class Llama:
     def _attend(self, index: int, q: Floats, spans: Sequence[Span], memory: KvMemory) -> Floats:
         parts = []
         row = 0
+        kind = self._layers[index].attention
         for span in spans:
-            parts.append(_over_shards(index, q[row : row + len(span.tokens)], span, memory))
+            parts.append(_over_shards(index, q[row : row + len(span.tokens)], span, memory, kind))
             row += len(span.tokens)
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
@@ -155,19 +154,20 @@ class Llama:
         return np.split(logits, np.cumsum(counts)[:-1])
 
 
-def _over_shards(index: int, q: Floats, span: Span, memory: KvMemory) -> Floats:
+def _over_shards(index: int, q: Floats, span: Span, memory: KvMemory, kind: Attention) -> Floats:
     """Attention of one span, [t, h * d]: each shard's queries see that shard's keys only.
 
     So an answer is right only if every shard's pages are, copies of a head included.
     """
     mixed = []
     for shard, queries in enumerate(np.split(q, memory.layout.tp, axis=1)):
-        k, v = memory.read(shard, index, span.block_ids, span.end)
-        mixed.append(layers.attention(queries, k, v, span.start))
+        planes = memory.read(shard, index, span.block_ids, span.end)
+        values = planes[-1][..., : kind.value_dim]
+        mixed.append(layers.attention(queries, planes[0], values, span.start, kind.scale))
     return mixed[0] if len(mixed) == 1 else np.concatenate(mixed, axis=1)
 
 
-def _layer(weights: Weights, index: int) -> _Layer:
+def _layer(config: ModelConfig, weights: Weights, index: int) -> _Layer:
     def take(name: str) -> Floats:
         return weights[f"model.layers.{index}.{name}.weight"]
 
@@ -176,8 +176,7 @@ def _layer(weights: Weights, index: int) -> _Layer:
 
     return _Layer(
         attention_norm=take("input_layernorm"),
-        qkv=merged("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
-        out=merged("self_attn.o_proj"),
+        attention=attention_of(config, take),
         mlp_norm=take("post_attention_layernorm"),
         gate_up=merged("mlp.gate_proj", "mlp.up_proj"),
         down=merged("mlp.down_proj"),

@@ -10,7 +10,6 @@
     kv_map.py           who holds which heads, and where
     transfer_engine.py  all communicators of a pairing, and what of a request goes over which
     communicator.py     two-sided transfers between two ranks, in order
-    rules.py            which requests may start, as the documentation has it
     lists.py            which pieces go over which communicator, in one of two ways:
     slices.py           to where decode wants them, as the planner cuts them
     whole_pages.py      as prefill has them; transpose.py puts them in order on arrival
@@ -19,7 +18,7 @@
     D  -- lookup_all {uid, D's blocks} ------->  P     until P has the request
     D  <- success, first token, P's blocks ----  P     and both post their half of the transfer
 
-Decisions (kept, turns, lookups, rules, kv_map, messages, transpose) do no I/O; a SendBuffer
+Decisions (kept, turns, lookups, kv_map, messages, transpose) do no I/O; a SendBuffer
 has a thread, and so has each RecvBuffer.
 
 Source: AWS Neuron documentation, "Disaggregated Inference"; its vLLM V0 fork,

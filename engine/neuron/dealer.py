@@ -6,7 +6,6 @@ nothing listens, or the connection broke, is a peer that is gone; no answer, one
 
 import secrets
 import time
-from types import TracebackType
 from typing import Final, Self
 
 import zmq
@@ -115,12 +114,7 @@ class Dealer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _answer(self, until: float) -> Message:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from pdgate.engine.neuron.posts import CompletionToken
-from pdgate.engine.neuron.rules import State
+from pdgate.engine.worker_rules import State
 
 
 @dataclass(eq=False, slots=True)

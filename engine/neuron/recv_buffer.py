@@ -26,10 +26,10 @@ from pdgate.engine.neuron.load import Load
 from pdgate.engine.neuron.lookups import LONGEST_SECONDS, Lookups
 from pdgate.engine.neuron.messages import Message
 from pdgate.engine.neuron.posts import CompletionToken
-from pdgate.engine.neuron.rules import State
 from pdgate.engine.neuron.setup import Setup
 from pdgate.engine.neuron.transfer_engine import IMMEDIATES, ReceiveEngine
 from pdgate.engine.neuron.whole_pages import KEY
+from pdgate.engine.worker_rules import State
 from pdgate.transfer import descriptors
 from pdgate.transfer.base import Descriptor, Grant, Op, Region, TransferError
 from pdgate.transfer.messenger.errors import HandOverError, Why

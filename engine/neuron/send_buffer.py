@@ -19,7 +19,8 @@ from typing import Final
 import zmq
 
 from pdgate.cluster import address
-from pdgate.engine.neuron import kv_map, messages, rules
+from pdgate.engine import worker_rules as rules
+from pdgate.engine.neuron import kv_map, messages
 from pdgate.engine.neuron.dealer import TAIL
 from pdgate.engine.neuron.ground import Ground
 from pdgate.engine.neuron.kept import Request, Requests

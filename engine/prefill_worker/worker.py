@@ -126,19 +126,28 @@ class Worker:
             except QueueError as error:
                 self._missed(error)
                 self._stopping.wait(RETRY_SECONDS)
+            # The last stop of a thread: with it this engine would be lost to all others' prompts.
+            except Exception:
+                log.exception("prefill worker %s goes on with the next prompt", self._serving.name)
+                self._stopping.wait(RETRY_SECONDS)
 
     def _work(self, delivery: Delivery) -> None:
         """Raises QueueError: then the item comes again, to a worker that hears that it is over."""
         item, serving = delivery.item, self._serving
+        began = time.monotonic()
         try:
             with Claiming(item, self._identity) as claiming:
                 self._arm(claiming)
+                if time.monotonic() - began > serving.hold_seconds:
+                    # A slow decode engine must not make it look as if no worker was there.
+                    self._hold(delivery)
                 said = claiming.ask(Claim(item.id, delivery.tries, serving.host, serving.port))
                 log.debug("item %s, try %d: %s", item.id, delivery.tries, said)
                 if said is Word.YOURS:
                     said = claiming.wait(serving.hold_seconds, lambda: self._hold(delivery))
         except Unreachable as error:
-            log.warning("nobody answers for %s: %s", item.id, error)
+            # What stands on a queue may be no text, and names no terminal wants to see.
+            log.warning("no engine answers for %a: %a", item.id, str(error))
             if time.time() > item.deadline:
                 self._queue.done(item.id)
             return

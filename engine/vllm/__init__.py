@@ -1,6 +1,6 @@
 """PdgateConnector: stock vLLM speaks pdgate's hand-over protocols, unpatched.
 
-    EngineCore process                    worker process
+    EngineCore process                    worker processes, one for each rank
     scheduler_side  -- orders, per step -> worker_side   is a `Core` (engine/connector.py)
        | pure: which requests are held       | the same hand-over code as our own engine's
        | or fetched, in which blocks      dialects, on vLLM's own KV cache
@@ -20,7 +20,9 @@
     answers.py     what P answers in vllm-nixl
     names.py       the two names of a prefill that D asked for
     kv_region.py   vLLM's KV tensors as pages, in memory that another process can map
+    census.py      workers of one engine: what each has, and the layout of them all
     prefill_call.py   P asks itself for a prefill that D wants
+    passes.py      what lets P's other workers know such a prefill
     metrics, stats counters, and vLLM's classes around them
 
 Start vLLM with `kv_connector_module_path` "pdgate.engine.vllm.connector".

@@ -9,12 +9,14 @@ which hook is called when and where: see the methods.
 """
 
 import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from pdgate.engine.vllm import metrics, settings, surface
 from pdgate.engine.vllm.answers import Form
 from pdgate.engine.vllm.guard import HOOKS, guarded
+from pdgate.engine.vllm.kv_region import place_of
 from pdgate.engine.vllm.orders import Order
 from pdgate.engine.vllm.reports import NOTHING
 from pdgate.engine.vllm.running import Running
@@ -31,22 +33,50 @@ class Orders(surface.KVConnectorMetadata):  # type: ignore[misc]
 
 @dataclass
 class Handshake(surface.KVConnectorHandshakeMetadata):  # type: ignore[misc]
-    """From the worker to the scheduler, once."""
+    """From each worker to the scheduler, once."""
 
     form: Form
 
 
+@dataclass
+class FailedLoads(surface.KVConnectorWorkerMetadata):  # type: ignore[misc]
+    """From a worker to the scheduler, by request ids; vLLM adds up what all workers say."""
+
+    ids: frozenset[str]
+
+    def aggregate(self, other: "FailedLoads") -> "FailedLoads":
+        return FailedLoads(self.ids | other.ids)
+
+
+class Never:
+    """No, whether it is read or called: 0.33's base class has a name for it that 0.32's lacks."""
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __call__(self, *_: Any, **__: Any) -> bool:
+        return False
+
+
+PLANNED: Final = ("FullAttentionSpec", "MLAAttentionSpec")
+"""Kinds of KV cache whose blocks are all kept and mean their tokens by their place."""
+
+
 class PdgateConnector(surface.KVConnectorBase_V1, surface.SupportsHMA):  # type: ignore[misc]
+    supports_sleep_mode: Final = Never()
+    """Peers read the very memory that sleeping frees. So `unregister_kv_caches` and
+    `restore_kv_caches` of vLLM 0.33 are left as they are."""
+
     def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any) -> None:
         """Raises ValueError for settings that cannot work: the engine does not start."""
         super().__init__(vllm_config, role, kv_cache_config)
         surface.check_version()
         surface.share_log()
         transfer, parallel = vllm_config.kv_transfer_config, vllm_config.parallel_config
-        if parallel.tensor_parallel_size != 1 or parallel.pipeline_parallel_size != 1:
-            raise ValueError("PdgateConnector needs tensor and pipeline parallel sizes of 1")
-        if len(kv_cache_config.kv_cache_groups) > 1:
-            raise ValueError("PdgateConnector knows models with one group of KV blocks only")
+        _check_parallel(parallel)
+        _check_groups(kv_cache_config.kv_cache_groups)
+        if getattr(vllm_config.model_config, "enable_sleep_mode", False):
+            raise ValueError("PdgateConnector does not go with --enable-sleep-mode")
         self._settings = settings.read(
             transfer.kv_role,
             # Each data-parallel engine of a host is asked at a port of its own.
@@ -57,17 +87,39 @@ class PdgateConnector(surface.KVConnectorBase_V1, surface.SupportsHMA):  # type:
         self._model = self._settings.extra.model or str(vllm_config.model_config.model)
         self._scheduler: SchedulerSide | None = None
         self._running: Running | None = None
+        self._workers = parallel.tensor_parallel_size * parallel.pipeline_parallel_size
         self._growth = metrics.Growth()
         if role == surface.KVConnectorRole.SCHEDULER:
             self._scheduler = SchedulerSide(vllm_config.cache_config.block_size)
 
     # EngineCore.
 
+    def set_xfer_handshake_metadata(self, metadata: Mapping[int, Handshake]) -> None:
+        """Before vLLM knew of pipeline stages: by tensor-parallel rank."""
+        self.set_xfer_handshake_metadata_pp_aware({(0, tp): one for tp, one in metadata.items()})
+
     @guarded(None)
-    def set_xfer_handshake_metadata(self, metadata: dict[int, Handshake]) -> None:
-        """Once, before the first request; keyed by rank, of which there is one."""
-        (from_worker,) = metadata.values()
-        self._decides.answers_with(from_worker.form)
+    def set_xfer_handshake_metadata_pp_aware(
+        self, metadata: Mapping[tuple[int, int], Handshake]
+    ) -> None:
+        """Once, before the first request; by pipeline stage and tensor-parallel rank.
+
+        Peers ask the first worker, which knows where the others are.
+        """
+        if len(metadata) != self._workers:
+            log.error("%d of %d workers hand KV over", len(metadata), self._workers)
+        self._decides.answers_with(metadata[0, 0].form)
+
+    def get_finished_count(self) -> int | None:
+        """None: every worker reports each request, and vLLM waits for all."""
+        return None
+
+    @guarded(None)
+    def update_connector_output(self, connector_output: Any) -> None:
+        """After each step, with what all workers say."""
+        said = getattr(connector_output, "kv_connector_worker_meta", None)
+        if isinstance(said, FailedLoads):
+            self._decides.load_failed(said.ids)
 
     @guarded((0, False))
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> Any:
@@ -125,12 +177,32 @@ class PdgateConnector(surface.KVConnectorBase_V1, surface.SupportsHMA):  # type:
 
     def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
         """Once, before anything is served; what it raises ends the start."""
-        layers = self._vllm_config.compilation_config.static_forward_context
+        config = self._vllm_config
+        layers = config.compilation_config.static_forward_context
         bound = [layers[name].kv_cache for name in kv_caches]
-        isa = surface.instruction_set(next(iter(kv_caches.values())))
+        latent = bool(getattr(config.model_config, "use_mla", False))
+        first = next(iter(kv_caches.values()))
+        place = place_of(first)
+        isa = surface.instruction_set(first, latent)
+        if first.shape[2] != config.cache_config.block_size:
+            raise ValueError(
+                f"vLLM's blocks have {config.cache_config.block_size} tokens and its kernel's "
+                f"{first.shape[2]}: set --block-size to the latter"
+            )
+        seat = surface.seat(config, latent)
         self._running = Running.start(
-            self._settings, self._model, kv_caches, bound, isa, surface.rebase
+            self._settings,
+            self._model,
+            kv_caches,
+            bound,
+            isa,
+            surface.rebase,
+            seat,
+            surface.gather,
+            place,
+            lambda: surface.moment(place),
         )
+        self._growth = metrics.Growth(seat.number)
 
     @guarded(None)
     def get_handshake_metadata(self) -> Handshake | None:
@@ -165,7 +237,9 @@ class PdgateConnector(surface.KVConnectorBase_V1, surface.SupportsHMA):  # type:
     def save_kv_layer(
         self, layer_name: str, kv_layer: Any, attn_metadata: Any, **kwargs: Any
     ) -> None:
-        """After each layer's attention. On a CPU its KV is in the blocks by now."""
+        """After each layer's attention. On a CPU its KV is in the blocks by now; on a GPU it is when
+        the event has happened that the hand-over records now.
+        """
         if self._running is not None:
             self._running.worker.computed(self._running.layers[layer_name])
 
@@ -190,6 +264,14 @@ class PdgateConnector(surface.KVConnectorBase_V1, surface.SupportsHMA):  # type:
             finished_recving=set(results.received),
             failed_recving=set(results.failed),
         )
+
+    @guarded(None)
+    def build_connector_worker_meta(self) -> FailedLoads | None:
+        """In every step; rarely anything."""
+        if self._running is None:
+            return None
+        failed = self._running.worker.take_failed()
+        return FailedLoads(failed) if failed else None
 
     @guarded(None)
     def get_kv_connector_stats(self) -> Stats | None:
@@ -217,6 +299,15 @@ class PdgateConnector(surface.KVConnectorBase_V1, surface.SupportsHMA):  # type:
             self._running.close()
 
     @classmethod
+    def get_required_kvcache_layout(cls, vllm_config: Any) -> str | None:
+        """Heads before tokens, so that another rank's heads are one run in a page.
+
+        A wish: vLLM leaves it out where no kernel can. A latent has no heads to split.
+        """
+        model = vllm_config.model_config
+        return None if model is None or getattr(model, "use_mla", False) else "LBHNC"
+
+    @classmethod
     def requires_piecewise_for_cudagraph(cls, extra_config: dict[str, Any]) -> bool:
         """Replaying a whole graph would skip the hook of each layer."""
         return True
@@ -242,3 +333,20 @@ class PdgateConnector(surface.KVConnectorBase_V1, surface.SupportsHMA):  # type:
         if self._scheduler is None:
             raise RuntimeError("this is the worker's connector")
         return self._scheduler
+
+
+def _check_parallel(parallel: Any) -> None:
+    """Raises ValueError, naming what is in the way."""
+    for name in ("prefill_context_parallel_size", "decode_context_parallel_size"):
+        if (size := getattr(parallel, name, 1)) != 1:
+            raise ValueError(f"PdgateConnector knows no context parallelism: {name} is {size}")
+
+
+def _check_groups(groups: Sequence[Any]) -> None:
+    """Raises ValueError, naming what is in the way."""
+    kinds = [type(group.kv_cache_spec).__name__ for group in groups]
+    if len(kinds) > 1 or not set(kinds) <= set(PLANNED):
+        raise ValueError(
+            f"PdgateConnector hands over one group of {' or '.join(PLANNED)}, and this model has "
+            f"{', '.join(kinds)}"
+        )

@@ -29,7 +29,7 @@ from dataclasses import replace
 from enum import StrEnum
 from typing import Any, ClassVar, Final
 
-from pdgate.engine.connector import Arrival, Keep, Load, Pages
+from pdgate.engine.connector import Arrival, Load, Pages, Plan
 from pdgate.engine.hand_over.decode_first import DecodeFirst
 from pdgate.engine.hand_over.kvt import Kvt
 from pdgate.engine.hand_over.nixl import Nixl
@@ -53,7 +53,7 @@ class Dialects(Kvt, Nixl):
         self._mode = mode
         super().__init__(**parts)
 
-    def plan(self, arrival: Arrival) -> Load | Keep | None:
+    def plan(self, arrival: Arrival) -> Plan:
         nixl = speaks_nixl(arrival.params or {})
         plan = Nixl.plan(self, arrival) if nixl else Kvt.plan(self, arrival)
         return replace(plan, ticket=self._moved(plan.ticket)) if isinstance(plan, Load) else plan
@@ -77,5 +77,7 @@ class Dialects(Kvt, Nixl):
 
 
 class QueuedDialects(DecodeFirst, Dialects):
+    """Of an engine of one worker: its others could not know what the queue answered."""
+
     has_worker: ClassVar = False
     lends: ClassVar = False

@@ -1,11 +1,17 @@
 """vLLM's KV cache as a region of pages that peers reach, and that our mover process can map.
 
     one storage   layer 0: block 0, block 1, ...   layer 1: block 0, ...
-    a block       [kv_heads][block_tokens][2 * head_dim], contiguous (HND)
+    a block       HND [kv_heads][block_tokens][content]    or NHD [block_tokens][kv_heads][content]
 
-That is Layout's order (engine/layout.py), so whole blocks can be copied. Inside a block
-the last axis is nominal: the CPU backend keeps K and V in two halves, in an order that its
-instruction set likes, which is why the instruction set belongs to what peers compare.
+That is a Layout of one plane (engine/layout.py): content is K and V of one head and token side by side, or
+a latent (MLA), which has one head. With vLLM's layouts LBHNC and LBNHC the order is told by the strides. In
+others (BLHNC, LHBNC ...) the pages of a layer do not follow one another: those are refused.
+
+On a GPU the tensors stay where they are: the region is that memory of the device's. Not run yet.
+
+On a CPU the last axis is nominal: the kernel keeps K and V of a head and block in two halves, in an order
+that its instruction set likes. So there only whole heads can be split off, and the instruction set belongs
+to what peers compare.
 
     before    private storage of torch's      <- the tensors of all layers
     after     backend.allocate(): shared      <- the same tensors, at the same offsets
@@ -15,7 +21,8 @@ write, taking turns at the interpreter with the model. So before the cache is us
 first time its tensors are pointed to memory that a process of ours maps as well. They are the
 very objects that the model's layers hold, so nothing of vLLM has to know.
 
-Source: vLLM 0.32.0, v1/attention/backends/cpu_attn.py, strides as measured;
+Source: vLLM 0.32.0, v1/kv_cache_layout.py and v1/worker/utils.py, allocate_kv_cache() (views are
+[B, H, N, C], whatever lies in between); v1/attention/backends/cpu_attn.py, strides as measured;
 v1/worker/gpu_model_runner.py: initialize_kv_cache() calls register_kv_caches() with the tensors
 that bind_kv_cache() has given to the layers; torch 2.13, Tensor.set_().
 """
@@ -25,8 +32,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from pdgate.engine.layout import Layout
+from pdgate.engine.vllm.census import Share
 from pdgate.transfer.base import Backend, Region
+from pdgate.transfer.memory import CUDA, HOST, DeviceMemory
+from pdgate.transfer.plan.layout import Order
 
 Rebase = Callable[[Sequence[Any], memoryview], None]
 """Points tensors to the same offsets of other bytes."""
@@ -42,7 +51,7 @@ class Tensor(Protocol):
     @property
     def dtype(self) -> Any: ...
     def element_size(self) -> int: ...
-    def is_contiguous(self) -> bool: ...
+    def stride(self) -> Sequence[int]: ...
     def data_ptr(self) -> int: ...
     def untyped_storage(self) -> Any: ...
 
@@ -55,45 +64,74 @@ class KvMemory:
         layers: Layer names by place in memory.
     """
 
-    layout: Layout
+    share: Share
     address: int
     length: int
     layers: tuple[str, ...]
 
 
 def pages_of(tensors: Mapping[str, Tensor], instruction_set: str) -> KvMemory:
-    """Raises ValueError for a layout that we cannot copy block by block."""
+    """`instruction_set`: of a CPU's kernel that alone knows what is in a page; else empty.
+
+    Raises ValueError for a layout that we cannot copy page by page.
+    """
     if not tensors:
         raise ValueError("vLLM has no KV cache to hand over")
     names = sorted(tensors, key=lambda name: tensors[name].data_ptr())
     first = tensors[names[0]]
-    if len(first.shape) != 4 or first.shape[3] % 2:
-        raise ValueError(f"a KV cache of shape {tuple(first.shape)} is not known here")
-    blocks, kv_heads, block_tokens, twice_head_dim = first.shape
-    layout = Layout(
+    shape = tuple(first.shape)
+    if len(shape) != 4:
+        raise ValueError(f"a KV cache of shape {shape} is not known here")
+    blocks, kv_heads, block_tokens, content = shape
+    order = _order(shape, tuple(first.stride()))
+    share = Share(
         layers=len(names),
         blocks=blocks,
         kv_heads=kv_heads,
         block_tokens=block_tokens,
-        head_dim=twice_head_dim // 2,
+        content=content,
         dtype=f"{str(first.dtype).removeprefix('torch.')} {instruction_set}".strip(),
         item_bytes=first.element_size(),
-        # What a page holds is its kernel's secret, see above.
-        order=None,
+        order=None if instruction_set else order,
     )
+    layer_bytes = blocks * kv_heads * block_tokens * content * share.item_bytes
     storage = first.untyped_storage()
     for place, name in enumerate(names):
         tensor = tensors[name]
-        expected = first.data_ptr() + place * layout.blocks * layout.page_bytes
         if (
-            tuple(tensor.shape) != tuple(first.shape)
+            tuple(tensor.shape) != shape
             or tensor.dtype != first.dtype
-            or not tensor.is_contiguous()
+            or tuple(tensor.stride()) != tuple(first.stride())
             or tensor.untyped_storage().data_ptr() != storage.data_ptr()
-            or tensor.data_ptr() != expected
+            or tensor.data_ptr() != first.data_ptr() + place * layer_bytes
         ):
             raise ValueError(f"the KV cache of {name} does not follow that of the layer before")
-    return KvMemory(layout, first.data_ptr(), layout.total_bytes, tuple(names))
+    return KvMemory(share, first.data_ptr(), len(names) * layer_bytes, tuple(names))
+
+
+def place_of(tensor: Any) -> str:
+    """Where the KV cache is, as the transfer has it. Raises ValueError for devices that it knows not."""
+    if tensor.device.type == "cpu":
+        return HOST
+    if tensor.device.type == CUDA:
+        return f"{CUDA}:{tensor.device.index or 0}"
+    raise ValueError(
+        f"PdgateConnector hands over KV of CPUs and NVIDIA GPUs, not of {tensor.device}"
+    )
+
+
+def _order(shape: tuple[int, ...], strides: tuple[int, ...]) -> Order:
+    """Of heads and tokens in a page. Raises ValueError if pages are no runs in a row."""
+    _, kv_heads, block_tokens, content = shape
+    page = kv_heads * block_tokens * content
+    if strides == (page, block_tokens * content, content, 1):
+        return Order.HND
+    if strides == (page, content, kv_heads * content, 1):
+        return Order.NHD
+    raise ValueError(
+        f"a KV cache of shape {shape} and strides {strides} keeps no pages in a row "
+        "(VLLM_KV_CACHE_LAYOUT LBHNC and LBNHC do)"
+    )
 
 
 def open_region(
@@ -102,12 +140,16 @@ def open_region(
     bound: Iterable[Any],
     instruction_set: str,
     rebase: Rebase | None,
+    place: str = HOST,
 ) -> tuple[Region, KvMemory]:
-    """`bound`: the tensors that the layers have. Without `rebase` all stays where it is.
+    """`bound`: the tensors that the layers have. Without `rebase`, and in any `place` but the host's
+    memory ("cuda:0"), all stays where it is.
 
     Raises ValueError, OSError, TransferError.
     """
     found = pages_of(tensors, instruction_set)
+    if place != HOST:
+        return backend.register(DeviceMemory(place, found.address, found.length)), found
     if rebase is not None:
         every = list({id(one): one for one in (*tensors.values(), *bound)}.values())
         if why := _why_private(found, every):

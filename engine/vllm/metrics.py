@@ -1,7 +1,10 @@
 """Metrics of the hand-over, on their way from the worker to the API server.
 
 worker: Totals, ever growing -- difference since the last step --> API server: counters
-        held blocks, now     -- as it is -------------------------> gauge
+        held blocks, now     -- as it is, with the worker's number -> gauge, of all workers
+
+Of an engine of several workers each takes its share of a load. So bytes and peers are summed over
+them, but a load is one: those are counted where the first worker is.
 """
 
 from collections.abc import Mapping
@@ -23,7 +26,10 @@ GAUGES: Final[Mapping[str, str]] = {
     "stranded_blocks": "KV blocks of failed loads in which a silent peer may still write",
 }
 
+OF_EACH_WORKER: Final = ("bytes", "peers_refused")
+
 Numbers = dict[str, float]
+"""Gauges by "name@worker"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +45,10 @@ class Totals:
 
 
 class Growth:
-    """What is new since the last look."""
+    """What is new since the last look, at one worker."""
 
-    def __init__(self) -> None:
+    def __init__(self, worker: int = 0) -> None:
+        self._worker = worker
         self._last = Totals()
 
     def since(self, totals: Totals) -> Numbers | None:
@@ -50,12 +57,30 @@ class Growth:
             return None
         before, now = asdict(self._last), asdict(totals)
         self._last = totals
-        return {name: now[name] - before[name] for name in COUNTERS} | {
-            name: now[name] for name in GAUGES
+        counted = COUNTERS if self._worker == 0 else OF_EACH_WORKER
+        return {name: now[name] - before[name] for name in counted} | {
+            f"{name}@{self._worker}": now[name] for name in GAUGES
         }
 
 
 def merged(first: Mapping[str, float], second: Mapping[str, float]) -> Numbers:
     """Of one engine, in the order in which they were taken."""
     counters = {name: first.get(name, 0) + second.get(name, 0) for name in COUNTERS}
-    return counters | {name: second.get(name, first.get(name, 0)) for name in GAUGES}
+    gauges = {name: value for name, value in (dict(first) | dict(second)).items() if "@" in name}
+    return counters | gauges
+
+
+class Gauges:
+    """The last that each worker has said."""
+
+    def __init__(self) -> None:
+        self._last: Numbers = {}
+
+    def after(self, said: Mapping[str, float]) -> Numbers:
+        """Sums over all workers, of what has been said at all."""
+        self._last |= {name: value for name, value in said.items() if "@" in name}
+        sums: Numbers = {}
+        for name, value in self._last.items():
+            gauge = name.partition("@")[0]
+            sums[gauge] = sums.get(gauge, 0) + value
+        return sums

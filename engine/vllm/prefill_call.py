@@ -14,7 +14,7 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from pdgate.engine.vllm.intent import PREFILL_ID
@@ -26,6 +26,7 @@ MAX_CALLS: Final = 256
 """Each is a thread and a connection; more would only wait in vLLM's queue."""
 
 MAX_REASON_BYTES: Final = 300
+NOTHING: Final[Mapping[str, Any]] = {}
 
 log = logging.getLogger(__name__)
 
@@ -36,8 +37,10 @@ Failed = Callable[[str, str], None]
 class Calls(Protocol):
     """Has our own engine compute a prompt."""
 
-    def start(self, prefill_id: str, prompt: Sequence[int]) -> None:
-        """Raises ValueError if this engine cannot."""
+    def start(
+        self, prefill_id: str, prompt: Sequence[int], params: Mapping[str, Any] = NOTHING
+    ) -> None:
+        """`params`: more kv_transfer_params. Raises ValueError if this engine cannot."""
 
     def cancel(self, prefill_id: str) -> None:
         """Of no effect on one that is over."""
@@ -58,7 +61,9 @@ class PrefillCalls(Calls):
         self._lock = threading.Lock()
         self._calls: dict[str, http.client.HTTPConnection] = {}
 
-    def start(self, prefill_id: str, prompt: Sequence[int]) -> None:
+    def start(
+        self, prefill_id: str, prompt: Sequence[int], params: Mapping[str, Any] = NOTHING
+    ) -> None:
         if not self._api:
             raise ValueError("this engine was not told its own API (kv_connector_extra_config.api)")
         connection = http.client.HTTPConnection(self._api, timeout=CONNECT_SECONDS)
@@ -68,7 +73,7 @@ class PrefillCalls(Calls):
             self._calls[prefill_id] = connection
         thread = threading.Thread(
             target=self._run,
-            args=(prefill_id, connection, list(prompt)),
+            args=(prefill_id, connection, self._body(prefill_id, prompt, params)),
             name="pdgate-prefill",
             daemon=True,
         )
@@ -86,7 +91,7 @@ class PrefillCalls(Calls):
             shut(connection.sock)
 
     def _run(
-        self, prefill_id: str, connection: http.client.HTTPConnection, prompt: list[int]
+        self, prefill_id: str, connection: http.client.HTTPConnection, body: Mapping[str, Any]
     ) -> None:
         why = ""
         try:
@@ -94,9 +99,7 @@ class PrefillCalls(Calls):
             if connection.sock is not None:
                 connection.sock.settimeout(self._seconds)
             if self._wanted(prefill_id):
-                connection.request(
-                    "POST", PATH, json.dumps(self._body(prefill_id, prompt)), _headers(prefill_id)
-                )
+                connection.request("POST", PATH, json.dumps(body), _headers(prefill_id))
                 answer = connection.getresponse()
                 said = answer.read()
                 if answer.status != http.HTTPStatus.OK:
@@ -118,15 +121,17 @@ class PrefillCalls(Calls):
         with self._lock:
             return prefill_id in self._calls
 
-    def _body(self, prefill_id: str, prompt: list[int]) -> dict[str, Any]:
+    def _body(
+        self, prefill_id: str, prompt: Sequence[int], params: Mapping[str, Any]
+    ) -> dict[str, Any]:
         # One token is the least that vLLM computes; it costs no KV.
         return {
             "model": self._model,
-            "prompt": prompt,
+            "prompt": list(prompt),
             "max_tokens": 1,
             "temperature": 0,
             "stream": False,
-            "kv_transfer_params": {"do_remote_decode": True, PREFILL_ID: prefill_id},
+            "kv_transfer_params": {"do_remote_decode": True, PREFILL_ID: prefill_id, **params},
         }
 
 

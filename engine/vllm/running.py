@@ -5,19 +5,23 @@ KV cache -- region --> hand-over (dialects) <--> worker's half <-- orders, repor
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from pdgate.engine.connector import Core
+from pdgate.engine.connector import Core, Keep
 from pdgate.engine.hand_over.settings import ConnectorSettings
+from pdgate.engine.vllm.census import Census, Gather, Seat, taken
 from pdgate.engine.vllm.dialects import Dialects, Mode, QueuedDialects
-from pdgate.engine.vllm.kv_region import Rebase, open_region
+from pdgate.engine.vllm.kv_region import Rebase, open_region, pages_of
+from pdgate.engine.vllm.passes import Passes, new_secret
 from pdgate.engine.vllm.prefill_call import PrefillCalls
 from pdgate.engine.vllm.settings import Settings
-from pdgate.engine.vllm.worker_side import WorkerSide
+from pdgate.engine.vllm.worker_side import Fellows, WorkerSide
 from pdgate.transfer import registry
 from pdgate.transfer.base import Backend
+from pdgate.transfer.device.base import Event
+from pdgate.transfer.memory import HOST
 from pdgate.transfer.runtime.fleet import Identity, configured
 from pdgate.transfer.runtime.tls import Tls
 
@@ -28,13 +32,15 @@ log = logging.getLogger(__name__)
 class Running:
     """
     Attributes:
-        layers: Place in memory of each layer, by its name in vLLM.
+        layers: Place in the model of each layer that is here, by its name in vLLM.
+        number: Of this worker.
     """
 
     worker: WorkerSide
     hand_over: Dialects
     backend: Backend
     layers: Mapping[str, int]
+    number: int
 
     @classmethod
     def start(
@@ -45,19 +51,31 @@ class Running:
         bound: Iterable[Any],
         instruction_set: str,
         rebase: Rebase,
+        seat: Seat,
+        gather: Gather,
+        place: str = HOST,
+        moment: Callable[[], Event | None] = lambda: None,
     ) -> Self:
         """Peers are served from now on. Raises ValueError, OSError, LookupError, TransferError.
 
-        `model` is what peers compare; the rest is for `open_region`.
+        `model` is what peers compare; what follows it is for `open_region`. `place` and `moment`: of
+        the KV cache, and as ConnectorSettings have it. Waits for all workers
+        of the engine, twice: for what they have, and for where they listen.
         """
         extra = settings.extra
+        secret = new_secret()
+        met = gather((pages_of(tensors, instruction_set).share, secret))
+        found = taken(seat, [share for share, _ in met])
+        passes = Passes(met[0][1])
+        if extra.queue and len(met) > 1:
+            raise ValueError("kv_connector_extra_config.queue is for engines of one worker")
         tls = Tls(extra.kv_tls_cert_file, extra.kv_tls_key_file, extra.kv_tls_ca_file)
         identity = configured(extra.kv_secret_file, tls)
         backend = registry.load(
             extra.transfer, identity=identity, host=extra.host, advertise=extra.advertise
         )
         moved = rebase if extra.mover == "process" else None
-        region, found = open_region(backend, tensors, bound, instruction_set, moved)
+        region, pages = open_region(backend, tensors, bound, instruction_set, moved, place)
         made: list[Dialects] = []
 
         def hand_over(core: Core) -> Dialects:
@@ -69,7 +87,9 @@ class Running:
                     layout=found.layout,
                     regions=[region],
                     backend=backend,
-                    settings=_connector_settings(settings, model, identity),
+                    settings=replace(
+                        _connector_settings(settings, model, identity, seat, found), moment=moment
+                    ),
                 )
             )
             return made[0]
@@ -78,28 +98,44 @@ class Running:
             seconds = 2 * extra.lease_seconds
             return PrefillCalls(extra.api, settings.served_model, seconds, failed)
 
-        worker = WorkerSide(hand_over, calls)
-        layers = {name: layer for layer, name in enumerate(found.layers)}
+        fellows = None
+        if len(met) > 1:
+
+            def keep_for(name: str, key: str, readers: Sequence[str]) -> Keep:
+                return made[0].keep_for(name, key, readers)
+
+            fellows = Fellows(passes, seat.number == 0, keep_for)
+        worker = WorkerSide(hand_over, calls, fellows=fellows)
+        layers = {name: layer for layer, name in enumerate(pages.layers, found.first_layer)}
+        made[0].introduce(gather(made[0].worker))
         address = worker.connector.kv_address
-        log.info("KV of %s at %s:%d over %s", model, *address, extra.transfer)
-        return cls(worker, made[0], backend, layers)
+        log.info(
+            "KV of %s at %s:%d over %s, worker %d of %d",
+            *(model, *address, extra.transfer, seat.number + 1, len(met)),
+        )
+        return cls(worker, made[0], backend, layers, seat.number)
 
     def close(self) -> None:
         self.worker.close()
         self.backend.close()
 
 
-def _connector_settings(settings: Settings, model: str, identity: Identity) -> ConnectorSettings:
+def _connector_settings(
+    settings: Settings, model: str, identity: Identity, seat: Seat, found: Census
+) -> ConnectorSettings:
     extra = settings.extra
     return ConnectorSettings(
         role=settings.role,
         host=extra.advertise or extra.host,
         api_port=0,
         kv_host=extra.host,
-        kv_port=settings.kv_port,
+        # The others are found through the first one.
+        kv_port=settings.kv_port if seat.number == 0 else 0,
         lease_seconds=extra.lease_seconds,
         model=model,
         queue=extra.queue,
         mover="process" if extra.mover == "process" else "threads",
         identity=identity,
+        engine_id=found.life,
+        ranks=(seat.number,) if seat.stages * seat.tp > 1 else (),
     )

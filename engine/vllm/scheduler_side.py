@@ -15,7 +15,7 @@ Source: vLLM 0.32.0, vllm/v1/core/sched/scheduler.py.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -157,6 +157,13 @@ class SchedulerSide:
         live = self._live.get(request_id)
         if live is not None and live.ordered and live.intent is Intent.HOLD:
             self._orders.append(Evict(request_id))
+
+    def load_failed(self, request_ids: Iterable[str]) -> None:
+        """At one worker; the others need not go on, and vLLM waits until all have ended."""
+        for request_id in request_ids:
+            live = self._live.get(request_id)
+            if live is not None and live.loading:
+                self._orders.append(Cancel(request_id))
 
     def refuse(self, request_id: str, why: str) -> None:
         """After a bug: whatever was promised to vLLM for this request is a failure now."""

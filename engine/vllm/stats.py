@@ -38,10 +38,11 @@ class PromMetrics(surface.KVConnectorPromMetrics):  # type: ignore[misc]
         counters, gauges = metrics.COUNTERS.items(), metrics.GAUGES.items()
         self._counters = {n: per_engine(self._counter_cls, n, about) for n, about in counters}
         self._gauges = {n: per_engine(self._gauge_cls, n, about) for n, about in gauges}
+        self._last: dict[int, metrics.Gauges] = {}
 
     def observe(self, transfer_stats_data: dict[str, Any], engine_idx: int = 0) -> None:
         for name, counter in self._counters.items():
             counter[engine_idx].inc(transfer_stats_data.get(name, 0))
-        for name, gauge in self._gauges.items():
-            if name in transfer_stats_data:
-                gauge[engine_idx].set(transfer_stats_data[name])
+        last = self._last.setdefault(engine_idx, metrics.Gauges())
+        for name, value in last.after(transfer_stats_data).items():
+            self._gauges[name][engine_idx].set(value)

@@ -11,6 +11,10 @@ import logging
 from collections.abc import Iterable
 from typing import Any, Final
 
+from pdgate.engine.vllm.census import Seat
+from pdgate.transfer.device.base import Event
+from pdgate.transfer.memory import HOST
+
 try:
     import vllm  # type: ignore[import-not-found]
     from vllm.distributed.kv_transfer.kv_connector.v1.base import (  # type: ignore[import-not-found]
@@ -19,6 +23,7 @@ try:
         KVConnectorMetadata,
         KVConnectorRole,
         KVConnectorTransferResults,
+        KVConnectorWorkerMetadata,
         SupportsHMA,
     )
     from vllm.distributed.kv_transfer.kv_connector.v1.metrics import (  # type: ignore[import-not-found]
@@ -39,11 +44,14 @@ __all__ = [
     "KVConnectorRole",
     "KVConnectorStats",
     "KVConnectorTransferResults",
+    "KVConnectorWorkerMetadata",
     "SupportsHMA",
     "check_version",
     "create_metric_per_engine",
+    "gather",
     "instruction_set",
     "rebase",
+    "seat",
     "share_log",
 ]
 
@@ -68,17 +76,58 @@ def share_log() -> None:
     ours.propagate = theirs.propagate
 
 
-def instruction_set(tensor: Any) -> str:
-    """For which the CPU backend orders K and V inside a block.
+def seat(config: Any, latent: bool) -> Seat:
+    """Of this worker, in vLLM's process groups. `latent`: the model's KV has one head (MLA).
 
-    Raises ValueError for a KV cache on another device: we could not touch it from here.
+    Source: vLLM 0.32.0, distributed/parallel_state.py; config/model.py, ModelConfig.
+    """
+    from vllm.distributed.parallel_state import (  # type: ignore[import-not-found]
+        get_pp_group,
+        get_tp_group,
+    )
+
+    tp, pp = get_tp_group(), get_pp_group()
+    heads = 1 if latent else config.model_config.get_total_num_kv_heads()
+    return Seat(pp.rank_in_group, tp.rank_in_group, pp.world_size, tp.world_size, heads)
+
+
+def gather(mine: Any) -> list[Any]:
+    """What each worker of this engine passes, stage by stage. Blocks until all have."""
+    from torch import distributed  # type: ignore[import-not-found]
+    from vllm.distributed.parallel_state import get_pp_group, get_tp_group
+
+    found = [mine]
+    for group in (get_tp_group(), get_pp_group()):
+        if group.world_size > 1:
+            every: list[Any] = [None] * group.world_size
+            distributed.all_gather_object(every, found, group=group.cpu_group)
+            found = [one for part in every for one in part]
+    return found
+
+
+def moment(there: str) -> Event | None:
+    """Behind all that this thread's stream has been asked for; None on a CPU, where it is done."""
+    if there == HOST:
+        return None
+    import torch
+
+    event: Event = torch.cuda.Event()
+    event.record()  # type: ignore[attr-defined]
+    return event
+
+
+def instruction_set(tensor: Any, latent: bool) -> str:
+    """For which the CPU backend orders K and V inside a block; empty on another device.
 
     Source: vLLM 0.32.0, v1/attention/backends/cpu_attn.py, _get_attn_isa().
     """
     if tensor.device.type != "cpu":
-        raise ValueError(f"PdgateConnector needs its KV cache on a CPU, not {tensor.device}")
+        return ""
+    import torch
     from vllm.v1.attention.backends import cpu_attn  # type: ignore[import-not-found]
 
+    if latent:
+        return "cpu-mla-amx" if torch.cpu._is_amx_tile_supported() else "cpu-mla"
     block_tokens, head_dim = tensor.shape[2], tensor.shape[3] // 2
     return f"cpu-{cpu_attn._get_attn_isa(tensor.dtype, block_tokens, head_dim)}"
 
@@ -88,7 +137,7 @@ def rebase(tensors: Iterable[Any], to: memoryview) -> None:
 
     What is in the old ones is lost to them.
     """
-    import torch  # type: ignore[import-not-found]
+    import torch
 
     storage = torch.frombuffer(to, dtype=torch.uint8).untyped_storage()
     # The only mode in which tensors that were made in it can be changed.

@@ -8,15 +8,19 @@ vLLM calls in every one of its steps. Nothing in here blocks (but `evict`, which
 and whatever goes wrong with an order ends that request alone.
 
 A prefill that D asked us for has two names: the hand-over's, and that of the request which
-it became in vLLM (names.py).
+it became in vLLM (names.py). Of several workers the first one is asked; the others learn of it by
+the request itself (passes.py).
 """
 
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from pdgate.engine.connector import Arrival, Connector, Core, Keep, Load, Pages
+from pdgate.engine.hand_over.two_sided import ForReaders
 from pdgate.engine.leases import Lease, Leases
 from pdgate.engine.vllm.intent import prefill_id
 from pdgate.engine.vllm.names import Names
@@ -33,12 +37,28 @@ from pdgate.engine.vllm.orders import (
     Progress,
     Refuse,
 )
+from pdgate.engine.vllm.passes import Passes
 from pdgate.engine.vllm.prefill_call import Calls, Failed
 from pdgate.engine.vllm.reports import Reports, Results
 
 SLOW_EVICTION_SECONDS = 5.0
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Fellows:
+    """The other workers of our engine.
+
+    Attributes:
+        first: This is the one that speaks for all of them.
+        keep_for: Has the hand-over hold a request's pages under a key, for these readers. Raises
+            ValueError.
+    """
+
+    passes: Passes
+    first: bool
+    keep_for: Callable[[str, str, Sequence[str]], Keep]
 
 
 class WorkerSide(Core):
@@ -52,8 +72,12 @@ class WorkerSide(Core):
         connect: Callable[[Core], Connector],
         calls: Callable[[Failed], Calls],
         now: Callable[[], float] = time.monotonic,
+        fellows: Fellows | None = None,
     ) -> None:
+        """`fellows`: the engine's other workers, where there are any."""
         self.load_seconds = 0.0
+        self._fellows = fellows
+        self._failed: set[str] = set()
         self._now = now
         self._reports = Reports()
         self._names = Names()
@@ -119,6 +143,12 @@ class WorkerSide(Core):
             self._names.forget(request_id)
         return results
 
+    def take_failed(self) -> frozenset[str]:
+        """Loads that have failed here since the last call: other workers need not go on."""
+        with self._changed:
+            failed, self._failed = frozenset(self._failed), set()
+        return failed
+
     @property
     def held_blocks(self) -> int:
         """Blocks that wait for a reader, or for the end of their lease."""
@@ -135,10 +165,15 @@ class WorkerSide(Core):
             started = self._started.pop(request_id, None)
             if started is not None:
                 self.load_seconds += self._now() - started
+            if error is not None and self._fellows is not None:
+                self._failed.add(request_id)
         self._reports.received(request_id, failed=error is not None)
 
     def gave_up(self, request_id: str, error: str) -> None:
         log.warning("KV of %s did not arrive, and may still: %s", request_id, error)
+        if self._fellows is not None:
+            with self._changed:
+                self._failed.add(request_id)
         self._reports.failing(request_id)
 
     def release(self, request_id: str) -> None:
@@ -158,10 +193,13 @@ class WorkerSide(Core):
     ) -> None:
         """There is nothing to load: our side of a queue does not borrow (dialects.py)."""
         assert load is None
+        params: Mapping[str, Any] = {}
+        if self._fellows is not None and isinstance(keep.ticket, ForReaders):
+            params = self._fellows.passes.issue(request_id, keep.ticket)
         with self._changed:
             self._keeps[request_id] = keep
         try:
-            self._calls.start(request_id, prompt[:tokens])
+            self._calls.start(request_id, prompt[:tokens], params)
         except ValueError:
             with self._changed:
                 del self._keeps[request_id]
@@ -201,6 +239,7 @@ class WorkerSide(Core):
     def _hold(self, asked: Asked) -> None:
         name = prefill_id(asked.params)
         if name is not None:
+            self._learn_of(name, asked)
             with self._changed:
                 awaited = name in self._keeps
             if not awaited or not self._names.join(name, asked.id):
@@ -214,6 +253,22 @@ class WorkerSide(Core):
         if isinstance(plan, Keep):
             with self._changed:
                 self._keeps[asked.id] = plan
+
+    def _learn_of(self, name: str, asked: Asked) -> None:
+        """Of a prefill that the first worker was asked for."""
+        fellows = self._fellows
+        if fellows is None or fellows.first:
+            return
+        whose = fellows.passes.read(name, asked.params)
+        if whose is None:
+            return
+        try:
+            keep = fellows.keep_for(name, whose.key, whose.readers)
+        except ValueError as error:
+            log.info("%s is computed, but not held: %s", asked.id, error)
+            return
+        with self._changed:
+            self._keeps[name] = keep
 
     def _kept(self, order: Kept) -> None:
         name = self._names.ours(order.id)

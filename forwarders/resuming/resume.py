@@ -8,9 +8,8 @@ resuming.rest()                                     the call that asks it to
 
 from typing import Self
 
-from pdgate.forwarders.attempt import Deliver
 from pdgate.forwarders.base import Answer
-from pdgate.forwarders.record import Record
+from pdgate.forwarders.record import Deliver, Record
 from pdgate.forwarders.resuming.continuation import asking_for_ids, continuation, limit
 from pdgate.forwarders.resuming.eligible import WANTED, more_than_text, why_not
 from pdgate.forwarders.resuming.journal import Journal

@@ -93,6 +93,7 @@ class Gate:
         self._limits, self._room = limits, Room(limits)
         for model in self._models.values():
             model.eligible = None
+            model.line.late_share = limits.late_share
         self.look()
 
     def look(self) -> None:
@@ -101,7 +102,7 @@ class Gate:
             return
         for name, model in self._models.items():
             while model.waiters and self._has_room(name, model):
-                self._begin_next(model)
+                self._begin_next(name, model)
 
     def waiting(self) -> Iterator[tuple[str, int]]:
         """(model, calls that wait for it)"""
@@ -116,6 +117,7 @@ class Gate:
             self._check_outlook(key, eligible, place, longest)
         if not model.waiters and self._room_for(eligible, model):
             return self._let_in(model)
+        place.due = self._room.due(eligible, place.tokens, monotonic())
         return WaitingTurn(self, model, place, self._join(key, model, place))
 
     def _let_in(self, model: "_Model") -> "Turn":
@@ -187,8 +189,9 @@ class Gate:
         except GatewayError:
             return None
 
-    def _begin_next(self, model: "_Model") -> None:
-        place = model.line.next()
+    def _begin_next(self, name: str, model: "_Model") -> None:
+        eligible, now = self._eligible(name or None), monotonic()
+        place = model.line.next(now if eligible is None else self._room.soonest(eligible, now))
         waiter, _ = model.waiters.pop(place)
         self._waiting -= 1
         if waiter.cancelled():
@@ -208,7 +211,7 @@ class Gate:
             raise self._refusal(key, LATE, expected - longest)
 
     def _make_place(self, key: str, model: "_Model", place: Place) -> None:
-        expected = model.pace.wait(len(model.line), monotonic())
+        expected = model.pace.wait(model.line.ahead(), monotonic())
         longest = self._limits.wait_seconds
         if expected is not None and expected > longest:
             raise self._refusal(key, HOPELESS, expected - longest)
@@ -282,7 +285,7 @@ class _Model:
     )  # fmt: skip
 
     def __init__(self, gate: Gate, shared: SharedLine | None = None) -> None:
-        self.line = Line()
+        self.line = Line(gate._limits.late_share)
         self.pace = Pace()
         self.begun = 0
         self.beginning = 0

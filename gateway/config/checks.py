@@ -16,6 +16,7 @@ from pdgate.gateway.config.settings import Settings
 from pdgate.gateway.config.token import read_token
 from pdgate.gateway.kv_events.sources import ASK
 from pdgate.protocols import plugins
+from pdgate.protocols.dialects.neuron import crossed
 from pdgate.protocols.extras import install
 from pdgate.protocols.instance import Instance, Role
 
@@ -36,6 +37,12 @@ def check(settings: Settings) -> None:
         kinds.setdefault((instance.role, instance.protocol, instance.generation), instance)
     for instance in kinds.values():
         check_instance(settings, instance)
+    if found := crossed(settings.fleet):
+        one, other = found
+        raise ConfigError(
+            f"the instances {one.id!r} and {other.id!r} are both {one.role} engines of neuron "
+            "generation static, which know one peer each: name what belongs together with 'pair'"
+        )
     directory_of(settings)
     check_security(settings)
     if settings.admin_token_file:

@@ -21,9 +21,15 @@ def directory_of(settings: Settings) -> Directory | None:
     if settings.etcd and name != "etcd":
         raise ConfigError(f"'etcd' and 'directory': there is one directory, not etcd and {name!r}")
     try:
-        return opened(name, settings.directory_options, _implied(settings, name))
+        directory = opened(name, settings.directory_options, _implied(settings, name))
     except CannotOpen as error:
         raise ConfigError(f"'directory': {error}") from None
+    if directory.one_process and settings.listen.workers > 1:
+        raise ConfigError(
+            f"'listen.workers': engines tell the directory {name!r} at one port, so a gateway that "
+            f"follows it is one process, and not {settings.listen.workers}"
+        )
+    return directory
 
 
 def _implied(settings: Settings, name: str) -> dict[str, str]:

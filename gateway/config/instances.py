@@ -72,7 +72,10 @@ class InstanceEntry(Section):
     Attributes:
         protocol: Empty for `pdd_protocol`, or "plain" in the role of that name.
         generation: Empty for what `mooncake_generation` or `neuron_generation` says.
+        pair: Name that both halves of a pair have, which then meet each other and no other engine.
         id: Empty for role and number.
+        kv_notify: Port at which peers say what is done; 0 for the protocol's (mori-io).
+        tp: Its tensor-parallel size, where a protocol has to know (mori-io); 0 if it is not known.
         host: Name of its machine; empty for that of the URL. Policies may prefer near pairs.
         rack: Name of its rack, if it is known.
         zone: Name of its zone, if it is known.
@@ -86,6 +89,9 @@ class InstanceEntry(Section):
     generation: str = ""
     dp_rank: Annotated[int, Field(ge=0)] | None = None
     dp_size: Annotated[int, Field(ge=1)] = 1
+    kv_notify: Annotated[int, Field(ge=0, le=HIGHEST_PORT)] = 0
+    tp: Annotated[int, Field(ge=0)] = 0
+    pair: str = ""
     id: str = ""
     host: str = ""
     rack: str = ""
@@ -102,7 +108,7 @@ def from_flag(text: str) -> dict[str, Any]:
         if name in table:
             raise ConfigError(f"--instance {text!r}: {name!r} is given twice")
         # Whatever is no number stays text, so that the type check names the key.
-        is_number = name in ("dp_rank", "dp_size") and value.isdecimal()
+        is_number = name in ("dp_rank", "dp_size", "kv_notify", "tp") and value.isdecimal()
         table[name] = int(value) if is_number else value
     return table
 
@@ -141,6 +147,9 @@ def records(
                 kv=entry.kv,
                 dp_rank=entry.dp_rank,
                 dp_size=entry.dp_size,
+                kv_notify=entry.kv_notify,
+                tp=entry.tp,
+                pair=entry.pair,
                 place=_place(entry),
             )
         )

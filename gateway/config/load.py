@@ -10,26 +10,38 @@ from pdgate.cluster import regular
 from pdgate.gateway.config.complaints import ConfigError, complaints
 from pdgate.gateway.config.settings import Settings
 
+TOO_DEEP = "the configuration is nested too deeply"
+
 
 def load(path: Path | None, overrides: Mapping[str, Any]) -> Settings:
     """The settings of a file with `overrides` ("listen.port": 8080) put over them.
 
     An override replaces what the file says, lists included. Raises ConfigError.
     """
+    tree = _read(path) if path else {}
+    for key, value in overrides.items():
+        _put(tree, key, value)
+    return checked(tree)
+
+
+def checked(tree: Mapping[str, Any]) -> Settings:
+    """The settings that `tree`, as a TOML file would be, says. Raises ConfigError."""
     # `--help` needs neither this nor all that is installed.
     import json
 
     from pdgate.gateway.config.checks import check
 
-    tree = _read(path) if path else {}
-    for key, value in overrides.items():
-        _put(tree, key, value)
     try:
         # As JSON, because that is strict about types ("8000" is no port) and still takes
         # the names of enums. TOML's dates are text to it, which no key accepts.
         settings = Settings.model_validate_json(json.dumps(tree, default=str), strict=True)
     except ValidationError as error:
+        # Python 3.13 encodes what pydantic then does not read.
+        if any("recursion limit" in one["msg"] for one in error.errors(include_input=False)):
+            raise ConfigError(TOO_DEEP) from None
         raise ConfigError(complaints(error, Settings)) from None
+    except RecursionError:
+        raise ConfigError(TOO_DEEP) from None
     check(settings)
     return settings
 
@@ -42,7 +54,7 @@ def _read(path: Path) -> dict[str, Any]:
         return tomllib.loads(regular.read(path).decode())
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from None
 
 

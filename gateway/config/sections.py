@@ -19,6 +19,8 @@ from pdgate.gateway.config.setting import (
 from pdgate.gateway.config.values import (
     Count,
     KvEndpoint,
+    Listener,
+    Networks,
     OtlpEndpoint,
     OtlpHeadersFile,
     Seconds,
@@ -233,6 +235,16 @@ class Admission(Section, panel=LIMITS):
         Setting("Share of decode's KV pages without which calls wait.", "--min-kv-free"),
     ] = None
     """Share of its KV pages below which a decode engine begins no call."""
+    prefill_seconds: Annotated[
+        Seconds | None, Setting("Seconds of reading at each; others wait.", "--prefill-queue")
+    ] = None
+    """What a prefill engine may have to read, in seconds. While all have more, calls wait in the
+    gateway, and those that can still be in time (targets.ttft_seconds) go before those that are late."""
+    late_share: Annotated[
+        Annotated[float, Field(ge=0, le=1)], Setting("Of prompt tokens, for late calls.")
+    ] = 0.1
+    """With prefill_seconds: of the prompt tokens that begin, what is for late calls while others
+    wait that can be in time."""
     waiting: Annotated[Count, Setting("Calls that may wait for a model.", "--max-waiting")] = 1000
     """Calls that may wait for one model; others get 429."""
     wait_seconds: Annotated[Seconds, Setting("Seconds that one may wait.", "--max-wait")] = 30.0
@@ -282,6 +294,25 @@ class KvEvents(Section, panel=ENGINES):
         bool, Setting("Ask engines for the tokens of texts.", "--kv-events-tokenize")
     ] = True
     """Engines are asked (at /tokenize) for the tokens of prompts that come as text."""
+
+
+class Callbacks(Section, panel=ENGINES):
+    """Ports on which engines say what calls wait for, where their protocol has it so."""
+
+    metaserver: Annotated[
+        Listener, Setting("host:port where decode says where its blocks are.", "--metaserver")
+    ] = ""
+    """host:port where decode says where its blocks are (ascend-layerwise), as engines reach it; port 0, a free one
+    for each worker, at the address that clients use, unless it is named."""
+    notifications: Annotated[
+        Listener, Setting("host:port where prefill says that KV was pushed.", "--kv-notifications")
+    ] = ""
+    """host:port where prefill says that KV was pushed (lmcache: pd_proxy_host, pd_proxy_port); port 7500 of the address that
+    clients use, unless it is named."""
+    allow: Annotated[
+        Networks, Setting("Networks that may call back, between commas.", "--callbacks-from")
+    ] = ""
+    """Networks that callbacks may come from, as 10.0.0.0/8 between commas; this machine's own addresses alone by default."""
 
 
 class Tracing(Section, panel=INSIGHT):

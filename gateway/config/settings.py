@@ -15,6 +15,7 @@ from pdgate.gateway.config.instances import InstanceEntry, records
 from pdgate.gateway.config.sections import (
     Adaptive,
     Admission,
+    Callbacks,
     Disaggregation,
     Draining,
     EngineMetrics,
@@ -137,6 +138,7 @@ class Settings(Section):
     targets: Targets = Field(default_factory=Targets)
     prefix_index: PrefixIndex = Field(default_factory=PrefixIndex)
     kv_events: KvEvents = Field(default_factory=KvEvents)
+    callbacks: Callbacks = Field(default_factory=Callbacks)
     adaptive: Adaptive = Field(default_factory=Adaptive)
     admission: Admission = Field(default_factory=Admission)
     trust_client_kv_params: Annotated[

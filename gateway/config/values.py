@@ -72,6 +72,16 @@ def _listener(text: str) -> str:
     return text
 
 
+def _networks(text: str) -> str:
+    """Raises ValueError."""
+    from ipaddress import ip_network
+
+    for each in text.split(","):
+        if each.strip():
+            ip_network(each.strip())
+    return text
+
+
 def _kv_endpoint(text: str) -> str:
     """Raises ValueError."""
     from pdgate.gateway.kv_events.sources import check_template
@@ -85,6 +95,7 @@ EtcdCaFile = Annotated[str, AfterValidator(_etcd_ca)]
 RedisUrl = Annotated[str, AfterValidator(_redis)]
 HeaderNames = Annotated[str, AfterValidator(_header_names)]
 Origins = Annotated[str, AfterValidator(_origins)]
+Networks = Annotated[str, AfterValidator(_networks)]
 Listener = Annotated[str, AfterValidator(_listener)]
 KvEndpoint = Annotated[str, AfterValidator(_kv_endpoint)]
 OtlpEndpoint = Annotated[str, AfterValidator(check_endpoint)]

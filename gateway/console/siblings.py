@@ -1,7 +1,7 @@
 """Asking the other workers of this gateway: each listens at a Unix socket in their folder.
 
-    <folder>/<worker>.ask     one line, then an answer until the end:   part
-                                                                        call <id>
+    <folder>/<worker>.ask     one line, then an answer as another:   part
+                                                                     call <id>
 
 Only the worker that is asked works for it. A socket without a listener is a dead worker's, and goes; one
 that does not answer within ANSWER_SECONDS is left out, and counted as silent. The folder is open
@@ -21,6 +21,8 @@ log = logging.getLogger(__name__)
 
 ANSWER_SECONDS = 0.7
 PART, CALL = b"part", b"call "
+END = b"\n"
+"""Of questions and answers, which are JSON of one line."""
 MAX_QUESTION_BYTES = 64 << 10
 MOST_PATH_BYTES = 107
 """Of a Unix socket. Source: Linux, unix(7), sun_path."""
@@ -73,8 +75,10 @@ class Siblings:
             async with asyncio.timeout(ANSWER_SECONDS):
                 reader, writer = await asyncio.open_unix_connection(str(path))
                 try:
-                    writer.write(question + b"\n")
-                    return await reader.read()
+                    writer.write(question + END)
+                    answer = await reader.read()
+                    # One that is killed while it answers has said half of it.
+                    return answer.removesuffix(END) if answer.endswith(END) else None
                 finally:
                     writer.close()
         except ConnectionRefusedError:
@@ -89,7 +93,7 @@ class Siblings:
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
                 question = await reader.readline()
-                writer.write(self._answer(question.removesuffix(b"\n")))
+                writer.write(self._answer(question.removesuffix(END)) + END)
                 await writer.drain()
         except (OSError, TimeoutError, ValueError):
             # The asker has gone, or is no worker of ours.

@@ -13,6 +13,7 @@ from pdgate.cluster.member import Member
 from pdgate.gateway.config import ConfigError, Settings
 from pdgate.gateway.config.checks import check_kind
 from pdgate.protocols import plugins
+from pdgate.protocols.dialects.neuron import STATIC
 from pdgate.protocols.instance import Instance, Role
 
 
@@ -42,6 +43,9 @@ def adopter(settings: Settings) -> Adopt:
         instance = replace(said, protocol=protocol, generation=generation)
         if why := why_not(instance.role, protocol, generation):
             raise Unusable(why)
+        if protocol == "neuron" and generation == STATIC and not instance.pair:
+            # Of one pair today, and no rule could say which engines are meant when another joins.
+            raise Unusable("neuron generation static knows one peer: the entry has to say 'pair'")
         return instance
 
     known = frozenset(plugins.names(plugins.FORWARDERS))

@@ -9,6 +9,7 @@ class Counters:
 
     Attributes:
         computed: Prompt tokens that it computed itself.
+        chosen: Of these, the ones that a peer was to compute, and that it rather computed itself.
         cached: Prompt tokens whose KV it still had.
         transferred: Prompt tokens whose KV came from another engine.
         first_tokens: Requests that have got their first token, so whose prompt is counted above.
@@ -20,6 +21,7 @@ class Counters:
     """
 
     computed: float | None = None
+    chosen: float | None = None
     cached: float | None = None
     transferred: float | None = None
     first_tokens: float | None = None

@@ -1,8 +1,8 @@
 """Families of an engine's /metrics that are read, and what they stand for.
 
-Several engines have several names for one thing; none has two of them on one page.
+Several engines have several names for one thing; where one page has two of them, they are added up.
 
-Sources: vLLM 0.32.0, v1/metrics/loggers.py and .../kv_connector/v1/nixl/stats.py; SGLang 0.5,
+Sources: vLLM 0.32.0, v1/metrics/loggers.py and .../kv_connector/v1/nixl/stats.py, and 0.33's .../v1/mooncake/stats.py; SGLang 0.5,
 srt/metrics/collector.py, where those that wait for KV are in queues of their own; ours, engine/vllm/metrics.py and engine/metrics.py.
 """
 
@@ -11,6 +11,7 @@ from typing import Final
 
 RUNNING, WAITING, TRANSFERRING = "running", "waiting", "transferring"
 KV_USED, KV_TOKENS, QUEUED_TOKENS, QUEUE_UP = "kv_used", "kv_tokens", "queued_tokens", "queue_up"
+QUEUE_WAITING: Final = "queue_waiting"
 
 BY_LABEL: Final[Mapping[bytes, tuple[bytes, Mapping[bytes, str]]]] = {
     b"vllm:prompt_tokens_by_source_total": (
@@ -29,6 +30,7 @@ CACHE_CONFIG: Final = b"vllm:cache_config_info"
 """Its value is always 1; what it says stands in its labels."""
 
 COUNTERS: Final[Mapping[bytes, str]] = {
+    b"pdgate_engine_prompt_tokens_chosen_total": "chosen",
     b"vllm:time_to_first_token_seconds_count": "first_tokens",
     b"pdgate_engine_first_tokens_total": "first_tokens",
     b"vllm:nixl_xfer_time_seconds_count": "loads",
@@ -38,6 +40,11 @@ COUNTERS: Final[Mapping[bytes, str]] = {
     b"vllm:nixl_num_failed_transfers_total": "loads_failed",
     b"vllm:pdgate_failed_total": "loads_failed",
     b"pdgate_engine_kv_transfers_failed_total": "loads_failed",
+    b"vllm:mooncake_xfer_time_seconds_count": "loads",
+    # Of the two sides: prefill's writes, and what decode did not get.
+    b"vllm:mooncake_num_failed_transfers_total": "loads_failed",
+    b"vllm:mooncake_num_failed_recvs_total": "loads_failed",
+    b"vllm:mooncake_num_kv_expired_reqs_total": "expired",
     b"sglang:num_transfer_failed_reqs_total": "loads_failed",
     b"vllm:nixl_num_kv_expired_reqs_total": "expired",
     b"vllm:pdgate_expired_total": "expired",
@@ -63,5 +70,6 @@ GAUGES: Final[Mapping[bytes, str]] = {
     b"pdgate_engine_requests_loading": TRANSFERRING,
     b"pdgate_engine_queued_prompt_tokens": QUEUED_TOKENS,
     b"pdgate_prefill_queue_up": QUEUE_UP,
+    b"pdgate_prefill_queue_waiting": QUEUE_WAITING,
 }
 """Family -> field of Page."""

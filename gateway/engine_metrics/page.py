@@ -26,6 +26,7 @@ from pdgate.gateway.engine_metrics.families import (
     KV_TOKENS,
     KV_USED,
     QUEUE_UP,
+    QUEUE_WAITING,
     QUEUED_TOKENS,
     RUNNING,
     TRANSFERRING,
@@ -43,6 +44,7 @@ MOST: Final = {
     TRANSFERRING: MOST_REQUESTS,
     KV_TOKENS: MOST_TOKENS,
     QUEUED_TOKENS: MOST_TOKENS,
+    QUEUE_WAITING: MOST_REQUESTS,
 }
 
 
@@ -58,6 +60,7 @@ class Page:
         queued_tokens: Prompt tokens that it has still to compute.
         block_tokens: Tokens in a KV page.
         queue_up: Whether it reaches the prefill queue, if it has one.
+        queue_waiting: Prompts in that queue that no worker has taken.
     """
 
     counters: Counters = field(default_factory=Counters)
@@ -69,6 +72,7 @@ class Page:
     queued_tokens: int | None = None
     block_tokens: int | None = None
     queue_up: bool | None = None
+    queue_waiting: int | None = None
 
 
 async def parse_in_turns(page: bytes, rank: int | None = None) -> Page:

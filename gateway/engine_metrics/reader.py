@@ -10,7 +10,8 @@ Only it looks at the age, so each round takes away what has become stale by then
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,6 +78,8 @@ class Reader:
         self._complaints: dict[str, str] = {}
         self._slots = asyncio.Semaphore(MOST_AT_ONCE)
         self._most_kv_tokens: Mapping[Role, int] = {}
+        self._takers: Mapping[str, int] = {}
+        """Instance id of a prefill engine -> how many take from the queue that it takes from."""
 
     async def run(self) -> None:
         # The first calls should find that something is known.
@@ -91,6 +94,7 @@ class Reader:
         endpoints = list(self._endpoints)
         known = {c.instance.id for c in endpoints}
         self._most_kv_tokens = most_kv_tokens(endpoints)
+        self._takers = takers(endpoints)
         for kept in (self.readings, self._complaints):
             for gone in kept.keys() - known:
                 del kept[gone]
@@ -126,7 +130,7 @@ class Reader:
         before = last.page if last is not None and last.url == instance.url else None
         self.readings[instance.id] = Reading(instance.url, self._clock(), page)
         most = self._most_kv_tokens.get(instance.role)
-        told(endpoint, status_of(page, before), account, most)
+        told(endpoint, status_of(page, before, self._takers.get(instance.id, 0)), account, most)
         self._sees(endpoint, page)
 
     async def _told(self, instance: Instance) -> Page | str:
@@ -157,8 +161,18 @@ class Reader:
             log.info("%s: %s", instance_id, why or "its /metrics can be read")
 
 
-def status_of(page: Page, before: Page | None) -> Status | None:
-    """What a page says of load; None if it says nothing."""
+def takers(endpoints: Iterable[Endpoint]) -> Mapping[str, int]:
+    """Of prefill engines with one protocol and model there is one queue, if the protocol has any."""
+    up = [c for c in endpoints if c.may_serve and c.instance.role.serves(Role.PREFILL)]
+    kinds = Counter((c.instance.speaks, c.models) for c in up)
+    return {c.instance.id: kinds[c.instance.speaks, c.models] for c in up}
+
+
+def status_of(page: Page, before: Page | None, takers: int = 0) -> Status | None:
+    """What a page says of load; None if it says nothing.
+
+    `takers`: engines that take from its prefill queue, itself among them; 0 for one that does not.
+    """
     step_seconds = None
     if before is not None:
         new = page.counters.since(before.counters) or Counters()
@@ -173,6 +187,7 @@ def status_of(page: Page, before: Page | None) -> Status | None:
         page.transferring,
         page.kv_tokens,
         page.queued_tokens,
+        None if page.queue_waiting is None or not takers else -(-page.queue_waiting // takers),
     )
     return None if status == Status() else status
 

@@ -1,4 +1,8 @@
-"""ASGI front end: takes the hot POSTs before FastAPI, and hands on the rest.
+"""ASGI front end: serves calls of any ASGI server's connections.
+
+    our own connections, hot POSTs     hot_cycle.py: none of this
+    our own connections, the rest      Front(): takes calls before FastAPI, and hands on the rest
+    any ASGI server's, FastAPI route   Front.serve(), called by the application's routes (gateway/app.py)
 
 One task serves a call and pumps its answer; another waits for the client to leave and
 then cancels the first, which closes everything that was opened for it. Pieces of the
@@ -6,17 +10,21 @@ answer arrive by callback and wait here; when too many do, the engine is read no
 """
 
 import asyncio
-from contextlib import nullcontext, suppress
+from contextlib import aclosing, suppress
 
+from fastapi import FastAPI
+from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pdgate.forwarders.base import Answer
 from pdgate.forwarders.record import Record
 from pdgate.gateway import errors
-from pdgate.gateway.apis import passing
+from pdgate.gateway.apis.passing import Asked, asked, target_of
+from pdgate.gateway.deadlines import Deadlines
 from pdgate.gateway.debug import DebugHeaders
 from pdgate.gateway.front.asgi_cycle import LET_IN
 from pdgate.gateway.front.crowd import Crowd
+from pdgate.gateway.front.incoming import Incoming
 from pdgate.gateway.front.limits import LINGER_SECONDS
 from pdgate.gateway.front.pings import PING, Pings
 from pdgate.gateway.front.response_head import SharedLines, answer_head, streams
@@ -24,12 +32,14 @@ from pdgate.gateway.intake import TAKEN
 from pdgate.gateway.lifecycle.reload import Reload
 from pdgate.gateway.memory_limit import for_bodies
 from pdgate.gateway.request_headers import RequestHeaders
+from pdgate.gateway.security.authenticator import KeyState
 from pdgate.gateway.security.cors import Cors
 from pdgate.gateway.service import Service
 from pdgate.protocols.apis import Shape, shape_of
-from pdgate.protocols.errors import GatewayError
+from pdgate.protocols.errors import BadRequest, GatewayError
 
 MAX_WAITING_BYTES = 64 << 10
+MOST_DIGITS = 18
 
 
 class Front:
@@ -44,6 +54,7 @@ class Front:
         passthrough: Routes of /v1 that are not known pass to an engine.
         shared_lines: Of the heads that our own connections write.
         crowd: Those connections, and the memory that they may hold.
+        application: Of FastAPI, whose routes serve calls as well.
     """
 
     def __init__(
@@ -66,40 +77,78 @@ class Front:
         self.cors: Cors | None = None
         self.passthrough = False
         self.shared_lines = SharedLines()
+        self.application: FastAPI | None = None
         self._others = others
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["server"][1] == self.admin_port:
             await self._others(scope, receive, send)
             return
-        asked = None
-        if scope["path"] not in TAKEN or scope["method"] != "POST":
-            asked = passing.asked(scope, everything=self.passthrough)
-            if asked is None:
+        path, passed = scope["path"], None
+        if path not in TAKEN or scope["method"] != "POST":
+            passed = self.passes(scope, path)
+            if passed is None:
                 await self._others(scope, receive, send)
                 return
         if self.cors is not None:
             send = self.cors.sending(scope["headers"], send)
-        shape = shape_of(scope["path"]) if asked is None else asked.api.shape
+        # These connections count and clock what comes themselves.
+        await self._serve(path, passed, Request(scope, receive), send, None)
+
+    def passes(self, scope: Scope, path: str) -> Asked | None:
+        """None for what does not pass to an engine as it came; `path` is without any prefix."""
+        if (target := target_of(scope, path)) is None:
+            return None
+        query = scope["query_string"].decode("latin-1")
+        return asked(scope["method"], path, target, query, everything=self.passthrough)
+
+    async def serve(self, path: str, passed: Asked | None, request: Request, send: Send) -> None:
+        """A call that came to a route of the application, over whatever server's connection."""
+        with Incoming(self.crowd) as incoming:
+            await self._serve(path, passed, request, send, incoming)
+
+    async def _serve(
+        self,
+        path: str,
+        passed: Asked | None,
+        request: Request,
+        send: Send,
+        incoming: Incoming | None,
+    ) -> None:
+        shape = shape_of(path) if passed is None else passed.api.shape
         client = AsgiClient(send, self.debug, self.wanted, self.pings, shape)
+        scope, receive = request.scope, request.receive
         request_headers = RequestHeaders(scope["headers"])
         try:
             client.unread = receive
             key_state = self.service.screen(request_headers)
             scope.setdefault("state", {})[LET_IN] = True
-            body = await self._read_body(request_headers, receive, client)
+            body = await self._read_body(request_headers, request, incoming)
+            client.unread = None
+        except ClientDisconnect:
+            return
         except GatewayError as error:
-            await self.service.refuse(error, request_headers, client)
+            refusal = error
+        else:
+            await self._handle(path, request_headers, body, client, key_state, passed, receive)
             return
-        if body is None:
-            return
+        await self.service.refuse(refusal, request_headers, client)
+
+    async def _handle(
+        self,
+        path: str,
+        request_headers: RequestHeaders,
+        body: bytes,
+        client: "AsgiClient",
+        key_state: KeyState | None,
+        passed: Asked | None,
+        receive: Receive,
+    ) -> None:
         serving = asyncio.current_task()
         assert serving is not None
         watching = asyncio.create_task(_cancel_when_client_leaves(serving, receive, client))
         try:
-            await self.service.handle(
-                scope["path"], request_headers, body, client, key_state, asked
-            )
+            await self.service.handle(path, request_headers, body, client, key_state, passed)
         except asyncio.CancelledError:
             # Ours if the client left; the server's own, at shutdown, goes on.
             if not (watching.done() and serving.uncancel() == 0):
@@ -108,25 +157,21 @@ class Front:
             watching.cancel()
 
     async def _read_body(
-        self, request_headers: RequestHeaders, receive: Receive, client: "AsgiClient"
-    ) -> bytes | None:
-        """None if the client left.
-
-        Raises TooLarge, OutOfMemory, before reading where the length is said.
-        """
+        self, request_headers: RequestHeaders, request: Request, incoming: Incoming | None
+    ) -> bytes:
+        """Raises ClientDisconnect; TooLarge, OutOfMemory, before reading where the length is said."""
         check_length = self.service.intake.check_length
         if (said := request_headers.named.get(b"content-length")) is not None:
-            check_length(int(said))
-            self.crowd.check_room(int(said))
-        body, more = bytearray(), True
-        while more:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                return None
-            body += message.get("body", b"")
-            more = message.get("more_body", False)
-            client.unread = receive if more else None
-            check_length(len(body))
+            length = _number(said)
+            check_length(length)
+            self.crowd.check_room(length)
+        if incoming is not None:
+            return await incoming.read(request, check_length)
+        body = bytearray()
+        async with aclosing(request.stream()) as pieces:
+            async for piece in pieces:
+                body += piece
+                check_length(len(body))
         return bytes(body)
 
 
@@ -136,7 +181,7 @@ class AsgiClient:
     Attributes:
         finished: The response is complete.
         unread: Where the rest of a request comes from that was refused half read.
-        seen: For `pings`.
+        seconds, seen, due: For `pings`.
     """
 
     __slots__ = (
@@ -151,11 +196,14 @@ class AsgiClient:
         "_pings",
         "_send",
         "_shape",
+        "_silences",
         "_streams",
         "_waiter",
         "_waiting_bytes",
         "_wanted",
+        "due",
         "finished",
+        "seconds",
         "seen",
         "unread",
     )
@@ -171,7 +219,9 @@ class AsgiClient:
         self._send = send
         self._shape = shape
         self._pings = pings
+        self.seconds = self.due = 0.0
         self.seen = False
+        self._silences: Deadlines | None = None
         self._wanted = wanted
         self._debug = debug
         self._pieces: list[bytes] = []
@@ -210,6 +260,8 @@ class AsgiClient:
         if not self._paused and self._last.endswith(b"\n\n"):
             self._pieces.append(PING)
             self._wake()
+        assert self._silences is not None
+        self._silences.watch(self, self.seconds)
 
     # The client.
 
@@ -226,7 +278,9 @@ class AsgiClient:
             () if self._debug is None else self._debug(record),
             self._wanted,
         )
-        answer.start(self if record.gaps is None else record.gaps.sink(self))
+        if record.gaps is not None:
+            answer = record.gaps.of(answer)
+        answer.start(self)
         if not self._pieces and not self._over:
             await self._wait()
         if self._error is not None and not self._pieces:
@@ -239,10 +293,16 @@ class AsgiClient:
             await self._send(
                 {"type": "http.response.start", "status": answer.status, "headers": head}
             )
-        with (
-            nullcontext() if self._pings is None or not self._streams else self._pings.during(self)
-        ):
+        pings = self._pings
+        if pings is None or not self._streams:
             await self._pump(answer, record)
+            return
+        self._silences = silences = pings.silences or pings.begin()
+        silences.watch(self, pings.seconds)
+        try:
+            await self._pump(answer, record)
+        finally:
+            silences.forget(self)
 
     async def _pump(self, answer: Answer, record: Record) -> None:
         """Sends on what comes, to its end. Raises what it ended with."""
@@ -298,6 +358,14 @@ class AsgiClient:
         waiter = self._waiter
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
+
+
+def _number(said: bytes) -> int:
+    """Raises BadRequest: of our own connections it is one, and other servers pass on what came."""
+    said = said.strip()
+    if not said.isdigit() or len(said) > MOST_DIGITS:
+        raise BadRequest("the content-length is no number", param="content-length")
+    return int(said)
 
 
 async def _discard(receive: Receive) -> None:

@@ -6,15 +6,16 @@ nothing is: the head waits here for the first event.
 """
 
 import asyncio
+from collections.abc import Coroutine
 from typing import Any, Final, Protocol
 
 from pdgate.forwarders.base import Answer
 from pdgate.forwarders.record import Record
 from pdgate.gateway import errors
+from pdgate.gateway.deadlines import Deadlines
 from pdgate.gateway.front.asgi import Front
 from pdgate.gateway.front.continuing import CONTINUE, expects_continue
 from pdgate.gateway.front.crowd import Crowd, Member
-from pdgate.gateway.front.hot_task import hot_task
 from pdgate.gateway.front.limits import SMALL_BYTES
 from pdgate.gateway.front.pings import PING
 from pdgate.gateway.front.response_head import (
@@ -26,6 +27,7 @@ from pdgate.gateway.front.response_head import (
 )
 from pdgate.gateway.request_headers import RequestHeaders
 from pdgate.gateway.security.authenticator import KeyState
+from pdgate.gateway.service import Service
 from pdgate.protocols.apis import shape_of
 from pdgate.protocols.call import Headers
 from pdgate.protocols.errors import GatewayError, TooLarge
@@ -64,6 +66,17 @@ class Connection(Member, Protocol):
     server_state: Any
     tasks: set[asyncio.Task[None]]
 
+    def hot_task(
+        self,
+        cycle: Any,
+        service: Service,
+        path: str,
+        headers: RequestHeaders,
+        body: bytes,
+        key_state: KeyState | None,
+    ) -> Coroutine[Any, Any, None]:
+        """Serves the call of the cycle, and tells it when that is over."""
+
     def check_framing(self, headers: Headers) -> None:
         """Raises what refuses a body that says its length in no way, or in a wrong one."""
 
@@ -81,27 +94,51 @@ class HotCycle:
         response_complete: Nothing more is sent.
         disconnected: The client has left.
         body_bytes_said: By Content-Length; -1 where it is not.
-        seen: For `pings`.
+        seconds, seen, due: For `pings`.
     """
 
-    seen = False
+    # An attribute that is first written when some instances have been made finds no room in the keys
+    # that they share. The instance makes a dict of its own then, in which each event looks things up.
+    __slots__ = (
+        "_answer",
+        "_before",
+        "_body",
+        "_chunked",
+        "_error",
+        "_head",
+        "_headers",
+        "_held_bytes",
+        "_key_state",
+        "_last",
+        "_over",
+        "_pieces",
+        "_protocol",
+        "_record",
+        "_refusal",
+        "_silences",
+        "_streams",
+        "_task",
+        "_transport",
+        "_url",
+        "_waiter",
+        "body_bytes_said",
+        "disconnected",
+        "due",
+        "keep_alive",
+        "response_complete",
+        "seconds",
+        "seen",
+    )
 
-    _answer: Answer | None = None
-    _record: Record | None = None
-    _streams = False
-    _over = False
-    _error: GatewayError | None = None
-
-    def __init__(self, protocol: Connection) -> None:
+    def __init__(self, protocol: Connection, headers: RequestHeaders) -> None:
         self.keep_alive: bool = protocol.parser.should_keep_alive()
         self._protocol = protocol
         self._transport = protocol.transport
-        self._headers = RequestHeaders(protocol.headers)
+        self._headers = headers
         self._url = protocol.url
         # The first piece of the body, which is all of most; and those behind it.
         self._body = b""
         self._pieces: list[bytes | bytearray] = []
-        # What is read before it is written is not left to the class, where it takes ten times as long.
         self.response_complete = False
         self.disconnected = False
         self.body_bytes_said = -1
@@ -115,6 +152,15 @@ class HotCycle:
         self._last = b""
         self._before = b""
         self._waiter: asyncio.Future[None] | None = None
+        self._answer: Answer | None = None
+        self._record: Record | None = None
+        self._streams = False
+        self._over = False
+        self._error: GatewayError | None = None
+        self._silences: Deadlines | None = None
+        self.seconds = 0.0
+        self.seen = False
+        self.due = 0.0
 
     # The request, as the parser tells of it.
 
@@ -129,9 +175,10 @@ class HotCycle:
         else:
             self.body_bytes_said = int(said)
         try:
-            service.intake.check_length(self.body_bytes_said)
-            self._key_state = service.screen(self._headers)
-            protocol.crowd.check_room(self.body_bytes_said)
+            self._key_state = service.screen(self._headers, self.body_bytes_said)
+            crowd = protocol.crowd
+            if crowd.held_bytes + self.body_bytes_said > crowd.limit_bytes:
+                crowd.check_room(self.body_bytes_said)
         except GatewayError as error:
             if error.closes or expects:
                 self.turn_away(error)
@@ -151,7 +198,14 @@ class HotCycle:
         else:
             self._add(piece)
         self._held_bytes += size
-        self._protocol.crowd.hold(self._protocol, size)
+        protocol = self._protocol
+        crowd = protocol.crowd
+        # `Crowd.hold` where there is room, as there mostly is, without a call of it for each piece.
+        if crowd.held_bytes + size > crowd.limit_bytes:
+            crowd.hold(protocol, size)
+        else:
+            crowd.held_bytes += size
+            protocol.held_bytes += size
         if self.body_bytes_said < 0:
             try:
                 self._protocol.front.service.intake.check_length(self._held_bytes)
@@ -175,7 +229,7 @@ class HotCycle:
         protocol = self._protocol
         path, service = self._url.decode("ascii"), protocol.front.service
         self._task = task = protocol.loop.create_task(
-            hot_task(self, service, path, self._headers, body, self._key_state)
+            protocol.hot_task(self, service, path, self._headers, body, self._key_state)
         )
         # The server waits for these when it is asked to stop.
         protocol.tasks.add(task)
@@ -201,6 +255,8 @@ class HotCycle:
             self._give_back()
         elif not self.response_complete:
             self._task.cancel()
+            # One that had not begun ends without running a line of it.
+            self._task.add_done_callback(lambda _: self.task_ended())
 
     def turn_away(self, error: GatewayError) -> None:
         """Answers before the body is here; the connection cannot be used after that.
@@ -241,7 +297,9 @@ class HotCycle:
     def task_ended(self) -> None:
         held, self._held_bytes = self._held_bytes, 0
         if held:
-            self._protocol.crowd.free(self._protocol, held)
+            # `Crowd.free`.
+            self._protocol.crowd.held_bytes -= held
+            self._protocol.held_bytes -= held
         assert self._task is not None
         self._protocol.tasks.discard(self._task)
 
@@ -280,6 +338,8 @@ class HotCycle:
         """Nothing came for a while."""
         if self._last.endswith(b"\n\n") and not self._protocol.write_paused:
             self._write(self._framed(PING))
+        assert self._silences is not None
+        self._silences.watch(self, self.seconds)
 
     # The client.
 
@@ -306,15 +366,26 @@ class HotCycle:
         if self._protocol.write_paused:
             # Of answers before this one, or of the part of it that another attempt gave.
             answer.pause()
-        answer.start(self if record.gaps is None else record.gaps.sink(self))
+        if record.gaps is not None:
+            answer = record.gaps.of(answer)
+        answer.start(self)
         if not self._over:
             self._waiter = self._protocol.loop.create_future()
             pings = self._protocol.front.pings
             if pings is None or not self._streams:
                 await self._waiter
             else:
-                with pings.during(self):
+                silences = self._silences = pings.silences or pings.begin()
+                self.seconds, self.due = pings.seconds, 0.0
+                silences.add(self)
+                if silences.timer is None:
+                    silences.wind()
+                try:
                     await self._waiter
+                finally:
+                    # As a method it would be looked up anew each time.
+                    forget = silences.forget
+                    forget(self)
         if self._error is not None:
             raise self._error
 

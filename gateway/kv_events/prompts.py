@@ -17,7 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from pdgate.protocols.call import Call, Json, Raw, encode
-from pdgate.scheduling.prefix.blocks import BLOCK_BYTES, MOST_BLOCKS
+from pdgate.scheduling.prefix.index import BLOCK_BYTES, MOST_BLOCKS
 
 MOST_BYTES: Final = MOST_BLOCKS * BLOCK_BYTES
 """Of a list of token ids, as far as the index looks: 6 ms a MiB."""

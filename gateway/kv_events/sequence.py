@@ -29,6 +29,8 @@ NOTHING: Final = -1
 MAX_HELD: Final = 10_000
 """Batches that came during a replay. The oldest go first, and are asked for again."""
 
+MAX_HELD_BYTES: Final = 64 << 20
+
 
 class Listener(Protocol):
     def taken(self, payload: bytes) -> None:
@@ -77,6 +79,7 @@ class Sequence:
         self._last = NOTHING
         self._last_digest = 0
         self._held: deque[tuple[int, bytes]] = deque()
+        self._held_bytes = 0
         # Of the replay that was asked for last.
         self._last_before = NOTHING
         self._nothing_replayed = True
@@ -104,6 +107,7 @@ class Sequence:
         """The connection was lost: what answers next may be another life."""
         # If it is not, it can repeat these.
         self._held.clear()
+        self._held_bytes = 0
         if self._can_replay:
             self._doubtful = True
         elif self._last != NOTHING:
@@ -178,13 +182,15 @@ class Sequence:
         self._listener.ask(max(self._last, 0))
 
     def _hold(self, number: int, payload: bytes) -> None:
-        if len(self._held) == MAX_HELD:
-            self._held.popleft()
         self._held.append((number, payload))
+        self._held_bytes += len(payload)
+        while len(self._held) > MAX_HELD or self._held_bytes > MAX_HELD_BYTES:
+            self._held_bytes -= len(self._held.popleft()[1])
 
     def _take_held(self) -> None:
         """What came during the replay."""
         held, self._held = self._held, deque()
+        held_bytes, self._held_bytes = self._held_bytes, 0
         while held:
             number, payload = held[0]
             if number == self._last + 1:
@@ -192,12 +198,13 @@ class Sequence:
             elif number > self._last or self._nothing_replayed:
                 if self._came_nearer:
                     # A gap behind what has been replayed.
-                    self._held = held
+                    self._held, self._held_bytes = held, held_bytes
                     self._ask()
                     return
                 self._jump(number, payload)
             # Else it has been replayed.
             held.popleft()
+            held_bytes -= len(payload)
 
     def _jump(self, number: int, payload: bytes) -> None:
         """What is missing stays missing."""

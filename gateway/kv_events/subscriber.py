@@ -18,6 +18,7 @@ from typing import Final
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
+from pdgate.gateway.kv_events.events import MOST_BATCH_BYTES
 from pdgate.gateway.kv_events.sequence import Counts, Sequence
 from pdgate.gateway.kv_events.sources import Source
 
@@ -34,11 +35,12 @@ IDLE_SECONDS: Final = 15.0
 SETTLE_SECONDS: Final = 2.0
 """After connecting; then it is asked for the first time."""
 
-MOST_WAITING: Final = 20_000
-"""Batches in each socket; a publisher keeps 10,000 for a replay by default."""
+MOST_WAITING: Final = 128
+"""Batches in each socket. More wait at the publisher, or are asked for anew: a replay of the 10,000 that
+one keeps by default may take several questions."""
 
-MAX_BATCH_BYTES: Final = 8 << 20
-"""Of a message; of a longer one ZeroMQ closes the connection."""
+MAX_BATCH_BYTES: Final = 2 * MOST_BATCH_BYTES
+"""Of a message; of a longer one ZeroMQ closes the connection. So 256 MiB wait in a socket at most."""
 
 END: Final = b"\xff" * 8
 NUMBER_BYTES: Final = 8

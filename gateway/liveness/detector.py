@@ -91,7 +91,7 @@ class Detector:
         behind: defaultdict[str, list[RunningLeg]] = defaultdict(list)
         engines: dict[str, Instance] = {}
         for leg in self._legs() if self.seconds else ():
-            engine, reader = leg.at, leg.purpose.behind
+            engine, reader = leg.at, leg.behind
             engines[engine.id] = engine
             at[engine.id].append(leg)
             if reader and reader != engine.id and not leg.has_begun:
@@ -164,9 +164,7 @@ class Detector:
         # One that was sent long before may have its prompt's KV, and say nothing as it is not streamed.
         earliest = silence.since - bound_seconds(self.seconds, seen.expected)
         waiting += [
-            leg
-            for leg in silence.behind
-            if leg.purpose.streams or leg.silent_since(now) >= earliest
+            leg for leg in silence.behind if leg.streams or leg.silent_since(now) >= earliest
         ]
         if not waiting:
             return

@@ -13,8 +13,8 @@ from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.health.liveness import UNKNOWN_SECONDS_PER_TOKEN, Evidence
 
 
-class Purpose(Protocol):
-    """As gateway/upstream/exchange.py has it."""
+class RunningLeg(Protocol):
+    """A leg that waits for an engine, as gateway/upstream/exchange.py has it."""
 
     behind: str
     loads: bool
@@ -24,13 +24,6 @@ class Purpose(Protocol):
 
     @property
     def prompt_tokens(self) -> int: ...
-
-
-class RunningLeg(Protocol):
-    """A leg that waits for an engine, as gateway/upstream/exchange.py has it."""
-
-    @property
-    def purpose(self) -> Purpose: ...
 
     @property
     def at(self) -> Instance: ...
@@ -207,7 +200,7 @@ def _step(endpoint: Endpoint | None) -> float:
 
 def _is_its_own(leg: RunningLeg) -> bool:
     """To begin it, or to go on with it, is up to the engine itself."""
-    return leg.has_begun or leg.purpose.loads or leg.purpose.behind in ("", leg.at.id)
+    return leg.has_begun or leg.loads or leg.behind in ("", leg.at.id)
 
 
 def _counts(page: Page, engine: Instance) -> bool:
@@ -223,13 +216,12 @@ def _counts(page: Page, engine: Instance) -> bool:
 
 def _reading(leg: RunningLeg, endpoint: Endpoint | None, of: WatchedEndpoints) -> float:
     """How long its prompt should take to be read, by the engine that reads it."""
-    purpose = leg.purpose
     if leg.has_begun:
         return 0.0
-    tokens = purpose.prompt_tokens
-    if purpose.loads:
+    tokens = leg.prompt_tokens
+    if leg.loads:
         loading = None if endpoint is None else endpoint.latency.loading_seconds(tokens)
         return loading or 0.0
-    reader = of.get(purpose.behind or leg.at.id)
+    reader = of.get(leg.behind or leg.at.id)
     seconds = None if reader is None else reader.latency.prefill_seconds(tokens)
     return tokens * UNKNOWN_SECONDS_PER_TOKEN if seconds is None else seconds

@@ -4,7 +4,6 @@ families         every metric: name, help, labels, zero values, merging over wor
 family           what a declaration is
 zero_values      label values that are there with 0 from the start
 call_stats       calls, their stages and their ends, and how often things happened
-ended            what is kept of a call until it is added up
 aggregates       what is counted of calls that are alike
 call_samples     call stats as samples of the families
 

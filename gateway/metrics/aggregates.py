@@ -1,21 +1,65 @@
-"""Aggregates of calls that are alike, and of legs to one engine."""
+"""Aggregates of calls that are alike, and of legs to one engine.
+
+Of a call that has ended call stats keep a Row: a few numbers and its legs, until they are added up. What
+rows say is read of many together: they are sorted by what is counted together once, and no row is looked
+at twice.
+"""
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from operator import attrgetter, sub
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from pdgate.forwarders.record import DECODE_ONLY, DISAGGREGATED, STAGES, LegRecord, times_of
-from pdgate.gateway.metrics.ended import Row
 from pdgate.gateway.metrics.histogram import Histogram
 from pdgate.protocols.instance import Instance
 from pdgate.protocols.usage import Usage
+from pdgate.scheduling.disaggregation import Decision
 
 COLUMNS: Final = ("call", "first_byte", "ttft", "tpot", *STAGES)
 _TOKENS: Final = {kind: attrgetter(kind) for kind in ("prompt", "generated", "cached")}
 
 
 Group = TypeVar("Group", bound=Hashable)
+
+
+Kind = tuple[str, str | None, str, str, str, bool]
+"""Protocol, the model as the call names it, route, path, outcome and whether it streamed: calls
+that are alike."""
+
+
+class Row(NamedTuple):
+    """
+    Attributes:
+        committed: When the client got its first byte.
+        token_seconds: For one token of a stream, on the average.
+        expired, resumed: How often.
+    """
+
+    kind: Kind
+    started: float
+    committed: float | None
+    ended: float | None
+    queued_seconds: float | None
+    token_seconds: float | None
+    usage: Usage | None
+    attempts: int
+    legs: list[LegRecord]
+    decisions: dict[int, Decision]
+    handed_over: bool
+    expired: int
+    resumed: int
+
+
+def by_kind(rows: Iterable[Row]) -> dict[Kind, list[Row]]:
+    alike: dict[Kind, list[Row]] = {}
+    for row in rows:
+        among = alike.get(row.kind)
+        if among is None:
+            alike[row.kind] = [row]
+        else:
+            among.append(row)
+    return alike
 
 
 class Aggregate:

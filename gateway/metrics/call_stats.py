@@ -10,9 +10,8 @@ from pdgate.forwarders.record import LegRecord, Record, Trace
 from pdgate.gateway.debug import RecentCalls
 from pdgate.gateway.logs import CallLog
 from pdgate.gateway.metrics import families
-from pdgate.gateway.metrics.aggregates import Aggregate, InstanceAggregate
+from pdgate.gateway.metrics.aggregates import Aggregate, InstanceAggregate, Row, by_kind
 from pdgate.gateway.metrics.call_samples import samples
-from pdgate.gateway.metrics.ended import Row, by_kind, row_of
 from pdgate.gateway.metrics.family import Counter as CounterFamily
 from pdgate.gateway.metrics.family import Key, Samples
 from pdgate.gateway.metrics.gaps import EVERY, Gaps
@@ -30,6 +29,8 @@ MOST_ROWS: Final = 32
 """Of calls that have ended, that wait to be added up: it takes a fraction of a millisecond, and in
 that no call moves."""
 
+
+_new: Final = tuple.__new__
 
 _SAID: Final = attrgetter("taken", "reason")
 """Of a decision."""
@@ -95,9 +96,8 @@ class CallStats:
     def closed(self, record: Record) -> None:
         """The record has ended."""
         self._in_flight -= 1
-        record.count()
         rows = self._rows
-        rows.append(row_of(record))
+        rows.append(_row_of(record))
         if len(rows) >= MOST_ROWS:
             self.add_up()
         if self.log.wanted:
@@ -153,3 +153,43 @@ class CallStats:
     def _itl(self, record: Record) -> Histogram:
         model = self._model(record.call.model, record.path)
         return self.aggregates[record.protocol, model, record.call.route].itl
+
+
+def _row_of(record: Record) -> Row:
+    """Nothing of it is large: neither the call, nor the answer's end, nor what legs were sent."""
+    call, committed, ended = record.call, record.committed, record.ended
+    token_seconds = None
+    if call.streams and committed is not None and ended is not None and record.outcome == "ok":
+        token_seconds = _token_seconds(record, ended - committed)
+    route = call.path if call.api is None else call.route
+    # Half of what Row() takes, which is a function in Python.
+    row: Row = _new(
+        Row,
+        (
+            (record.protocol, call.model, route, record.path, record.outcome, call.streams),
+            record.started,
+            committed,
+            ended,
+            record.queued_seconds,
+            token_seconds,
+            record.usage,
+            record.attempts,
+            record.legs,
+            record.decisions,
+            record.handed_over,
+            record.expired,
+            record.resumed,
+        ),
+    )
+    return row
+
+
+def _token_seconds(record: Record, seconds: float) -> float | None:
+    """For one token, on the average, of a stream that took that long after its first byte.
+
+    None if neither its engine says how many tokens there were nor its events were timed.
+    """
+    usage, gaps = record.usage, record.gaps
+    if usage is not None and usage.generated is not None:
+        return seconds / (usage.generated - 1) if usage.generated > 1 else None
+    return gaps.seconds / gaps.count if gaps is not None and gaps.count else None

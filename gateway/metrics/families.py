@@ -264,6 +264,9 @@ KV_EVENT_BLOCKS: Final = Counter(
     ("instance", "rank", "event"),
     merge=Merge.MAX,
 )
+CALLBACKS: Final = Counter(
+    "pdgate_callbacks", "What engines said to this gateway beside their answers.", ("result",)
+)
 KV_EVENT_TROUBLES: Final = Counter(
     "pdgate_kv_event_troubles",
     "What went wrong in following an engine's KV events.",

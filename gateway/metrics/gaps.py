@@ -3,7 +3,7 @@
 To look at the clock for every event would cost a tenth of what an event costs in all, so every
 EVERY-th stream is measured, the first one of a process included:
 
-    answer --data--> Gaps.sink --data--> the client's side
+    answer --data--> Measured --data--> the client's side
                        '--> the time, for each piece that ends an event
 """
 
@@ -11,7 +11,8 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Final
 
-from pdgate.forwarders.base import Sink
+from pdgate.forwarders.base import Answer
+from pdgate.forwarders.body_filter import BodyFilter
 from pdgate.forwarders.record import Record
 from pdgate.gateway.metrics.histogram import Histogram
 from pdgate.protocols import sse
@@ -44,9 +45,9 @@ class Gaps:
         self.seconds = 0.0
         self.count = 0
 
-    def sink(self, behind: Sink) -> Sink:
-        """Takes an answer in place of `behind`, and passes all of it on."""
-        return _Measured(self, self._times, self._record.clock, behind)
+    def of(self, answer: Answer) -> Answer:
+        """The answer, whose pieces are timed and all of which passes."""
+        return Measured(self, self._times, self._record.clock, answer)
 
     def add_up(self) -> None:
         times = self._times
@@ -58,16 +59,16 @@ class Gaps:
         del times[:-1]
 
 
-class _Measured:
-    __slots__ = ("_behind", "_clock", "_gaps", "_times")
+class Measured(BodyFilter):
+    __slots__ = ("_clock", "_gaps", "_times")
 
     def __init__(
-        self, gaps: Gaps, times: list[float], clock: Callable[[], float], behind: Sink
+        self, gaps: Gaps, times: list[float], clock: Callable[[], float], answer: Answer
     ) -> None:
+        super().__init__(answer)
         self._gaps = gaps
         self._times = times
         self._clock = clock
-        self._behind = behind
 
     def data(self, chunk: bytes, framed: bytes = b"") -> None:
         # Half an event is none, and what is so short is "[DONE]".
@@ -76,9 +77,9 @@ class _Measured:
             times.append(self._clock())
             if len(times) > MOST_TIMES:
                 self._gaps.add_up()
-        self._behind.data(chunk, framed)
+        self.client.data(chunk, framed)
 
     def ended(self, error: GatewayError | None, last: bytes = b"") -> None:
         # What comes with the end is usage and "[DONE]", which are no steps.
         self._gaps.add_up()
-        self._behind.ended(error, last)
+        self.client.ended(error, last)

@@ -8,9 +8,10 @@ Source: Fetch Standard, "CORS protocol".
 
 from urllib.parse import urlsplit
 
+from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
 from starlette.middleware.cors import CORSMiddleware
-from starlette.types import ASGIApp, Message, Send
+from starlette.types import Message, Send
 
 from pdgate.protocols.call import Headers
 
@@ -25,9 +26,9 @@ class Cors:
         self._allowed = {origin.encode() for origin in origins}
         self._exposed = (b"access-control-expose-headers", ", ".join(EXPOSED).encode())
 
-    def around(self, app: ASGIApp) -> ASGIApp:
-        return CORSMiddleware(
-            app,
+    def add_to(self, app: Starlette) -> None:
+        app.add_middleware(
+            CORSMiddleware,
             allow_origins=sorted(self._origins),
             allow_methods=["GET", "POST"],
             allow_headers=["*"],

@@ -10,7 +10,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from pdgate.gateway.upstream.one_shot import AskFailed, OneShotClient
-from pdgate.gateway.upstream.request import Target
+from pdgate.gateway.upstream.pool import Target
 
 if TYPE_CHECKING:
     import httpx2

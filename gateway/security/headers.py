@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pdgate.gateway.security.authenticator import KEY_HEADER
-from pdgate.gateway.upstream.request import FRAMING
+from pdgate.gateway.upstream.pool import FRAMING
 from pdgate.gateway.upstream.settings import FORWARDED
 
 Authorization = Literal["drop", "pass", "replace"]

@@ -14,6 +14,8 @@ from pdgate.protocols.errors import GatewayError
 
 ANSWER_SECONDS = 3.0
 """Of a Redis."""
+MOST_BYTES = 1 << 20
+"""Of a value."""
 
 
 class StoreState(StrEnum):
@@ -88,8 +90,11 @@ class RedisStore(SharedStore):
         self._redis = client(url, ANSWER_SECONDS)
 
     async def read(self) -> bytes | None:
-        found: bytes | None = await self._asked(self._redis.get(self._key))
-        return found
+        # Any client of the Redis can write there what it likes.
+        found: bytes = await self._asked(self._redis.getrange(self._key, 0, MOST_BYTES))
+        if len(found) > MOST_BYTES:
+            raise StoreAway(f"Redis: what stands in {self._key} has more than {MOST_BYTES} bytes")
+        return found or None
 
     async def pin(self, value: bytes) -> None:
         await self._asked(self._redis.set(self._key, value))

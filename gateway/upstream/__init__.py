@@ -1,10 +1,10 @@
 """HTTP/1.1 client of the gateway towards engines: pooled, on asyncio Protocols.
 
     client.py      HttpUpstream: sends legs, gives answers (the Upstream contract)
-    pool.py        the connections to one URL; the last one used is used next
+    pool.py        the connections to one URL, and the heads of what is sent on them
     connection.py  one connection: bytes in, head, body pieces and end out
-    exchange.py    one request and its answer (the Answer contract), with its deadlines
-    request.py     one leg on its way, and the head that it is sent with
+    contracts.py   what each of these needs of the next
+    exchange.py    one leg on its way and its answer (the Answer contract), with its deadlines
     one_shot.py    small questions off the path of calls, as of probes, on a connection of their own
     failures.py    what an answer other than 2xx means
 

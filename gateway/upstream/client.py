@@ -3,27 +3,26 @@
 async with HttpUpstream(UpstreamSettings()) as upstream:
     reply = await upstream.ask(prefill_leg, call)
     async with upstream.open(decode_leg, call) as answer:
-        await answer.relay(transport.write)
+        answer.start(sink)
 """
 
 import asyncio
 import ssl
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from dataclasses import replace
-from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
-from pdgate.forwarders.base import Answer, Leg
+from pdgate.forwarders.base import Leg
 from pdgate.gateway.deadlines import Deadlines, Timeouts
-from pdgate.gateway.upstream.connection import Connection, StaleConnection
-from pdgate.gateway.upstream.exchange import Exchange, Memory
-from pdgate.gateway.upstream.failures import failure, naming
-from pdgate.gateway.upstream.pool import Pool
-from pdgate.gateway.upstream.request import Asking, Target
+from pdgate.gateway.upstream.connection import Connection
+from pdgate.gateway.upstream.contracts import Memory
+from pdgate.gateway.upstream.exchange import Exchange
+from pdgate.gateway.upstream.failures import naming
+from pdgate.gateway.upstream.pool import Pool, Target
 from pdgate.gateway.upstream.settings import UpstreamSettings
 from pdgate.gateway.upstream.shortage import RETRY_AFTER_SECONDS, is_ours
-from pdgate.protocols.call import Call, Raw, parse_object
-from pdgate.protocols.errors import BadRequest, EngineFailed, EngineRefused, GatewayShort
+from pdgate.protocols.call import Call, Raw
+from pdgate.protocols.errors import EngineRefused, GatewayShort
 from pdgate.protocols.instance import DECODE, PREFILL, Instance
 
 
@@ -56,11 +55,6 @@ class HttpUpstream:
         self._deadlines.close()
 
     @property
-    def max_reply_bytes(self) -> int:
-        """Of an answer that is read as a whole."""
-        return self._settings.max_reply_bytes
-
-    @property
     def connections(self) -> int:
         """Open ones, free or not."""
         return sum(len(pool.live) for pool in self._pools.values())
@@ -69,34 +63,18 @@ class HttpUpstream:
         """From the next leg on."""
         self._settings = replace(self._settings, timeouts=timeouts, timeouts_of=of_models)
 
-    async def ask(self, leg: Leg, call: Call) -> dict[str, Raw]:
+    def ask(self, leg: Leg, call: Call) -> Coroutine[Any, Any, dict[str, Raw]]:
         """The whole JSON answer of a leg, its values still raw."""
         # An instance of both roles is asked for a whole answer when it is to prefill.
         settings = self._settings
         times = self._times(call) if settings.timeouts_of else settings.timeouts
         decodes = leg.to.role is DECODE
         seconds = times.first_byte_seconds if decodes else times.prefill_seconds
-        asking = Asking(leg, call, seconds, times.idle_seconds)
-        exchange = self.on_free(asking) or await self.on_new(asking)
-        # Read where it stands: a property is looked up anew each time.
-        limit = settings.max_reply_bytes
-        stale, body = False, b""
-        try:
-            body = await exchange.whole(limit)
-        except StaleConnection:
-            # Nothing waits within `except` (tools/compiled_awaits.py).
-            stale = True
-        if stale:
-            exchange = await self.again(asking)
-            body = await exchange.whole(limit)
-        if not 200 <= exchange.status < 300:
-            raise failure(exchange.status, exchange.headers, body, leg.to)
-        try:
-            return parse_object(body)
-        except BadRequest:
-            engine = leg.to
-            message = f"{naming(engine)} answered with something that is not a JSON object"
-            raise EngineFailed(message, at=engine.id) from None
+        # By position, as every call is asked here.
+        return Exchange(
+            leg, call, self._pools.get(leg.to.url), self, self._deadlines, self._loop, settings.max_reply_bytes, seconds,
+            times.idle_seconds,
+        ).reply()  # fmt: skip
 
     def legs(self) -> list[Exchange]:
         """Legs that wait for an engine and have a deadline: not those whose client is slow to read."""
@@ -110,7 +88,7 @@ class HttpUpstream:
         loads: bool = False,
         within: float | None = None,
         behind: str = "",
-    ) -> "Opening":
+    ) -> Exchange:
         """An answer with a good status. Leaving the block before its end closes the connection."""
         settings = self._settings
         times = self._times(call) if settings.timeouts_of else settings.timeouts
@@ -122,49 +100,21 @@ class HttpUpstream:
             seconds = times.first_byte_seconds
         if within is not None and (seconds is None or within < seconds):
             seconds = within
-        asking = Asking(leg, call, seconds, times.idle_seconds, behind, loads, True)
-        return Opening(self, asking)
+        return Exchange(
+            leg, call, self._pools.get(leg.to.url), self, self._deadlines, self._loop, settings.max_reply_bytes, seconds,
+            times.idle_seconds, behind, loads, True, self.memory,
+        )  # fmt: skip
 
     def _times(self, call: Call) -> Timeouts:
         """Where models have some of their own."""
         settings = self._settings
         return settings.timeouts_of.get(call.model, settings.timeouts)
 
-    def on_free(self, asking: Asking) -> Exchange | None:
-        """Sends on a connection that is free; None if there is none, and nothing is sent."""
-        pool = self._pools.get(asking.leg.to.url)
-        if pool is None:
-            return None
-        connection = pool.take()
-        return None if connection is None else self._send(asking, connection, pool.target)
-
-    async def on_new(self, asking: Asking) -> Exchange:
-        """Sends on a connection that is opened for it. Raises EngineRefused."""
-        engine = asking.leg.to
+    async def on_new(self, exchange: Exchange) -> None:
+        """Sends it on a connection that is opened for it. Raises EngineRefused."""
+        engine = exchange.leg.to
         pool = self._pool(engine)
-        connection = await self._connect(pool, engine)
-        return self._send(asking, connection, pool.target)
-
-    async def again(self, asking: Asking) -> Exchange:
-        """Once, on a new connection: other free ones may be as stale. Raises EngineFailed."""
-        try:
-            return await self.on_new(asking)
-        except EngineRefused as error:
-            engine = asking.leg.to
-            # "Refused" would promise that nothing was ever sent.
-            raise EngineFailed(f"{naming(engine)} broke off", at=engine.id) from error
-
-    def _send(self, asking: Asking, connection: Connection, target: Target) -> Exchange:
-        body = asking.body
-        try:
-            head = target.head(asking.leg, asking.call, len(body), self._settings.forwarded)
-        except ValueError:
-            # A bug of a forwarder, or an instance that announced nonsense.
-            connection.abort()
-            raise
-        exchange = Exchange(asking, connection, self._deadlines, self._loop, self.memory)
-        connection.send(exchange, head, body)
-        return exchange
+        pool.send_on(await self._connect(pool, engine), exchange)
 
     async def _connect(self, pool: Pool, engine: Instance) -> Connection:
         try:
@@ -196,6 +146,7 @@ class HttpUpstream:
                 target,
                 self._tls if target.secure else None,
                 self._settings.server_name,
+                self._settings.forwarded,
                 self._settings.keep_idle_seconds,
                 self._deadlines,
                 self._loop,
@@ -206,38 +157,3 @@ class HttpUpstream:
     def _forget(self, url: str) -> None:
         """Fleets change: what has no connection takes no memory."""
         self._pools.pop(url, None)
-
-
-class Opening:
-    """`async with` for one answer. A class, because a generator costs more per call."""
-
-    __slots__ = ("_asking", "_client", "_exchange")
-
-    def __init__(self, client: HttpUpstream, asking: Asking) -> None:
-        self._client = client
-        self._asking = asking
-
-    async def __aenter__(self) -> Answer:
-        client, asking = self._client, self._asking
-        exchange = client.on_free(asking) or await client.on_new(asking)
-        stale = False
-        try:
-            await exchange.head()
-        except StaleConnection:
-            stale = True
-        if stale:
-            exchange = await client.again(asking)
-            await exchange.head()
-        if not 200 <= exchange.status < 300:
-            error_body = await exchange.whole(client.max_reply_bytes)
-            raise failure(exchange.status, exchange.headers, error_body, asking.leg.to)
-        self._exchange = exchange
-        return exchange
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._exchange.abandon()

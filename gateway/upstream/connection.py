@@ -19,7 +19,7 @@ Answers 1xx are skipped (RFC 9110, section 15.2), except 101, which we never ask
 """
 
 import asyncio
-from typing import Final, Protocol, cast
+from typing import Final, cast
 
 from httptools import (
     HttpParserCallbackError,
@@ -28,6 +28,7 @@ from httptools import (
     HttpResponseParser,
 )
 
+from pdgate.gateway.upstream.contracts import Home, StaleConnection
 from pdgate.gateway.upstream.exchange import Exchange
 from pdgate.protocols.call import Headers
 
@@ -52,21 +53,6 @@ START_OF: Final = _starts()
 """Length of a read -> how it begins if it is one chunk; empty where none is so long."""
 
 
-class StaleConnection(Exception):
-    """A connection that had served before died without a byte of the answer.
-
-    The engine closed it while we sent, so sending again on a fresh one is safe.
-    """
-
-
-class Home(Protocol):
-    """Where a connection goes when it is free, and the listener of its end."""
-
-    def made(self, connection: "Connection") -> None: ...
-    def give(self, connection: "Connection") -> None: ...
-    def lost(self, connection: "Connection") -> None: ...
-
-
 class Connection(asyncio.Protocol):
     """
     Attributes:
@@ -85,6 +71,7 @@ class Connection(asyncio.Protocol):
         "_home",
         "_in_head",
         "_keep_alive",
+        "_loop",
         "_parser",
         "_paused",
         "_pieces",
@@ -114,6 +101,7 @@ class Connection(asyncio.Protocol):
         self.idle_since = 0.0
         self.closed: asyncio.Future[None] = loop.create_future()
         self._home = home
+        self._loop = loop
         self._parser = HttpResponseParser(self)
         self._exchange: Exchange | None = None
         self._used_before = False
@@ -292,7 +280,11 @@ class Connection(asyncio.Protocol):
                 self.resume()
             self._used_before = True
             self._reset()
-            self._home.give(self)
+            self.idle_since = self._loop.time()
+            home = self._home
+            home.idle.append(self)
+            if not home.watches_idle:
+                home.watch_idle()
         else:
             self.transport.abort()
 

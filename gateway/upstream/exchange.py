@@ -1,4 +1,10 @@
-"""Exchange: one request to an engine and the answer to it.
+"""Exchange: one request to an engine, from its sending to the end of its answer.
+
+    reply = await exchange.reply()          of prefill: the whole JSON answer
+    async with exchange as answer: ...      of an answer that the client gets, while it comes
+
+It is sent on a connection that is free, else on a new one; and once more on a new one if the
+engine had closed that connection meanwhile.
 
 The connection calls `on_head`, `on_body`, `on_end` (or `on_answer` for all three) and `fail`;
 one task awaits a stage:
@@ -17,26 +23,35 @@ before it cannot be the last one, and is not read.
 
 import asyncio
 import sys
-from typing import Final, Protocol
+from types import TracebackType
+from typing import Final
 
-from pdgate.forwarders.base import Sink
+from pdgate.forwarders.base import Answer, Leg, Sink
 from pdgate.gateway.deadlines import Deadlines
-from pdgate.gateway.upstream.failures import naming
-from pdgate.gateway.upstream.request import Asking
+from pdgate.gateway.upstream.contracts import (
+    Connections,
+    Line,
+    Memory,
+    Opener,
+    StaleConnection,
+)
+from pdgate.gateway.upstream.failures import failure, naming
 from pdgate.protocols.apis import Kind
-from pdgate.protocols.call import Headers
-from pdgate.protocols.endings import UNKNOWN, Ending, complete, ending_of
+from pdgate.protocols.call import Call, Headers, Raw, encode, parse_object
+from pdgate.protocols.endings import UNKNOWN, Ending, ending_of
 from pdgate.protocols.errors import (
+    BadRequest,
+    EngineBusy,
     EngineFailed,
     EngineFrozen,
     EngineGaveUp,
+    EngineRefused,
     EngineTooSlow,
     GatewayError,
     NoMemoryForAnswer,
 )
 from pdgate.protocols.instance import Instance
 from pdgate.protocols.internal import hides, is_json, mentions_ours, without_ours
-from pdgate.protocols.sse import WholeEvents
 
 BUFFER_BYTES: Final = 256 << 10
 MAX_ERROR_BYTES: Final = 1 << 20
@@ -47,7 +62,6 @@ RETRY_AFTER_SECONDS: Final = 1
 _JSON: Final = (b"content-type", b"application/json")
 
 _ANYTHING: Final[tuple[bytes, ...]] = (b"",)
-_BLANK_LINE: Final[tuple[bytes, ...]] = (b"\n\n",)
 
 ASKED: Final = 0
 HEAD: Final = 1
@@ -55,221 +69,212 @@ BODY: Final = 2
 OVER: Final = 3
 
 
-class Line(Protocol):
-    """What an exchange needs of its connection."""
-
-    def abort(self) -> None: ...
-    def pause(self) -> None: ...
-    def resume(self) -> None: ...
-
-
-class Memory(Protocol):
-    """What all answers of this process may hold together, beside the bodies of calls."""
-
-    def take(self, more_bytes: int) -> bool:
-        """Whether there is room for so much more; if so, it is taken."""
-
-    def give_back(self, bytes_: int) -> None: ...
-
-
 class Exchange:
     """The Answer contract, once its head is there.
 
     Attributes:
-        purpose: Of its leg.
+        body: As it is sent.
+        behind: The id of the engine that reads its prompt; empty for none but the leg's own.
+        loads: That engine has read it.
         status: 0 until the head is there.
         headers: Names in lower case.
-        seconds, seen, due: For the deadlines.
+        line: What it was sent on, until all of the answer is here.
+        seconds, seen, due: For the deadlines; the seconds are at first those until the first byte of the body.
+        limited: It has such a limit.
     """
 
-    status = 0
-    headers: Headers = ()
-    seconds = 0.0
-    seen = False
-    due = 0.0
-    _room_bytes = BUFFER_BYTES
-    _wanted_bytes = BUFFER_BYTES
-    _beyond_bytes = sys.maxsize
-    _collect_bytes = 0
-    _client_slow = False
+    # Instances share the keys of thirty attributes at most. One with more makes a dict of its own, in
+    # which each event looks things up.
+    __slots__ = (
+        "_beyond_bytes",
+        "_client_slow",
+        "_collect_bytes",
+        "_counted_bytes",
+        "_deadlines",
+        "_error",
+        "_for_client",
+        "_free",
+        "_full",
+        "_goal",
+        "_held_bytes",
+        "_idle_seconds",
+        "_loop",
+        "_max_reply_bytes",
+        "_memory",
+        "_opener",
+        "_parts",
+        "_room_bytes",
+        "_sink",
+        "_stage",
+        "_stream",
+        "_streams",
+        "_unframed",
+        "_usual",
+        "_waiter",
+        "_wanted_bytes",
+        "behind",
+        "body",
+        "call",
+        "due",
+        "headers",
+        "leg",
+        "limited",
+        "line",
+        "loads",
+        "seconds",
+        "seen",
+        "status",
+    )
 
     def __init__(
         self,
-        asking: Asking,
-        line: Line,
+        leg: Leg,
+        call: Call,
+        free: Connections | None,
+        opener: Opener,
         deadlines: Deadlines,
         loop: asyncio.AbstractEventLoop,
+        max_reply_bytes: int,
+        seconds: float | None = None,
+        idle_seconds: float | None = None,
+        behind: str = "",
+        loads: bool = False,
+        for_client: bool = False,
         memory: Memory | None = None,
     ) -> None:
-        self.purpose = asking
-        self._for_client = asking.for_client
+        """
+        Args:
+            free: Connections to the engine, if there are any.
+            max_reply_bytes: Of an answer that is read here.
+            seconds: Until the first byte of the body.
+            idle_seconds: Between two of its pieces.
+            for_client: Its answer is the client's, as it comes, and not one that is read here.
+        """
+        self.leg = leg
+        self.call = call
+        self.body = encode(leg.body) if leg.passed is None else leg.passed.body
+        self.behind = behind
+        self.loads = loads
+        self._free = free
+        self._opener = opener
+        self.limited = seconds is not None
+        self.seconds = 0.0 if seconds is None else seconds
+        self._idle_seconds = idle_seconds
+        self._for_client = for_client
+        self._max_reply_bytes = max_reply_bytes
         self._memory = memory
-        self._line: Line | None = line
+        self.line: Line | None = None
         self._loop = loop
         self._deadlines = deadlines
         self._parts: list[bytes] = []
-        # What is read before it is written is not left to the class, where it takes ten times as long.
+        self.status = 0
+        self.headers: Headers = ()
+        self.seen = False
+        self.due = 0.0
         self._stage = ASKED
         # Its head alone is waited for, or its end, which wakes every waiter.
         self._goal = OVER
         self._waiter: asyncio.Future[None] | None = None
         self._error: Exception | None = None
-        self._held_bytes = self._counted_bytes = 0
+        self._held_bytes = self._counted_bytes = self._collect_bytes = 0
+        self._room_bytes = self._wanted_bytes = BUFFER_BYTES
+        self._beyond_bytes = sys.maxsize
         self._sink: Sink | None = None
         self._full = False
+        self._client_slow = False
         self._unframed = False
+        self._streams = False
         self._usual = _ANYTHING
-        self._events: WholeEvents | None = None
-        self._ending: Ending | None = None
-        deadlines.watch(self, asking.seconds)
-
-    # What the connection tells.
-
-    def on_head(self, status: int, headers: Headers) -> None:
-        self.status = status
-        self.headers = headers
-        if self._for_client:
-            self._expect()
-        self._stage = HEAD
-        if self._goal == HEAD:
-            self._wake()
-
-    def on_body(self, piece: bytes, framed: bytes = b"") -> None:
-        """`framed` is the piece as a chunk of HTTP, if it came as one."""
-        if self._stage != BODY:
-            self._stage = BODY
-            self._watch()
-        self.seen = True
-        if not piece.endswith(self._usual):
-            ending, events = self._ending, self._events
-            if (
-                ending is None
-                or ending.unless is None
-                or not piece.endswith(ending.usual_unless)
-                or ending.unless(piece) is not None
-                or (events is not None and events.rest)
-            ):
-                read = self._read(piece)
-                if not read:
-                    return
-                if read is not piece:
-                    piece, framed = read, b""
-        sink = self._sink
-        if sink is None:
-            self._keep(piece)
-        else:
-            sink.data(piece, framed)
-
-    def on_last(self, piece: bytes) -> None:
-        """on_end follows at once: no deadline is needed, and a sink gets it with the end."""
-        self._stage = BODY
-        self.seen = True
-        if self._events is not None:
-            piece = self._read(piece)
-            if self._is_over():
-                return
-        if self._sink is None:
-            self._keep(piece)
-        else:
-            self._parts.append(piece)
-
-    def on_end(self) -> None:
-        if self._stage == OVER:
-            return
-        self._line = None
-        if self._for_client:
-            self._check_end()
-        self._close()
-
-    def on_answer(self, status: int, headers: Headers, body: bytes) -> None:
-        """All of these at once; most answers that are no stream come in one read."""
-        self.status = status
-        self.headers = headers
-        if not self._for_client or (_JSON in headers and body.startswith(b"{")):
-            # Of nearly all is known at once that they are no stream, and HTTP has said where they end.
-            self._parts.append(body)
-            self._held_bytes = len(body)
-            if self._for_client and mentions_ours(body):
-                self._clear(body)
-            self._line = None
-            self._close()
-            return
-        self._expect()
-        if self._events is not None:
-            body = self._read(body)
-        self._parts.append(body)
-        self._held_bytes += len(body)
-        self.on_end()
-
-    def fail(self, error: Exception) -> None:
-        """The answer ends here; the connection with it."""
-        if self._stage == OVER:
-            return
-        # What has been said to its end is not spoilt by what happens to the connection.
-        if self._ending is None or not self._ending.over:
-            self._error = error
-        self._hang_up()
-
-    def broken(self, what: str) -> None:
-        engine = self.purpose.leg.to
-        self.fail(EngineFailed(f"{naming(engine)} {what}", at=engine.id))
-
-    # What a look at all legs asks (gateway/liveness).
-
-    @property
-    def at(self) -> Instance:
-        """The engine that it waits for."""
-        return self.purpose.leg.to
-
-    @property
-    def has_begun(self) -> bool:
-        """A piece of the body is here."""
-        return self._stage == BODY
-
-    def silent_since(self, now: float) -> float:
-        """When the engine said something of it last, or got it, on the loop's clock."""
-        return now if self.seen or not self.due else self.due - self.seconds
-
-    def given_up(self, at: str, why: str, *, waited: bool) -> None:
-        """The engine `at` does nothing any more: its own, or the one it is behind.
-
-        `waited`: that took all the time that a call may wait for a frozen engine.
-        """
-        self.fail(EngineFrozen(why, at=at) if waited else EngineTooSlow(why, at=at))
+        # Made of the first piece.
+        self._stream: Ending | None = None
 
     # What the caller does.
 
     # A task that is cancelled while it waits here leaves nothing behind.
 
-    async def head(self) -> None:
-        """Waits for the status. Raises what `fail` was given."""
-        if self._stage < HEAD:
-            try:
-                self._goal = HEAD
-                self._waiter = waiter = self._loop.create_future()
-                await waiter
-            except asyncio.CancelledError:
-                self.abandon()
-                raise
+    async def reply(self) -> dict[str, Raw]:
+        """The whole JSON answer, its values still raw. Raises what the Upstream contract says."""
+        engine, limit = self.leg.to, self._max_reply_bytes
+        self._collect_bytes = limit
+        await self._sent_until(OVER)
+        body = await self._whole(limit)
+        if not 200 <= self.status < 300:
+            raise failure(self.status, self.headers, body, engine)
+        try:
+            return parse_object(body)
+        except BadRequest:
+            message = f"{naming(engine)} answered with something that is not a JSON object"
+            raise EngineFailed(message, at=engine.id) from None
+
+    async def __aenter__(self) -> Answer:
+        await self._sent_until(HEAD)
         # What fails later may have said before how.
         if self._error is not None and not self.status:
             raise self._error
+        if not 200 <= self.status < 300:
+            error_body = await self._whole(self._max_reply_bytes)
+            raise failure(self.status, self.headers, error_body, self.leg.to)
+        return self
 
-    async def whole(self, limit_bytes: int) -> bytes:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._abandon()
+
+    async def _sent_until(self, goal: int) -> None:
+        """Sends it, and waits for that stage. Raises EngineRefused, EngineFailed."""
+        self._goal = goal
+        again = False
+        try:
+            if self._free is None or not self._free.send(self):
+                await self._opener.on_new(self)
+            while True:
+                if self._stage < goal:
+                    # Here and not in `_woken`, as all wait here.
+                    self._waiter = waiter = self._loop.create_future()
+                    await waiter
+                if again or not isinstance(self._error, StaleConnection):
+                    return
+                again = True
+                await self._again()
+        except asyncio.CancelledError:
+            self._abandon()
+            raise
+
+    async def _again(self) -> None:
+        """Once, on a new connection: other free ones may be as stale. Raises EngineFailed."""
+        self._forget_failure()
+        try:
+            await self._opener.on_new(self)
+        except EngineRefused as error:
+            engine = self.leg.to
+            # "Refused" would promise that nothing was ever sent.
+            raise EngineFailed(f"{naming(engine)} broke off", at=engine.id) from error
+
+    def _forget_failure(self) -> None:
+        self._stage, self._error, self.due = ASKED, None, 0.0
+
+    async def _woken(self) -> None:
+        try:
+            self._waiter = waiter = self._loop.create_future()
+            await waiter
+        except asyncio.CancelledError:
+            self._abandon()
+            raise
+
+    async def _whole(self, limit_bytes: int) -> bytes:
         """The body to its end; EngineFailed above the limit, but errors are cut short."""
         self._collect_bytes = limit_bytes
         if self._full:
             self._make_room()
         if self._stage < OVER:
-            try:
-                self._waiter = waiter = self._loop.create_future()
-                await waiter
-            except asyncio.CancelledError:
-                self.abandon()
-                raise
+            await self._woken()
         if self._error is not None:
             # What came of it is not taken any more.
-            self.abandon()
+            self._abandon()
             raise self._error
         return self._take()
 
@@ -283,12 +288,7 @@ class Exchange:
             if self._full:
                 self._make_room()
             if self._stage < OVER:
-                try:
-                    self._waiter = waiter = self._loop.create_future()
-                    await waiter
-                except asyncio.CancelledError:
-                    self.abandon()
-                    raise
+                await self._woken()
             self._beyond_bytes = sys.maxsize
         if self._held_bytes <= beyond and self._error is not None:
             raise self._error
@@ -316,14 +316,151 @@ class Exchange:
         self._client_slow = False
         self._update_reading()
 
-    def abandon(self) -> None:
+    def _abandon(self) -> None:
         """Closes the connection at once, unless the answer is complete."""
         if self._stage != OVER:
             # A caller that leaves needs no error.
             self._sink = None
-            self.fail(EngineFailed("the answer was abandoned", at=self.purpose.leg.to.id))
+            self.fail(EngineFailed("the answer was abandoned", at=self.leg.to.id))
         if self._counted_bytes:
             self._give_back()
+
+    # What the connection tells.
+
+    def on_head(self, status: int, headers: Headers) -> None:
+        self.status = status
+        self.headers = headers
+        if self._for_client:
+            self._expect()
+        self._stage = HEAD
+        if self._goal == HEAD:
+            self._wake()
+
+    def on_body(self, piece: bytes, framed: bytes = b"") -> None:
+        """`framed` is the piece as a chunk of HTTP, if it came as one."""
+        if self._stage != BODY:
+            self._stage = BODY
+            idle = self._idle_seconds
+            if idle is not None and self.limited:
+                # It is watched already.
+                self.seconds, self.due = idle, 0.0
+            else:
+                self._watch()
+        self.seen = True
+        if not piece.endswith(self._usual):
+            stream = self._stream
+            if (
+                stream is None
+                or stream.unless is None
+                or not piece.endswith(stream.usual_unless)
+                or stream.unless(piece) is not None
+                or stream.half is not None
+            ):
+                read = self._read(piece)
+                if not read:
+                    return
+                if read is not piece:
+                    piece, framed = read, b""
+        sink = self._sink
+        if sink is not None:
+            sink.data(piece, framed)
+            return
+        self._parts.append(piece)
+        self._held_bytes += len(piece)
+        if self._held_bytes > self._beyond_bytes:
+            waiter = self._waiter
+            if waiter is not None and not waiter.done():
+                waiter.set_result(None)
+        if self._held_bytes > self._room_bytes:
+            self._overflow()
+
+    def on_last(self, piece: bytes) -> None:
+        """on_end follows at once: no deadline is needed, and a sink gets it with the end."""
+        self._stage = BODY
+        self.seen = True
+        if self._streams:
+            piece = self._read(piece)
+            if self._is_over():
+                return
+        self._parts.append(piece)
+        if self._sink is None:
+            self._held_bytes += len(piece)
+            if self._held_bytes > self._room_bytes:
+                self._overflow()
+
+    def on_end(self) -> None:
+        if self._stage == OVER:
+            return
+        self.line = None
+        if self._for_client:
+            self._check_end()
+        self._close()
+
+    def on_answer(self, status: int, headers: Headers, body: bytes) -> None:
+        """All of these at once; most answers that are no stream come in one read."""
+        self.status = status
+        self.headers = headers
+        if not self._for_client or (
+            not self.call.streams and _JSON in headers and body.startswith(b"{")
+        ):
+            # Of nearly all is known at once that they are no stream, and HTTP has said where they end.
+            self._parts.append(body)
+            self._held_bytes = len(body)
+            if self._for_client and mentions_ours(body):
+                self._clear(body)
+            self.line = None
+            self._close()
+            return
+        self._expect()
+        if self._streams:
+            body = self._read(body)
+        self._parts.append(body)
+        self._held_bytes += len(body)
+        self.on_end()
+
+    def fail(self, error: Exception) -> None:
+        """The answer ends here; the connection with it."""
+        if self._stage == OVER:
+            return
+        # What has been said to its end is not spoilt by what happens to the connection.
+        if self._stream is None or not self._stream.over:
+            self._error = error
+        self._hang_up()
+
+    def broken(self, what: str) -> None:
+        engine = self.leg.to
+        self.fail(EngineFailed(f"{naming(engine)} {what}", at=engine.id))
+
+    # What a look at all legs asks (gateway/liveness).
+
+    @property
+    def at(self) -> Instance:
+        """The engine that it waits for."""
+        return self.leg.to
+
+    @property
+    def streams(self) -> bool:
+        return self.call.streams
+
+    @property
+    def prompt_tokens(self) -> int:
+        return self.call.prompt_tokens
+
+    @property
+    def has_begun(self) -> bool:
+        """A piece of the body is here."""
+        return self._stage == BODY
+
+    def silent_since(self, now: float) -> float:
+        """When the engine said something of it last, or got it, on the loop's clock."""
+        return now if self.seen or not self.due else self.due - self.seconds
+
+    def given_up(self, at: str, why: str, *, waited: bool) -> None:
+        """The engine `at` does nothing any more: its own, or the one it is behind.
+
+        `waited`: that took all the time that a call may wait for a frozen engine.
+        """
+        self.fail(EngineFrozen(why, at=at) if waited else EngineTooSlow(why, at=at))
 
     # How.
 
@@ -332,11 +469,16 @@ class Exchange:
         said = dict(self.headers)
         if b"content-encoding" in said:
             return
-        kind = said.get(b"content-type", b"")
-        if kind.startswith(b"text/event-stream"):
-            self._events = WholeEvents()
-            self._ending = ending_of(self.purpose.call)
-            self._usual = _BLANK_LINE if self._ending is None else UNKNOWN
+        kind = said.get(b"content-type", b"").lower()
+        call = self.call
+        if kind.startswith(b"text/event-stream") or (
+            # Whatever it is called: what does not end as a stream does is none.
+            call.streams
+            and 200 <= self.status < 300
+            and (call.api is None or call.api.kind is Kind.GENERATES)
+        ):
+            self._streams = True
+            self._usual = UNKNOWN
         elif (
             b"content-length" not in said
             and b"transfer-encoding" not in said
@@ -347,43 +489,34 @@ class Exchange:
 
     def _read(self, piece: bytes) -> bytes:
         """What of a stream can go on with this piece; the end may be none."""
-        events, ending = self._events, self._ending
-        assert events is not None
-        # As nearly all come, and needs no joining.
-        out = piece
-        if events.rest or not piece.endswith(b"\n\n"):
-            out = events.feed(piece)
-        if ending is None:
-            self._usual = UNKNOWN if events.rest else _BLANK_LINE
-            return out
-        if out:
-            out = ending.take(out)
-        if ending.gave_up or ending.error:
+        stream = self._stream
+        if stream is None:
+            stream = self._stream = ending_of(self.call)
+        out = stream.feed(piece)
+        if stream.gave_up or stream.error:
             if self._sink is None:
                 # The reader of the first event reads what is wrong.
-                out += ending.error
+                out += stream.error
             self._parts.append(out)
             self._held_bytes += len(out)
-            self.fail(self._no_end(ending))
+            self.fail(self._no_end(stream))
             return b""
-        self._usual = UNKNOWN if events.rest else ending.usual
+        self._usual = UNKNOWN if stream.half is not None else stream.usual
         return out
 
     def _check_end(self) -> None:
         """HTTP says that this is all; is it?"""
-        events, ending = self._events, self._ending
-        if events is not None:
-            whole = True
-            if events.rest:
-                rest = bytes(events.rest)
-                whole = complete(rest)
-                if whole:
-                    if ending is not None:
-                        rest = ending.take(rest)
-                    self._parts.append(rest)
-                    self._held_bytes += len(rest)
-            if not whole or (ending is not None and (ending.gave_up or not ending.whole)):
-                self._error = self._no_end(ending)
+        if self._streams:
+            stream = self._stream
+            if stream is None:
+                stream = ending_of(self.call)
+            # Mostly all that came was whole.
+            rest = b"" if stream.half is None else stream.last()
+            if rest:
+                self._parts.append(rest)
+                self._held_bytes += len(rest)
+            if rest is None or stream.gave_up or not stream.whole:
+                self._error = self._no_end(stream)
             return
         body = self._join()
         if self._unframed and not is_json(body):
@@ -391,18 +524,20 @@ class Exchange:
         elif self._sink is None and mentions_ours(body):
             self._clear(body)
 
-    def _no_end(self, ending: Ending | None) -> GatewayError:
-        engine = self.purpose.leg.to
-        who = naming(engine)
-        if ending is not None and ending.gave_up:
-            return EngineGaveUp(f"{who} gave the call up", at=engine.id)
-        if ending is not None and ending.error:
-            return EngineFailed(f"{who} failed while it answered", at=engine.id)
-        return EngineFailed(f"{who} ended its answer too early", at=engine.id)
+    def _no_end(self, stream: Ending | None) -> GatewayError:
+        engine = self.leg.to
+        name = naming(engine)
+        if stream is not None and stream.let_go:
+            return EngineBusy(f"{name} had no room to finish the call", at=engine.id)
+        if stream is not None and stream.gave_up:
+            return EngineGaveUp(f"{name} gave the call up", at=engine.id)
+        if stream is not None and stream.error:
+            return EngineFailed(f"{name} failed while it answered", at=engine.id)
+        return EngineFailed(f"{name} ended its answer too early", at=engine.id)
 
     def _clear(self, body: bytes) -> None:
         """Takes out of a whole answer what is not for clients."""
-        call = self.purpose.call
+        call = self.call
         if call.api is not None and call.api.kind is not Kind.GENERATES:
             return
         cleared = without_ours(body)
@@ -434,7 +569,7 @@ class Exchange:
             self._tell_end(self._sink)
 
     def _hang_up(self) -> None:
-        line, self._line = self._line, None
+        line, self.line = self.line, None
         if line is not None:
             line.abort()
         self._close()
@@ -458,14 +593,6 @@ class Exchange:
         if self._counted_bytes:
             self._give_back()
         return taken
-
-    def _keep(self, piece: bytes) -> None:
-        self._parts.append(piece)
-        self._held_bytes += len(piece)
-        if self._held_bytes > self._beyond_bytes:
-            self._wake()
-        if self._held_bytes > self._room_bytes:
-            self._overflow()
 
     def _overflow(self) -> None:
         """More is kept than there was room for."""
@@ -508,22 +635,23 @@ class Exchange:
         self._counted_bytes = 0
 
     def _update_reading(self) -> None:
-        if self._line is None:
+        if self.line is None:
             return
         if self._full or self._client_slow:
             self._deadlines.forget(self)
-            self._line.pause()
+            self.line.pause()
         else:
-            self._line.resume()
+            self.line.resume()
             self._watch()
 
     def _watch(self) -> None:
         """For the next piece, from now on."""
-        asking = self.purpose
-        body = self._stage == BODY
-        self._deadlines.watch(self, asking.idle_seconds if body else asking.seconds)
+        if self._stage == BODY:
+            self._deadlines.watch(self, self._idle_seconds)
+        elif self.limited:
+            self._deadlines.watch(self, self.seconds)
 
     def expired(self) -> None:
         what = "fell silent" if self._stage == BODY else "took too long to answer"
-        engine = self.purpose.leg.to
+        engine = self.leg.to
         self.fail(EngineTooSlow(f"{naming(engine)} {what}", at=engine.id))

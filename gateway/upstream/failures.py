@@ -3,9 +3,17 @@
 import re
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from typing import Final
 
 from pdgate.protocols.call import Headers
-from pdgate.protocols.errors import EngineBusy, EngineFailed, EngineRejected, GatewayError
+from pdgate.protocols.errors import (
+    EngineBusy,
+    EngineFailed,
+    EngineGaveUp,
+    EngineRejected,
+    GatewayError,
+    KvNotLoaded,
+)
 from pdgate.protocols.instance import Instance, Role
 
 # What describes the answer to the client; the rest is between the engine and us.
@@ -13,6 +21,9 @@ KEPT = frozenset(
     {b"content-language", b"content-type", b"retry-after", b"retry-after-ms", b"www-authenticate"}
 )
 MAX_RETRY_AFTER_SECONDS = 24 * 3600
+
+_NOT_LOADED: Final = f'"code":"{KvNotLoaded.code}"'.encode()
+"""In the error of `pdgate engine`; vLLM ends such a call with a finish_reason."""
 
 _is_seconds = re.compile(rb"[0-9]{1,9}").fullmatch
 
@@ -35,6 +46,9 @@ def failure(status: int, headers: Headers, body: bytes, engine: Instance) -> Gat
             at=engine.id,
             retry_after_seconds=retry_after(headers, datetime.now(UTC)),
         )
+    if _NOT_LOADED in body:
+        # As where another engine says so by a finish_reason: what two engines say of this is not the call's fault.
+        return EngineGaveUp(f"{naming(engine)} did not get the KV of the prompt", at=engine.id)
     return EngineFailed(f"{naming(engine)} answered with status {status}", at=engine.id)
 
 

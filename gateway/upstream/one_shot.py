@@ -26,7 +26,7 @@ from httptools import (
 )
 
 from pdgate.gateway.upstream.connection import MAX_HEAD_BYTES
-from pdgate.gateway.upstream.request import Target
+from pdgate.gateway.upstream.pool import Target
 from pdgate.gateway.upstream.shortage import is_ours
 
 MOST_BYTES: Final = 8 << 20

@@ -9,6 +9,7 @@ former life can be compared.
 import logging
 from dataclasses import dataclass, field
 
+from pdgate.forwarders import registry
 from pdgate.gateway.engine_metrics.counters import Counters
 from pdgate.gateway.engine_metrics.page import Page
 from pdgate.gateway.verification.causes import HINTS, Cause, Prefills, why_recomputed
@@ -90,7 +91,8 @@ class Verifier:
     def _judge(self, endpoint: Endpoint, tally: Tally, window: Window, given: Given) -> None:
         # Both grow within one life, and every page of it has been compared with the one before.
         grew = window.latest.counters.since(window.start) or Counters()
-        verdict = judge(grew, window.given, given, doubted=window.doubted)
+        spare = registry.decode_computes(endpoint.instance.protocol) or window.latest.block_tokens
+        verdict = judge(grew, window.given, given, doubted=window.doubted, spare=spare or 1)
         if verdict is None:
             window.doubted = given.handed_over > window.given.handed_over
             return

@@ -77,6 +77,7 @@ def _load(status: Status) -> dict[str, Any]:
         "transferring": status.transferring,
         "kv_tokens": status.kv_tokens,
         "queued_tokens": status.queued_tokens,
+        "queue_share": status.queue_share,
     }
 
 

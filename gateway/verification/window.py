@@ -6,7 +6,8 @@
 An engine that takes over KV computes one token of a prompt at most, the last (vLLM 0.32.0 with
 NIXL and Mooncake: none; with our connector: one). So whatever an engine counts as computed
 beyond one token per request was computed twice, unless it was to be computed: a whole
-call of ours, or another client's call. Then it is not known which it was:
+call of ours, or another client's call. (`spare` instead of one token, where a protocol hands over whole
+blocks only.) Then it is not known which it was:
 
     computed <= requests                     verified, of any client
     ... beyond, and only ours, all split     the surplus was recomputed
@@ -79,22 +80,26 @@ class Verdict:
 NOTHING = Verdict(None)
 
 
-def judge(grew: Counters, before: Given, now: Given, *, doubted: bool = False) -> Verdict | None:
+def judge(
+    grew: Counters, before: Given, now: Given, *, doubted: bool = False, spare: float = 1
+) -> Verdict | None:
     """None to look again at the next page, with the window left open.
 
-    `doubted`: this is such a second look.
+    `doubted`: this is such a second look. `spare`: tokens of each prompt that decode computes by design.
     """
     handed_over, whole = now.handed_over - before.handed_over, now.whole - before.whole
     if grew.computed is None or grew.cached is None or grew.transferred is None:
         return Verdict(Result.UNVERIFIABLE) if handed_over else NOTHING
-    computed, arrived = grew.computed, grew.transferred + grew.cached
+    # What decode chose to compute was not computed twice (decode-first, where decode decides).
+    computed = grew.computed - (grew.chosen or 0)
+    arrived = grew.transferred + grew.cached
     counted = computed + arrived
     # Answers that are no stream are known to us only when they end, long after their prompt.
     if not counted or not handed_over:
         return None if handed_over or now.calls else NOTHING
     possible = handed_over + whole + before.calls + now.calls
     requests = possible if grew.first_tokens is None else grew.first_tokens
-    surplus = max(0.0, computed - requests)
+    surplus = max(0.0, computed - requests * spare)
     if not surplus:
         if not arrived:
             # Prompts of one token each.

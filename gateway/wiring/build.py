@@ -7,11 +7,14 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from starlette.types import ASGIApp
+
 from pdgate.cluster.directory import Directory
 from pdgate.cluster.jobs import Jobs
 from pdgate.forwarders.kv_lease import KvLedger
 from pdgate.forwarders.lives import Lives
 from pdgate.gateway.app import create_app
+from pdgate.gateway.callbacks.part import Callbacks
 from pdgate.gateway.component import Component, Core
 from pdgate.gateway.config import Settings
 from pdgate.gateway.config.rules import breaker_limits
@@ -66,6 +69,9 @@ def build(
     scheduler = parts.scheduler_of(settings, endpoints, policies)
     upstream = parts.upstream_of(settings, headers, access)
     upstream.memory = crowd = parts.crowd_of(settings)
+    callbacks = Callbacks.of(settings)
+    sends = upstream if callbacks is None else callbacks.around(upstream)
+    heard = frozenset[str]() if callbacks is None else callbacks.heard
     ledger, lives = KvLedger(), Lives()
     recent = RecentCalls() if settings.debug_routes or components.has_console(settings) else None
     if recent is not None and settings.debug_routes:
@@ -81,7 +87,7 @@ def build(
         access=access,
         ledger=ledger,
         lives=lives,
-        execution=parts.execution_of(settings, scheduler, upstream, ledger, lives),
+        execution=parts.execution_of(settings, scheduler, sends, ledger, lives, heard),
         recent=recent,
         stats=stats,
         drain=parts.drain_of(settings, stats),
@@ -94,6 +100,7 @@ def build(
         jobs=Jobs(),
         reload=Reload(settings),
         folder=metrics_folder,
+        heard=heard,
     )
     feed = parts.feed_of(settings, directory, endpoints, core.prober)
     watch = parts.watch_of(settings, endpoints, access)
@@ -113,6 +120,7 @@ def build(
             *present(
                 components.discovery(feed),
                 components.admission(core),
+                components.callbacks(callbacks),
                 components.kv_events(kv_events),
                 components.engine_metrics(watch),
                 components.worker_sync(load, prompts),
@@ -145,6 +153,7 @@ def _front(
         core.prober,
         metrics.registry_of(shared.collect if shared else counted),
         partial(running, core.upstream, core.prober, feed, jobs, core.watchdog),
+        lambda: front,
         core.recent if settings.debug_routes else None,
         core.intake.call_id,
         {name: note for one in every for name, note in one.ready.items()},
@@ -155,9 +164,11 @@ def _front(
     )
     origins = origins_of(settings.cors_origins)
     cors = Cors(origins) if origins else None
-    others = app if cors is None else cors.around(app)
+    if cors is not None:
+        cors.add_to(app)
+    others: ASGIApp = app
     if admin_port is not None:
-        others = parts.listeners_of(settings, others, core.intake, admin_port)
+        others = parts.listeners_of(settings, app, core.intake, admin_port)
     front = Front(
         parts.service_of(core),
         others,
@@ -167,7 +178,7 @@ def _front(
         reload,
         core.crowd,
     )
-    front.admin_port, front.cors = admin_port, cors
+    front.admin_port, front.cors, front.application = admin_port, cors, app
     front.passthrough = settings.passthrough
     for one in (*every, Live(front, core, feed).component()):
         jobs.add_all(one.jobs)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from fastapi import APIRouter
 
 from pdgate.gateway.admin.instances import Drained, nothing_more
+from pdgate.gateway.callbacks.part import Callbacks
 from pdgate.gateway.component import Component, Core
 from pdgate.gateway.config import Settings
 from pdgate.gateway.config.api_keys import api_keys
@@ -212,6 +213,13 @@ def engine_metrics(watch: Watch | None) -> Component | None:
         collect=watch.report.collect,
         ready={"prefill_queue": PrefillQueue(watch.reader)},
     )
+
+
+def callbacks(part: Callbacks | None) -> Component | None:
+    """What engines say that calls wait for."""
+    if part is None:
+        return None
+    return Component(part.jobs, part.close, partial(metrics.callbacks, part.words))
 
 
 def kv_events(watch: "KvEvents | None") -> Component | None:

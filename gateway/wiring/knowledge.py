@@ -13,8 +13,7 @@ from pdgate.gateway.security.engine_access import EngineAccess
 from pdgate.gateway.sync.workers import SharedLoad, SharedPrefixes
 from pdgate.scheduling.endpoints import Endpoints
 from pdgate.scheduling.policy import load
-from pdgate.scheduling.prefix.blocks import BlocksOf, blocks_of
-from pdgate.scheduling.prefix.index import PrefixIndex
+from pdgate.scheduling.prefix.index import BlocksOf, PrefixIndex, blocks_of
 
 if TYPE_CHECKING:
     from pdgate.gateway.kv_events.watch import Watch

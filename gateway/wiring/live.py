@@ -25,6 +25,7 @@ from pdgate.gateway.front.asgi import Front
 from pdgate.gateway.front.pings import Pings
 from pdgate.gateway.lifecycle.reload import Change
 from pdgate.gateway.ways import own_fields, ways
+from pdgate.gateway.wiring.parts import limits_of
 from pdgate.protocols.instance import Instance, Role
 
 
@@ -53,10 +54,11 @@ class Live:
     def _fleet(self, before: Settings, wanted: Settings) -> Change:
         old = {instance.id: instance for instance in before.fleet}
         new = {instance.id: instance for instance in wanted.fleet}
-        way_of, adopt, own = ways(wanted), adopter(wanted), own_fields(wanted)
+        way_of = ways(wanted, self.core.heard)
+        adopt, own = adopter(wanted), own_fields(wanted)
 
         def change() -> None:
-            self.core.execution.router.way_of = way_of
+            self.core.execution.router.use(way_of)
             service = self.front.service
             service.intake = replace(service.intake, own_fields=own)
             # Those that go by another name now are as well as they were.
@@ -109,7 +111,17 @@ class Live:
 
     def _targets(self, wanted: Settings) -> Change:
         changes = [self._policy(role, key, wanted) for role, key in policies.KEYS.items()]
-        return _all([*changes, self._policies_of_models(wanted)])
+        return _all([*changes, self._policies_of_models(wanted), self._limits(wanted)])
+
+    def _limits(self, wanted: Settings) -> Change:
+        """What is in time changes for calls that come; how many are let in does not."""
+
+        def change() -> None:
+            gate = self.core.gate
+            if gate is not None:
+                gate.put(limits_of(wanted))
+
+        return change
 
     def _times(self, wanted: Settings) -> Change:
         def change() -> None:

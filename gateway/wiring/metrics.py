@@ -13,6 +13,7 @@ from pdgate.cluster.stderr import lines_dropped
 from pdgate.forwarders.kv_lease import KvLedger
 from pdgate.forwarders.lives import Lives
 from pdgate.gateway.admission.gate import Gate
+from pdgate.gateway.callbacks.words import Words
 from pdgate.gateway.front.crowd import Crowd
 from pdgate.gateway.lifecycle.drain import Drain
 from pdgate.gateway.lifecycle.reload import Reload
@@ -146,6 +147,12 @@ def admission(gate: Gate) -> Iterator[Samples]:
     """How long calls waited is a stage of pdgate_stage_seconds."""
     yield families.CALLS_WAITING.samples(gate.waiting())
     yield families.CALLS_TURNED_AWAY.samples(gate.refused.items())
+
+
+def callbacks(words: Words) -> Iterator[Samples]:
+    yield families.CALLBACKS.samples(
+        ((result.value,), count) for result, count in words.counts.items()
+    )
 
 
 def roles(adapting: "Adapting", endpoints: Iterable[Endpoint]) -> Iterator[Samples]:

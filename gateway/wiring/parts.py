@@ -8,6 +8,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp
 
 from pdgate.cluster.directory import Directory
+from pdgate.forwarders.base import Upstream
 from pdgate.forwarders.execution import Execution
 from pdgate.forwarders.kv_lease import KvLedger
 from pdgate.forwarders.lives import Lives
@@ -49,6 +50,7 @@ from pdgate.gateway.ways import own_fields, ways
 from pdgate.protocols.instance import Role
 from pdgate.scheduling.admission import Limits
 from pdgate.scheduling.endpoints import Endpoints
+from pdgate.scheduling.policy_context import Targets
 from pdgate.scheduling.scheduler import Scheduler
 
 
@@ -80,13 +82,14 @@ def upstream_of(settings: Settings, headers: HeaderPolicy, access: EngineAccess)
 def execution_of(
     settings: Settings,
     scheduler: Scheduler,
-    upstream: HttpUpstream,
+    upstream: Upstream,
     ledger: KvLedger,
     lives: Lives,
+    heard: frozenset[str],
 ) -> Execution:
     return Execution(
         scheduler,
-        ways(settings),
+        ways(settings, heard),
         upstream,
         policy=retry_policy_of(settings),
         ledger=ledger,
@@ -127,11 +130,17 @@ def feed_of(
     return Feed(directory, endpoints, prober, adopter(settings), time.monotonic, state)
 
 
+def limits_of(settings: Settings) -> Limits:
+    limits = Limits(**settings.admission.model_dump())
+    targets = Targets(settings.targets.ttft_seconds, settings.targets.tpot_seconds)
+    return limits.in_gateway(targets).shared_by(settings.listen.workers)
+
+
 def gate_of(
     settings: Settings, endpoints: Endpoints, scheduler: Scheduler, neighbours: SharedLoad | None
 ) -> Gate | None:
     """None where nothing is limited."""
-    limits = Limits(**settings.admission.model_dump()).shared_by(settings.listen.workers)
+    limits = limits_of(settings)
     if not limits.any:
         return None
     lines = None

@@ -12,7 +12,6 @@ async with FaultProxy("http://127.0.0.1:8100") as proxy:
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
 
@@ -57,12 +56,7 @@ class FaultProxy:
         await self._listen()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._leave()
 
     @property

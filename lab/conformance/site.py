@@ -6,6 +6,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from itertools import count
 from secrets import token_hex
+from time import monotonic
 from typing import Any, Protocol
 
 import httpx2
@@ -18,6 +19,8 @@ from pdgate.lab.conformance.metrics import Engine, Page
 from pdgate.protocols.call import CHAT, COMPLETIONS
 
 POLL_SECONDS = 0.05
+ENDS_SECONDS = 10.0
+"""For a leg beside the answer, on a busy machine."""
 
 
 Made = Sequence[str] | Engine
@@ -110,9 +113,18 @@ class Site:
         return await self.gateway.ask(CHAT, self.chat(text, **fields))
 
     async def record(self, call_id: str) -> dict[str, Any]:
-        """What the gateway says of a call. Raises Refused where it does not show that."""
-        response = await self.gateway.get(f"/debug/calls/{call_id}")
-        found: dict[str, Any] = response.json()
+        """What the gateway says of a call that was answered, when its last leg has ended.
+
+        Raises Refused where it does not show that.
+        """
+        found: dict[str, Any] = {}
+
+        async def running() -> str:
+            response = await self.gateway.get(f"/debug/calls/{call_id}")
+            found.update(response.json())
+            return "running" if found["outcome"] == "running" else ""
+
+        await until(running, ENDS_SECONDS, monotonic)
         return found
 
     async def pages(self, engines: Sequence[Engine]) -> list[Page]:

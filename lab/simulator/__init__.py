@@ -15,7 +15,9 @@ KV caches, and the links between them.
     fleet.py                 instances, engines, what they say of themselves, and when they die
     world.py                 a plan, put together and run to its end
     outcome.py, summary.py   what became of each call, and what that is together
+    bound/                   what no policy can exceed
     report.py, pictures/     tables, JSON, and a page with pictures
+    planning.py, plan_cli.py how many engines a load takes
     cli.py                   the command
 
 The same plan and seed give the same result, to the last digit.

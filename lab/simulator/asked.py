@@ -11,13 +11,15 @@ from typing import Any, Final, Literal
 
 from pdgate.lab.simulator.fleet import Outage, roles_of
 from pdgate.lab.simulator.hardware import PRESETS, Hardware
-from pdgate.lab.simulator.synthetic import conversations
+from pdgate.lab.simulator.synthetic import SHAPES, conversations
 from pdgate.lab.simulator.trace import Ask, copied, read
 from pdgate.protocols.instance import Role
+from pdgate.scheduling.admission import Limits
 from pdgate.scheduling.disaggregation import Always, Auto, Never, Rule, UncachedTokensAbove
 from pdgate.scheduling.policy import load
 from pdgate.scheduling.policy_context import PolicyContext, Targets
 
+Shape = Literal["conversations", "agents", "chats", "documents", "bursts"]
 Split = Literal["always", "never", "uncached_tokens_above", "auto"]
 
 SYNTHETIC_CALLS: Final = 2000
@@ -29,10 +31,14 @@ class BadFlag(ValueError):
     pass
 
 
-def calls_of(trace: Path | None, calls: int | None, copies: int, seed: int) -> list[Ask]:
+def calls_of(
+    trace: Path | None, calls: int | None, copies: int, seed: int, shape: str
+) -> list[Ask]:
     """The calls at their own pace, those of the trace or made up. Raises BadTrace, BadFlag."""
     if trace is None:
-        asks = conversations(calls or SYNTHETIC_CALLS, SYNTHETIC_PER_SECOND, Random(seed))
+        asks = conversations(
+            calls or SYNTHETIC_CALLS, SYNTHETIC_PER_SECOND, Random(seed), SHAPES[shape]
+        )
     else:
         asks = read(trace)[:calls]
     return copied(asks, copies, Random(seed))
@@ -110,6 +116,26 @@ def targets_of(ttft_seconds: float, tpot_seconds: float) -> Targets:
     if not min(ttft_seconds, tpot_seconds) > 0:
         raise BadFlag("targets must be above 0 seconds")
     return Targets(ttft_seconds, tpot_seconds)
+
+
+def limits_of(
+    prefill_concurrency: int | None,
+    decode_concurrency: int | None,
+    prefill_queue: float | None,
+    late_share: float,
+    max_wait: float,
+    targets: Targets,
+) -> Limits:
+    for flag, seconds in (("--prefill-queue", prefill_queue), ("--max-wait", max_wait)):
+        if seconds is not None and not 0 < seconds < float("inf"):
+            raise BadFlag(f"{flag} must be a number of seconds above 0")
+    return Limits(
+        prefill_concurrency,
+        decode_concurrency,
+        wait_seconds=max_wait,
+        prefill_seconds=prefill_queue,
+        late_share=late_share,
+    ).in_gateway(targets)
 
 
 def numbers_of(flag: str, text: str) -> list[float]:

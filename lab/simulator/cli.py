@@ -11,10 +11,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from pdgate.lab.simulator import asked, report
+from pdgate.lab.simulator.bound import Bound, bound, capacity
 from pdgate.lab.simulator.comparing import Case, cases, run_all
 from pdgate.lab.simulator.pictures import draw
 from pdgate.lab.simulator.summary import Summary, summary
-from pdgate.lab.simulator.trace import Ask, BadTrace
+from pdgate.lab.simulator.trace import Ask, BadTrace, faster
 from pdgate.lab.simulator.world import Plan, Ran
 from pdgate.scheduling.admission import Limits
 from pdgate.scheduling.policy import DEFAULT
@@ -32,6 +33,9 @@ def simulate(
     trace: Annotated[
         Path | None, _option(CALLS, "JSONL of calls; without one they are made up.")
     ] = None,
+    shape: Annotated[
+        asked.Shape, _option(CALLS, "Of those that are made up: reuse, lengths, bursts.")
+    ] = "conversations",
     calls: Annotated[int | None, _option(CALLS, "Only so many.", min=2)] = None,
     scale: Annotated[
         str, _option(CALLS, "Times as fast as in the trace; 1,2,3 for several.")
@@ -61,6 +65,15 @@ def simulate(
     decode_concurrency: Annotated[
         int | None, _option(POLICIES, "Calls at a decode engine; others wait.", min=1)
     ] = None,
+    prefill_queue: Annotated[
+        float | None, _option(POLICIES, "Seconds of reading at each engine; others wait.")
+    ] = None,
+    late_share: Annotated[
+        float, _option(POLICIES, "Of prompt tokens, for late calls that wait.", min=0, max=1)
+    ] = Limits().late_share,
+    max_wait: Annotated[float, _option(POLICIES, "Seconds that one may wait.")] = (
+        Limits().wait_seconds
+    ),
     prefills: Annotated[int, _option(ENGINES, "Prefill engines.", min=0)] = 8,
     decodes: Annotated[int, _option(ENGINES, "Decode engines.", min=0)] = 8,
     both: Annotated[int, _option(ENGINES, "Engines that do either.", min=0)] = 0,
@@ -77,6 +90,12 @@ def simulate(
     tpot_target: Annotated[float, _option(SHOWN, "Seconds, for goodput and policies.")] = 0.025,
     seed: Annotated[int, _option(SHOWN, "The same one gives the same result.")] = 0,
     processes: Annotated[int, _option(SHOWN, "That simulate at a time.", min=1)] = 1,
+    bound_: Annotated[
+        bool,
+        typer.Option(
+            "--bound", help="What no policy can exceed, and the capacity.", rich_help_panel=SHOWN
+        ),
+    ] = False,
     json_: Annotated[
         bool, typer.Option("--json", help="Figures as JSON.", rich_help_panel=SHOWN)
     ] = False,
@@ -95,12 +114,15 @@ def simulate(
             hardware=asked.with_figures(hardware, engine_figure or ()),
             targets=asked.targets_of(ttft_target, tpot_target),
             rule=asked.rule_of(disaggregate, uncached_tokens),
-            limits=Limits(prefill_concurrency, decode_concurrency),
+            limits=asked.limits_of(
+                *(prefill_concurrency, decode_concurrency, prefill_queue),
+                *(late_share, max_wait, asked.targets_of(ttft_target, tpot_target)),
+            ),
             outages=asked.outages_of(kill or (), engines),
             staged=staged,
             seed=seed,
         )
-        asks = asked.calls_of(trace, calls, copies, seed)
+        asks = asked.calls_of(trace, calls, copies, seed, shape)
         if out is not None:
             _make(out)
     except (asked.BadFlag, BadTrace) as error:
@@ -110,17 +132,20 @@ def simulate(
     several = cases(_in_both_modes(plans) if compare_modes else plans, scales)
     ran = _run(several, asks, processes)
     figures = [summary(one) for one in ran]
+    limits = {one: bound(base, faster(asks, one)) for one in scales} if bound_ else {}
     if out is not None:
         try:
-            drawn = draw(out, several, ran, figures)
+            drawn = draw(out, several, ran, figures, limits)
         except OSError as error:
             typer.echo(f"pdgate simulate: {out} cannot be written: {error.strerror}", err=True)
             raise typer.Exit(1) from None
         typer.echo(f"pictures: {drawn}", err=True)
     if json_:
-        typer.echo(json.dumps(report.as_json(several, figures), indent=2))
-    else:
-        _show(several, figures, len(asks))
+        typer.echo(json.dumps(report.as_json(several, figures, limits), indent=2))
+        return
+    _show(several, figures, len(asks), limits)
+    if bound_:
+        typer.echo(report.of_capacity(capacity(base, asks)))
 
 
 def _make(folder: Path) -> None:
@@ -172,7 +197,12 @@ def _run(several: Sequence[Case], asks: Sequence[Ask], processes: int) -> list[R
         return run_all(several, asks, processes=processes, progress=progress)
 
 
-def _show(several: Sequence[Case], figures: Sequence[Summary], calls: int) -> None:
+def _show(
+    several: Sequence[Case],
+    figures: Sequence[Summary],
+    calls: int,
+    limits: Mapping[float, Bound],
+) -> None:
     console = Console()
     # On a narrow terminal lines break, but no figure is cut off.
     console.width = max(console.width, LEAST_WIDTH)
@@ -185,3 +215,5 @@ def _show(several: Sequence[Case], figures: Sequence[Summary], calls: int) -> No
         seconds = next(iter(of_scale.values())).came_seconds
         title = f"{calls} calls in {seconds:.0f} seconds (scale {scale:g})"
         console.print(report.table(title, of_scale))
+        if scale in limits:
+            typer.echo(report.of_bound(limits[scale]))

@@ -27,7 +27,7 @@ class Gate:
         self._room = Room(limits)
         self._endpoints = endpoints
         self._agenda = agenda
-        self._line = Line()
+        self._line = Line(limits.late_share)
         self._pace = Pace()
         self._waiting: dict[Place, tuple[Callable[[], None], Callable[[], None]]] = {}
         self._begun = 0
@@ -42,7 +42,8 @@ class Gate:
         if self._is_hopeless():
             self._refuse(refuse)
             return
-        place = Place(tokens=tokens)
+        due = self._room.due(self._endpoints.eligible(None), tokens, self._agenda.now)
+        place = Place(tokens=tokens, due=due)
         self._line.join(place)
         self._waiting[place] = begin, refuse
         self._agenda.at(
@@ -58,7 +59,8 @@ class Gate:
     def look(self) -> None:
         """There may be room now."""
         while self._line and self._has_room():
-            begin, _ = self._waiting.pop(self._line.next())
+            soonest = self._room.soonest(self._endpoints.eligible(None), self._agenda.now)
+            begin, _ = self._waiting.pop(self._line.next(soonest))
             self._pace.began(self._agenda.now, others_wait=bool(self._line))
             self._begun += 1
             begin()
@@ -67,7 +69,7 @@ class Gate:
         return self._room.for_one_more(self._endpoints.eligible(None), self._begun, 0)
 
     def _is_hopeless(self) -> bool:
-        expected = self._pace.wait(len(self._line), self._agenda.now)
+        expected = self._pace.wait(self._line.ahead(), self._agenda.now)
         too_long = expected is not None and expected > self._limits.wait_seconds
         # All are equally urgent and of one tenant, so no call gives way to a newcomer.
         return too_long or len(self._line) >= self._limits.waiting

@@ -1,4 +1,4 @@
-"""Journey of one call, as forwarders/execution.py and attempt.py have it for a hand-off.
+"""Journey of one call, as forwarders/execution.py has it for a hand-off.
 
     prefill reserved -> split? -> (decode reserved) -> prefill reads -> KV moves -> decode answers
                            `-> decode reserved, which reads and answers

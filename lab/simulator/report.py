@@ -7,6 +7,7 @@ from typing import Any, Final
 from rich import box
 from rich.table import Table
 
+from pdgate.lab.simulator.bound import SERVED, Bound
 from pdgate.lab.simulator.comparing import Case
 from pdgate.lab.simulator.summary import Summary
 
@@ -42,8 +43,25 @@ def markdown(runs: Mapping[str, Summary]) -> str:
     return "\n".join(lines)
 
 
-def as_json(cases: Sequence[Case], figures: Sequence[Summary]) -> list[Mapping[str, Any]]:
+def as_json(
+    cases: Sequence[Case], figures: Sequence[Summary], limits: Mapping[float, Bound]
+) -> list[Mapping[str, Any]]:
+    """`limits`: scale -> the bound there, of scales for which it was asked."""
     return [
         {"policy": case.policy, "scale": case.scale, **asdict(one)}
+        | ({"bound": asdict(limits[case.scale])} if case.scale in limits else {})
         for case, one in zip(cases, figures, strict=True)
     ]
+
+
+def of_bound(one: Bound) -> str:
+    return (
+        f"bound: {one.goodput:.1%} in time at most with any policy; {one.goodput_lru:.1%} if caches"
+        + f" give up what was longest unused; {one.possible / one.calls:.1%} are short enough at all"
+    )
+
+
+def of_capacity(speed: float) -> str:
+    if not speed:
+        return "capacity: none, as no speed is slow enough"
+    return f"capacity: scale {speed:.3g}, where the bound is {SERVED:.0%} of the calls that are short enough"

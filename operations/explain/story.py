@@ -131,6 +131,8 @@ def _choice(choice: Json) -> Iterator[str]:
         if one["instance"] == choice.get("chosen"):
             by = f"chosen by {choice['policy']}: " if choice.get("policy") else ""
             yield f"{indent}{by}{_reason(one)}"
+            if choice.get("decided_by"):
+                yield f"{indent}decided by: {choice['decided_by']}"
     others = [one for one in considered if one["instance"] != choice.get("chosen")]
     for one in sorted(others, key=lambda one: -(one.get("score") or 0.0)):
         yield f"{indent}rather than {one['instance']}: {_reason(one)}"

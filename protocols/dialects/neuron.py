@@ -15,12 +15,14 @@ vLLM (neuron DI proxy server, request id parsing in its connector).
 """
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from pdgate.protocols.instance import Instance
+from pdgate.protocols.instance import Instance, Role
 
 SIGNAL_PORT_OFFSET: Final = 1
+ZMQ, STATIC, NIXL = "zmq", "static", "nixl"
 
 _ID = re.compile(
     r"(?P<uid>.+?)_(?P<host>\[[0-9a-fA-F:.]+\]|[^_:\s]+):(?P<port>\d{1,5})(?:-(?P<index>\d{1,9}))?"
@@ -40,6 +42,23 @@ class PeerId:
 def names_peer(uid: str, peer: Instance) -> str:
     host = f"[{peer.host}]" if ":" in peer.host else peer.host
     return f"cmpl-{uid}_{host}:{peer.port}"
+
+
+def crossed(fleet: Iterable[Instance]) -> tuple[Instance, Instance] | None:
+    """Two static engines of which either could be meant as the half of one pair; None if all are clear.
+
+    A static P has one D that knows it, and nothing in a call says which: a call that is sent to
+    halves of two pairs waits for KV that never comes.
+    """
+    halves: dict[tuple[Role, str, str], Instance] = {}
+    for one in fleet:
+        if one.protocol != "neuron" or one.generation != STATIC:
+            continue
+        half = (one.role, one.model, one.pair)
+        if half in halves:
+            return halves[half], one
+        halves[half] = one
+    return None
 
 
 def parse(request_id: str) -> PeerId | None:

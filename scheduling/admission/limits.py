@@ -5,7 +5,15 @@ part (`shared_by`).
 """
 
 from dataclasses import dataclass, replace
-from typing import Self
+from math import inf
+from typing import Final, Self
+
+from pdgate.scheduling.pipeline.scorers import IN_TIME
+from pdgate.scheduling.policy_context import Targets
+
+STEP_IN_TIME: Final = 0.9
+"""Of the target for a token, what a step may take when a call begins: answers that are there get longer, and
+some steps do. In simulations of agents 72 % were in time without, 82 % with 1, and 90 % with 0.9."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +26,13 @@ class Limits:
         kv_free: Share of a decode engine's KV pages, 0..1, below which it begins no call.
         waiting: Calls that may wait for one model.
         wait_seconds: The longest that one may.
+        prefill_seconds: What a prefill engine may have to read; while all have more, calls wait here, and
+            those that can be in time go before those that are late.
+        late_share: Of the prompt tokens that begin, what may be of late calls while others wait that
+            can be in time.
+        step_seconds: What a step of a decode engine may take with one answer more; while all would take
+            longer, calls wait here.
+        in_time_seconds: Within which a prompt is to be read for a call to be in time.
         ttft_seconds: A call of which the prompt is expected to be read later than that, wherever it
             goes, is not begun.
     """
@@ -28,12 +43,27 @@ class Limits:
     waiting: int = 1000
     wait_seconds: float = 30.0
     ttft_seconds: float | None = None
+    prefill_seconds: float | None = None
+    late_share: float = 0.1
+    step_seconds: float | None = None
+    in_time_seconds: float = inf
+
+    def in_gateway(self, targets: Targets) -> Self:
+        """With what follows from the targets, where calls are to wait in the gateway."""
+        if self.prefill_seconds is None:
+            return self
+        return replace(
+            self,
+            in_time_seconds=IN_TIME * targets.ttft_seconds,
+            step_seconds=STEP_IN_TIME * targets.tpot_seconds,
+        )
 
     @property
     def any(self) -> bool:
         """Whether anything can make a call wait, or turn it away."""
         found = (
             self.prefill_concurrency, self.decode_concurrency, self.kv_free, self.ttft_seconds,
+            self.prefill_seconds, self.step_seconds,
         )  # fmt: skip
         return any(limit is not None for limit in found)
 

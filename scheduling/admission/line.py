@@ -4,7 +4,11 @@ The more urgent first. Among equally urgent ones, tenants take turns by prompt t
 served when it has had least: one that sends many or long prompts waits behind itself, not
 before others. That is start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996), without
 weights. When there is no place left, the one gives way that would be served last: of the least
-urgent, the newest of the tenant that has most waiting.
+urgent, the newest of the tenant that has most waiting, and first of those that are late.
+
+Calls that are late, as they had to begin before now to be in time, go after all equally urgent ones that are
+not: served in turn, they would make those late that come behind them, and under overload soon all. They take
+turns among themselves. Lest they wait for as long as others come, a share of the tokens that begin is theirs.
 
 How long one that joins will wait: those before it, at the pace of late. That is the mean time between
 two that began while others waited, of about the last REMEMBERED of them. A line that was empty says
@@ -13,6 +17,7 @@ nothing of what engines can take, so the time until its first one begins is not 
 
 from collections import deque
 from dataclasses import dataclass, field
+from math import inf
 from typing import Final
 
 from pdgate.protocols.priority import ORDINARY
@@ -28,16 +33,18 @@ class Place:
         urgency: MOST_URGENT to LEAST_URGENT.
         tenant: Name of those that share a turn; "" is a tenant, too.
         tokens: What serving it takes of its tenant's turn.
+        due: When it is late unless it has begun; no call is where that is not said.
     """
 
     urgency: int = ORDINARY
     tenant: str = ""
     tokens: int = 1
+    due: float = inf
 
 
 @dataclass(slots=True)
-class _Level:
-    """The equally urgent.
+class _Turns:
+    """Tenants that take turns.
 
     Attributes:
         had: Tenant -> where its turns have come to, in tokens.
@@ -55,16 +62,17 @@ class _Level:
             self.had[place.tenant] = max(self.now, self.had.get(place.tenant, 0))
         queue.append(place)
 
-    def next_tenant(self) -> str:
-        return min(self.tenants, key=self.had.__getitem__)
+    def first(self) -> Place:
+        """Whose turn it is."""
+        return self.tenants[min(self.tenants, key=self.had.__getitem__)][0]
 
-    def take(self) -> Place:
-        tenant = self.next_tenant()
-        place = self.tenants[tenant].popleft()
+    def take(self, place: Place) -> None:
+        """It is served, as it was the first."""
+        tenant = place.tenant
+        self.tenants[tenant].popleft()
         self.now = self.had[tenant]
         self.had[tenant] += max(place.tokens, 1)
         self._tidy(tenant)
-        return place
 
     def drop(self, place: Place) -> None:
         self.tenants[place.tenant].remove(place)
@@ -86,8 +94,55 @@ class _Level:
         }
 
 
+@dataclass(slots=True)
+class _Level:
+    """The equally urgent.
+
+    Attributes:
+        in_time: Those that can be in time, when that was last looked at.
+        late: The others.
+        owed: Tokens that late ones may have, though others wait.
+    """
+
+    in_time: _Turns = field(default_factory=_Turns)
+    late: _Turns = field(default_factory=_Turns)
+    owed: float = 0.0
+
+    @property
+    def last(self) -> _Turns:
+        """That of the two which is served last; without any there is nothing."""
+        return self.late if self.late.tenants else self.in_time
+
+    def take(self, now: float, late_share: float) -> Place:
+        in_time, late = self.in_time, self.late
+        while in_time.tenants:
+            place = in_time.first()
+            if place.due < now:
+                # Not served, so its tenant's turn it is still.
+                in_time.drop(place)
+                late.add(place)
+            elif late.tenants and self.owed >= (first := late.first()).tokens:
+                self.owed -= first.tokens
+                late.take(first)
+                return first
+            else:
+                in_time.take(place)
+                self.owed += late_share * place.tokens if late.tenants else -self.owed
+                return place
+        place = late.first()
+        late.take(place)
+        return place
+
+    def of(self, place: Place) -> _Turns:
+        """Where it waits."""
+        queue = self.late.tenants.get(place.tenant)
+        return self.late if queue is not None and place in queue else self.in_time
+
+
 class Line:
-    def __init__(self) -> None:
+    def __init__(self, late_share: float = 0.0) -> None:
+        """`late_share`: of the tokens that begin while others wait that are in time."""
+        self.late_share = late_share
         self._levels: dict[int, _Level] = {}
         self._waiting: set[Place] = set()
 
@@ -98,15 +153,15 @@ class Line:
         return place in self._waiting
 
     def join(self, place: Place) -> None:
-        self._levels.setdefault(place.urgency, _Level()).add(place)
+        self._levels.setdefault(place.urgency, _Level()).in_time.add(place)
         self._waiting.add(place)
 
-    def next(self) -> Place:
+    def next(self, now: float = -inf) -> Place:
         """Takes the one whose turn it is. Raises LookupError if no call waits."""
         if not self._waiting:
             raise LookupError("no call waits")
-        level = self._levels[min(u for u, level in self._levels.items() if level.tenants)]
-        place = level.take()
+        level = self._levels[min(u for u, level in self._levels.items() if level.last.tenants)]
+        place = level.take(now, self.late_share)
         self._waiting.remove(place)
         return place
 
@@ -114,18 +169,26 @@ class Line:
         """It waits no more; nothing if it did not."""
         if place in self._waiting:
             self._waiting.remove(place)
-            self._levels[place.urgency].drop(place)
+            self._levels[place.urgency].of(place).drop(place)
+
+    def ahead(self) -> int:
+        """How many a newcomer has before it that can be in time."""
+        late = sum(
+            len(queue) for level in self._levels.values() for queue in level.late.tenants.values()
+        )
+        return len(self._waiting) - late
 
     def gives_way(self, newcomer: Place) -> Place:
         """The call that has to leave for a newcomer to a full line: maybe the newcomer itself."""
-        least = max((u for u, level in self._levels.items() if level.tenants), default=-1)
+        least = max((u for u, level in self._levels.items() if level.last.tenants), default=-1)
         if newcomer.urgency > least:
             return newcomer
-        longest = self._levels[least].newest_of_the_longest()
-        if newcomer.urgency < least:
+        turns = self._levels[least].last
+        longest = turns.newest_of_the_longest()
+        if newcomer.urgency < least or turns is self._levels[least].late:
             return longest
-        of_newcomer = len(self._levels[least].tenants.get(newcomer.tenant, ()))
-        of_longest = len(self._levels[least].tenants[longest.tenant])
+        of_newcomer = len(turns.tenants.get(newcomer.tenant, ()))
+        of_longest = len(turns.tenants[longest.tenant])
         return longest if of_newcomer + 1 < of_longest else newcomer
 
 

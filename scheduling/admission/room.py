@@ -3,6 +3,8 @@
     prefill   one that has fewer calls than it may
     decode    fewer calls of the model have begun than all decode engines may have, and one of
               them has KV pages
+    seconds   a decode engine whose steps stay short enough with one call more, and a prefill engine that
+              reads soon what it has to read already
 
 Calls are counted against decode from their start, not when decode gets them: what prefill has
 computed must be taken by some decode engine. What engines say of their KV pages is a few seconds
@@ -14,15 +16,19 @@ Workers of one gateway take turns for a place, and replicas cannot: each has the
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Final
 
 from pdgate.protocols.instance import DECODE, PLAIN, PREFILL, Instance
-from pdgate.scheduling.account import unread_tokens_there
+from pdgate.scheduling.account import calls_there, unread_tokens_there
 from pdgate.scheduling.admission.limits import Limits
 from pdgate.scheduling.admission.others import NOBODY, Others, may_have_one_more
 from pdgate.scheduling.eligible import EligibleSet
 from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.neighbours import calls_of_this_gateway
+from pdgate.scheduling.pipeline.scorers import alone_seconds, waiting_seconds
+
+ALONE: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +58,10 @@ class Room:
         whole = not eligible.disaggregated and eligible.up[PLAIN]
         answering = eligible.up[PLAIN if whole else DECODE]
         reading = () if whole else eligible.up[PREFILL]
-        if not answering or self._limits.kv_free is not None:
-            # Engines' pages change with each look at them.
+        limits = self._limits
+        looks = limits.kv_free, limits.prefill_seconds, limits.step_seconds
+        if not answering or any(limit is not None for limit in looks):
+            # Engines' pages, what they have to read, and their steps change with each look at them.
             return NEVER
         places, reads = self._limits.decode_concurrency, self._limits.prefill_concurrency
         begun = sys.maxsize if places is None else places * len(answering)
@@ -79,7 +87,9 @@ class Room:
         """
         up = eligible.up
         if not eligible.disaggregated and up[PLAIN]:
-            return self._can_answer(up[PLAIN], begun, others, since)
+            return self._can_answer(up[PLAIN], begun, others, since) and self._can_read_soon(
+                up[PLAIN], beginning + others.beginning
+            )
         return self._can_answer(up[DECODE], begun, others, since) and self._can_read(
             up[PREFILL], beginning, others, since
         )
@@ -91,6 +101,9 @@ class Room:
         if not engines:
             return True
         limit, kv_free = self._limits.decode_concurrency, self._limits.kv_free
+        most = self._limits.step_seconds
+        if most is not None and not any(_steps_in(most, engine) for engine in engines):
+            return False
         if limit is not None:
             places = limit * len(engines)
             if begun + others.begun >= places:
@@ -103,6 +116,8 @@ class Room:
         self, engines: Sequence[Endpoint], beginning: int, others: Others, since: int | None
     ) -> bool:
         limit = self._limits.prefill_concurrency
+        if not self._can_read_soon(engines, beginning + others.beginning):
+            return False
         if limit is None or not engines:
             return True
         without_place = beginning + others.beginning
@@ -116,6 +131,32 @@ class Room:
                 return may_have_one_more(limit * len(engines), own, others, since)
         return False
 
+    def _can_read_soon(self, engines: Sequence[Endpoint], beginning: int) -> bool:
+        most = self._limits.prefill_seconds
+        if most is None or not engines:
+            return True
+        # Each that begins takes an engine, as far as is known until it has reserved one.
+        without_place = beginning
+        for engine in engines:
+            if waiting_seconds(engine) < most:
+                without_place -= 1
+                if without_place < 0:
+                    return True
+        return False
+
+    def due(self, eligible: EligibleSet, tokens: int, now: float) -> float:
+        """When a prompt must begin, at an engine that reads nothing, to be in time."""
+        engines = _readers(eligible)
+        if self._limits.in_time_seconds == inf or not engines:
+            return inf
+        return now + self._limits.in_time_seconds - min(alone_seconds(e, tokens) for e in engines)
+
+    def soonest(self, eligible: EligibleSet, now: float) -> float:
+        """When the engine that has least to read has read it."""
+        if self._limits.in_time_seconds == inf:
+            return now
+        return now + min((waiting_seconds(e) for e in _readers(eligible)), default=0.0)
+
 
 def seconds_to_read(eligible: EligibleSet, prompt_tokens: int) -> float | None:
     """Return how soon the prompt of a call that began now would be read, wherever that is soonest.
@@ -124,7 +165,7 @@ def seconds_to_read(eligible: EligibleSet, prompt_tokens: int) -> float | None:
     of the prompt is cached somewhere is not known here, so this is the most that it takes.
     """
     least: float | None = None
-    for endpoint in eligible.up[PREFILL if eligible.disaggregated else PLAIN]:
+    for endpoint in _readers(eligible):
         expected = _seconds(endpoint, prompt_tokens)
         if expected is None:
             return None
@@ -133,10 +174,26 @@ def seconds_to_read(eligible: EligibleSet, prompt_tokens: int) -> float | None:
     return least
 
 
+def _readers(eligible: EligibleSet) -> Sequence[Endpoint]:
+    return eligible.up[PREFILL if eligible.disaggregated else PLAIN]
+
+
 def _kv_free(engine: Endpoint) -> float:
     """All of it, of one that does not say."""
     status = engine.status
     return 1.0 if status is None or status.kv_free is None else status.kv_free
+
+
+def _steps_in(most: float, engine: Endpoint) -> bool:
+    """Whether a step with one answer more takes no longer, or not twice as long as that answer's alone: else a
+    target that no engine can keep would leave all of them without calls."""
+    calls = calls_there(engine)
+    tokens = engine.tokens + max(0, engine.beyond.kv_tokens)
+    expected = engine.latency.step_seconds(calls + 1, tokens + tokens // (calls or 1))
+    if not calls or expected is None or expected <= most:
+        return True
+    alone = engine.latency.step_seconds(1, tokens // calls)
+    return alone is not None and expected <= ALONE * alone
 
 
 def _seconds(endpoint: Endpoint, prompt_tokens: int) -> float | None:

@@ -21,6 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar, Final
 
 from pdgate.protocols.call import Call
+from pdgate.scheduling.account import unread_tokens_there
 from pdgate.scheduling.disaggregation.decision import MEASURING, SOONER, Decision, Taken
 from pdgate.scheduling.disaggregation.rules import (
     NOTHING_CACHED,
@@ -35,6 +36,7 @@ LOOK_EVERY: Final = 50
 
 class Auto(Rule):
     watches: ClassVar = True
+    reads_cached: ClassVar = True
 
     def __init__(self, thresholds: UncachedTokensAbove) -> None:
         """`thresholds`: what decides until both ways are known."""
@@ -57,7 +59,7 @@ class Auto(Rule):
                 if known is None and _may_look(way, short, call, prefill, decodes):
                     return Decision(way, MEASURING)
             return self._thresholds.decide(call, prefill, decodes, cached)
-        waits, holds_up = local
+        waits, holds_up, at = local
         sooner = Taken.LOCAL if waits + holds_up < split else Taken.SPLIT
         last, times = self._rows[short]
         times = times + 1 if sooner is last else 1
@@ -67,7 +69,8 @@ class Auto(Rule):
             if _may_look(other, short, call, prefill, decodes):
                 self._rows[short] = sooner, 0
                 return Decision(other, MEASURING, split, waits, holds_up)
-        return Decision(sooner, SOONER, split, waits, holds_up)
+        among = (at,) if sooner is Taken.LOCAL and cached else ()
+        return Decision(sooner, SOONER, split, waits, holds_up, among)
 
 
 def _may_look(
@@ -85,29 +88,30 @@ def _may_look(
 
 def split_seconds(call: Call, prefill: Endpoint, decodes: Sequence[Endpoint]) -> float | None:
     """Until the first token, if prefill reads the prompt; the call waits there already."""
-    reading = prefill.latency.prefill_seconds(prefill.unread_tokens, prefill.unread_squares)
+    unread = unread_tokens_there(prefill)
+    reading = prefill.latency.prefill_seconds(unread, prefill.unread_squares)
     loading = _least(decode.latency.loading_seconds(call.prompt_tokens) for decode in decodes)
     return None if reading is None or loading is None else reading + loading
 
 
 def least_local(
     call: Call, decodes: Sequence[Endpoint], cached: Mapping[str, int] = NOTHING_CACHED
-) -> tuple[float, float] | None:
-    """At the decode engine that costs least: until the first token, and others held up."""
+) -> tuple[float, float, str] | None:
+    """At the decode engine that costs least: until the first token, others held up, and its id."""
     costs = (
         _local(call.prompt_tokens - cached.get(decode.instance.id, 0), decode) for decode in decodes
     )
-    return min(filter(None, costs), key=sum, default=None)
+    return min(filter(None, costs), key=lambda cost: cost[0] + cost[1], default=None)
 
 
-def _local(to_read: int, decode: Endpoint) -> tuple[float, float] | None:
+def _local(to_read: int, decode: Endpoint) -> tuple[float, float, str] | None:
     squares = decode.unread_squares + to_read * to_read
     waits = decode.latency.prefill_seconds(decode.unread_tokens + to_read, squares)
     if waits is None:
         return None
     # A call that is there but not answered yet comes, on the average, in the middle of it.
     held_up = decode.answering + (decode.calls - decode.answering) / 2
-    return waits, held_up * decode.latency.longer_seconds(to_read)
+    return waits, held_up * decode.latency.longer_seconds(to_read), decode.instance.id
 
 
 def _least(expected: Iterable[float | None]) -> float | None:

@@ -41,6 +41,8 @@ class Decision:
     Attributes:
         split_seconds, local_seconds: Until the first token, as expected; None if nothing was.
         held_up_seconds: Of all other calls together, if this one is local.
+        among: Ids of the decode engines that it is right for, as they have the prompt cached; empty
+            for all of them.
     """
 
     taken: Taken
@@ -48,3 +50,4 @@ class Decision:
     split_seconds: float | None = None
     local_seconds: float | None = None
     held_up_seconds: float | None = None
+    among: tuple[str, ...] = ()

@@ -2,7 +2,8 @@
 
     always                   split
     never                    decode engines read the prompts themselves
-    uncached_tokens_above    split if the prompt is long, and prefill would not keep it waiting
+    uncached_tokens_above    split if what decode has not cached of the prompt is long, and prefill
+                             would not keep it waiting
 
 Source of the third and its numbers: NVIDIA Dynamo, "Conditional disaggregation"
 (max_local_prefill_length, max_prefill_queue_size).
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from pdgate.protocols.call import Call
+from pdgate.scheduling.account import calls_there
 from pdgate.scheduling.disaggregation.decision import (
     ALWAYS,
     LONG_PROMPT,
@@ -33,6 +35,8 @@ class Rule(ABC):
     """Whether a call for a single token may stay on prefill."""
     watches: ClassVar[bool] = False
     """Whether it needs to know the pace of decode engines, which costs a little per event."""
+    reads_cached: ClassVar[bool] = False
+    """Whether it asks what decode engines have cached, of which the gateway then keeps count."""
     fixed: ClassVar[Decision | None] = None
     """What it says of every call, without being asked; None where it has to look."""
 
@@ -48,8 +52,8 @@ class Rule(ABC):
 
         prefill: The engine that would be taken; the call is in its account already.
         decodes: Those that could follow it, one at least.
-        cached: Instance id -> tokens of the prompt that it need not compute; only if decode is
-            chosen by that.
+        cached: Instance id -> tokens of the prompt that it need not compute; only for a rule
+            that reads it.
         """
 
 
@@ -92,8 +96,11 @@ class UncachedTokensAbove(Rule):
     """
     Attributes:
         tokens: Split only what is longer (an estimate: the gateway does not know the tokenizers).
-        max_prefill_calls: Split only while fewer other calls are at the prefill engine.
+        max_prefill_calls: Split only while fewer other calls, of any sender, are at the prefill
+            engine; its share of a prefill queue is among them.
     """
+
+    reads_cached: ClassVar = True
 
     tokens: int = 1000
     max_prefill_calls: int = 2
@@ -105,9 +112,16 @@ class UncachedTokensAbove(Rule):
         decodes: Sequence[Endpoint],
         cached: Mapping[str, int] = NOTHING_CACHED,
     ) -> Decision:
-        if uncached_tokens(call, decodes, cached) <= self.tokens:
+        if call.prompt_tokens <= self.tokens:
             return _SHORT
-        if prefill.calls - 1 >= self.max_prefill_calls:
+        cached_enough = tuple(
+            decode.instance.id
+            for decode in decodes
+            if call.prompt_tokens - cached.get(decode.instance.id, 0) <= self.tokens
+        )
+        if cached_enough:
+            return Decision(Taken.LOCAL, SHORT_PROMPT, among=cached_enough)
+        if calls_there(prefill) - 1 >= self.max_prefill_calls:
             return _BUSY
         return _LONG
 

@@ -24,7 +24,7 @@ from enum import Enum
 from typing import Final
 
 SLACK: Final = 4.0
-"""Times what is expected: what a latency model calls strange (scheduling/latency/rate.py)."""
+"""Times what is expected: what a latency model calls strange (scheduling/latency/model.py)."""
 
 UNKNOWN_SECONDS_PER_TOKEN: Final = 0.002
 """Of reading, where no prompt's time is known yet: slower than a CPU."""

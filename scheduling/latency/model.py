@@ -15,22 +15,183 @@ One that has not shown yet how fast it is, is taken to be as fast as the middle 
 have; so a new instance is neither avoided nor overrun. And by how much long prompts take longer
 (quadratic.py) is a matter of the model, so all learn it together.
 
+One that gets no call teaches nothing: if it was slow once, as when it had just started, no policy would
+choose it again. So one that was idle for OVERLOOKED choices is taken to be as fast as the quickest of its
+family. When that brings it a call, what was learnt before counts little from then on. If it is slow indeed, twice
+as many choices pass before the next trial, up to MOST_OVERLOOKED.
+
 Nothing is learnt twice for this: the middle one is looked for when an unknown one is asked, and
 then kept until one more is known, or it has been asked for often.
+
+Rates, at which tokens are read, or taken over, are learnt from how long it took:
+
+    seconds = fixed + tokens * per_token
+
+A straight line through what was seen, fitted by least squares with each weighed by
+1 / tokens (long ones vary more) and the latest counting most. What was seen of one size only
+is taken to grow in proportion, or to be the same for all sizes, as is likelier for what is
+measured. Neither part can be negative; where the fit makes one so, what is left is fitted alone.
+
+One that takes MOST times as long as expected (a machine that slept, a call that got stuck) counts
+as that; of several in a row the limit doubles each time, as then it is the engine that changed.
 """
 
 from collections.abc import Hashable, Iterable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from pdgate.scheduling.latency.accuracy import Accuracy
 from pdgate.scheduling.latency.quadratic import SHORT, QuadraticTerm
-from pdgate.scheduling.latency.rate import ENOUGH, Accuracy, Rate
 from pdgate.scheduling.latency.step_time import StepTime
+
+if TYPE_CHECKING:
+    from pdgate.scheduling.endpoint import Endpoint
 
 TYPICAL_TOKENS: Final = 1000
 """Of the prompt by which speeds are compared."""
 
+TOKENS_PER_SECOND: Final = 10_000
+"""Of prompts, where no engine has shown yet how fast it is."""
+
 LOOK_EVERY: Final = 1000
 """Questions, as the middle one changes its mind, too."""
+
+OVERLOOKED: Final = 32
+MOST_OVERLOOKED: Final = 4096
+
+SLOW: Final = 2.0
+"""Times what the quickest of the family takes: a trial that takes longer has found a slow engine."""
+
+
+ENOUGH: Final = 3
+"""Seen before which nothing is said."""
+
+FORGOTTEN: Final = 0.15
+"""Of all that was seen, when the next one has been: about the last seven count."""
+
+KEPT: Final = 1 - FORGOTTEN
+
+REMAINS: Final = 0.001
+"""Of all that was seen, after `forget`."""
+
+LEAST_TOKENS: Final = 32
+"""Shorter ones weigh no more than these, or an empty prompt would outweigh all others."""
+
+MOST_WEIGHT: Final = 1 / LEAST_TOKENS
+
+ANCHOR: Final = 0.02
+"""Where times grow in proportion: the share of all weight that a point at nothing has."""
+
+LEVEL: Final = 1.0
+"""Where they do not: how far sizes must differ, in their mean, for a slope to be believed half."""
+
+MOST: Final = 4.0
+"""Times what was expected."""
+
+MOST_DOUBLINGS: Final = 20
+
+LEAST_SECONDS: Final = 0.01
+"""What is shorter is not strange, whatever was expected."""
+
+SURE_SECONDS: Final = MOST * LEAST_SECONDS
+"""What takes no longer is believed without a look at what was expected."""
+
+
+class Rate:
+    """Seconds by tokens, as a line.
+
+    Attributes:
+        seen: How often it was learnt from.
+        fixed, per_token: The line through that, as of the latest `fit`.
+        fresh: Whether that was after the latest `learn`.
+    """
+
+    __slots__ = (
+        "_anchored", "_products", "_seconds", "_squares", "_strange", "_tokens", "_varies", "_weight",
+        "fixed", "fresh", "per_token", "seen",
+    )  # fmt: skip
+
+    def __init__(self, *, level: bool = False) -> None:
+        """`level`: sizes make no difference unless it shows."""
+        self.seen = 0
+        # Of all weight, and of the mean squared.
+        self._anchored = 1.0 if level else 1 + ANCHOR
+        self._varies = LEVEL - 1 if level else -1.0
+        # Sums of w, wt, ws, wtt and wts over tokens t and seconds s with their weights w.
+        self._weight = self._tokens = self._seconds = self._squares = self._products = 0.0
+        # The line through them, made when it is asked for.
+        self.fixed = self.per_token = 0.0
+        self.fresh = False
+        self._strange = 0
+
+    def learn(self, tokens: float, seconds: float, expected: float | None = None) -> float:
+        """Returns the seconds that are believed. `expected`: what was, if a caller has asked."""
+        if self.seen >= ENOUGH and (
+            self._strange
+            or (seconds > SURE_SECONDS and (expected is None or seconds > MOST * expected))
+        ):
+            seconds = self._believed(tokens, seconds, expected)
+        of_tokens, of_squares = self._tokens, self._squares
+        # A short prompt says little of long ones, so it makes them forgotten only a little.
+        kept = KEPT
+        if tokens * of_tokens < of_squares:
+            kept = 1 - FORGOTTEN * tokens * of_tokens / of_squares
+        weight = 1 / tokens if tokens > LEAST_TOKENS else MOST_WEIGHT
+        weighed = weight * tokens
+        self.seen += 1
+        self._weight = self._weight * kept + weight
+        self._tokens = of_tokens * kept + weighed
+        self._seconds = self._seconds * kept + weight * seconds
+        self._squares = of_squares * kept + weighed * tokens
+        self._products = self._products * kept + weighed * seconds
+        self.fresh = False
+        return seconds
+
+    def forget(self) -> None:
+        """What is seen next counts more than all before it; until then the line stays as it is."""
+        self._weight *= REMAINS
+        self._tokens *= REMAINS
+        self._seconds *= REMAINS
+        self._squares *= REMAINS
+        self._products *= REMAINS
+        self._strange = 0
+
+    def expect(self, tokens: float) -> float | None:
+        """Seconds; None while too little was seen."""
+        if self.seen < ENOUGH:
+            return None
+        if not self.fresh:
+            self.fit()
+        return self.fixed + self.per_token * tokens
+
+    def _believed(self, tokens: float, seconds: float, expected: float | None) -> float:
+        if expected is None:
+            expected = self.expect(tokens) or 0.0
+        most = MOST * 2.0**self._strange * max(expected, LEAST_SECONDS)
+        if seconds <= most:
+            self._strange = 0
+            return seconds
+        self._strange = min(self._strange + 1, MOST_DOUBLINGS)
+        return most
+
+    def fit(self) -> None:
+        """Draws the line anew. A reader does so when it is not fresh, and not the learner: some
+        rates are never read."""
+        self.fresh = True
+        squares, products = self._squares, self._products
+        weight = self._weight * self._anchored
+        mean_tokens, mean_seconds = self._tokens / weight, self._seconds / weight
+        spread = squares / weight + self._varies * mean_tokens * mean_tokens
+        if spread <= 0:
+            # Nothing but empty prompts.
+            self.fixed, self.per_token = self._seconds / self._weight, 0.0
+            return
+        per_token = (products / weight - mean_tokens * mean_seconds) / spread
+        fixed = mean_seconds - per_token * mean_tokens
+        if fixed < 0:
+            fixed, per_token = 0.0, products / squares
+        elif per_token < 0:
+            fixed, per_token = self._seconds / self._weight, 0.0
+        self.fixed, self.per_token = fixed, per_token
 
 
 class LatencyModel:
@@ -42,9 +203,13 @@ class LatencyModel:
         step_time: How long its steps take.
         prefill_accuracy: Of `prefill_seconds`, asked when a call came.
         family: Engines that are alike.
+        overlooked: For how many choices it was idle since it had a call, where a policy counts that.
     """
 
-    __slots__ = ("family", "loading_rate", "prefill_accuracy", "prefill_rate", "step_time")
+    __slots__ = (
+        "_patience", "_tried", "family", "loading_rate", "overlooked", "prefill_accuracy",
+        "prefill_rate", "step_time",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -56,6 +221,9 @@ class LatencyModel:
         self.loading_rate = loading_rate or Rate(level=True)
         self.step_time = step_time or StepTime()
         self.prefill_accuracy = Accuracy()
+        self.overlooked = 0
+        self._patience = OVERLOOKED
+        self._tried = False
         self.family = Family()
         self.family.join(self)
 
@@ -80,6 +248,8 @@ class LatencyModel:
             if like is None:
                 return None
             rate = like
+        elif self.overlooked > self._patience:
+            rate = self.family.quickest() or rate
         if squares is None:
             squares = float(uncached_tokens) * uncached_tokens
         # `QuadraticTerm.straight` and `Rate.expect` of a known one, without a call of either: this is
@@ -120,17 +290,32 @@ class LatencyModel:
 
     # What was seen.
 
+    def has_call(self) -> None:
+        """It is to read a prompt, so that it will be seen how long that takes."""
+        if self.overlooked > self._patience:
+            self.prefill_rate.forget()
+            self._tried = True
+        self.overlooked = 0
+
     def has_read(self, tokens: int, squares: float, seconds: float, expected: float | None) -> None:
         """All that was unread when a call came; `expected`: what was said to be then."""
-        if expected is not None:
-            self.prefill_accuracy.compare(expected, seconds)
         quadratic, rate = self.family.quadratic, self.prefill_rate
         # `QuadraticTerm.straight`, and what `learn` would not learn from: neither is called each time.
         believed = rate.learn(tokens + quadratic.per_token * squares, seconds, expected)
+        # Now, as the next call asks for it.
+        rate.fit()
         if tokens >= SHORT:
             quadratic.learn(tokens, squares, believed)
         if rate.seen == ENOUGH:
             self.family.changed()
+        if self._tried:
+            self._tried = False
+            quickest = self.family.quickest()
+            usual = None if quickest is None else quickest.expect(tokens)
+            slow = usual is not None and quickest is not rate and seconds > SLOW * usual
+            self._patience = min(2 * self._patience, MOST_OVERLOOKED) if slow else OVERLOOKED
+        if expected is not None:
+            self.prefill_accuracy.compare(expected, seconds)
 
     def has_stepped(
         self, steps: int, read_tokens: int, seconds: float, batch: int, context_tokens: int
@@ -186,13 +371,16 @@ class Family:
         members: Those that are alike.
     """
 
-    __slots__ = ("_asked", "_loading", "_reading", "_stepping", "members", "quadratic")
+    __slots__ = (
+        "_asked", "_loading", "_quickest", "_reading", "_stepping", "members", "quadratic",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.quadratic = QuadraticTerm()
         self.members: list[LatencyModel] = []
         self._asked = 0
         self._reading: Rate | None = None
+        self._quickest: Rate | None = None
         self._loading: Rate | None = None
         self._stepping: LatencyModel | None = None
 
@@ -213,6 +401,11 @@ class Family:
         self._look()
         return self._reading
 
+    def quickest(self) -> Rate | None:
+        """Of the engine that reads fastest; None while none is known."""
+        self._look()
+        return self._quickest
+
     def loading_rate(self) -> Rate | None:
         self._look()
         return self._loading
@@ -223,8 +416,11 @@ class Family:
 
     def _look(self) -> None:
         if self._asked % LOOK_EVERY == 0:
-            self._reading = _middle(member.prefill_rate for member in self.members)
-            self._loading = _middle(member.loading_rate for member in self.members)
+            reading = _by_speed(member.prefill_rate for member in self.members)
+            self._reading = reading[len(reading) // 2] if reading else None
+            self._quickest = reading[0] if reading else None
+            loading = _by_speed(member.loading_rate for member in self.members)
+            self._loading = loading[len(loading) // 2] if loading else None
             known = [
                 (member.step_time.typical, member)
                 for member in self.members
@@ -235,11 +431,23 @@ class Family:
         self._asked += 1
 
 
-def _middle(speeds: Iterable[Rate]) -> Rate | None:
+def reading(endpoint: "Endpoint", uncached_tokens: int) -> tuple[float, float]:
+    """Seconds until it has read what it has to read already, and this prompt; and of these, those
+    in which it reads this prompt."""
+    tokens = endpoint.unread_tokens + endpoint.beyond.unread_tokens + uncached_tokens
+    squares = 1.0 * uncached_tokens * uncached_tokens
+    if endpoint.unread_tokens:
+        alone = endpoint.shared is None
+        squares += endpoint.own_unread_squares if alone else endpoint.unread_squares
+    expected = endpoint.latency.prefill_seconds(tokens, squares)
+    seconds = tokens / TOKENS_PER_SECOND if expected is None else expected
+    return seconds, seconds * uncached_tokens / tokens if tokens else 0.0
+
+
+def _by_speed(rates: Iterable[Rate]) -> list[Rate]:
+    """Those that are known, the quickest first."""
     known = [
-        (seconds, speed)
-        for speed in speeds
-        if (seconds := speed.expect(TYPICAL_TOKENS)) is not None
+        (seconds, rate) for rate in rates if (seconds := rate.expect(TYPICAL_TOKENS)) is not None
     ]
     known.sort(key=lambda one: one[0])
-    return known[len(known) // 2][1] if known else None
+    return [rate for _, rate in known]

@@ -17,8 +17,8 @@ read meanwhile, so it teaches nothing of what reading costs.
 
 from typing import Final
 
+from pdgate.scheduling.latency.accuracy import Accuracy
 from pdgate.scheduling.latency.least_squares import RecursiveLeastSquares
-from pdgate.scheduling.latency.rate import Accuracy
 
 FORGOTTEN: Final = 0.002
 """Of all that was seen, with each step: about the last five hundred count, of any streams."""

@@ -8,12 +8,12 @@
         )
 
 pipeline    filters, then scorers, then a picker
-pickers     best, one of two, or by lot
-scorers     what is said of an engine, for all policies alike
+scorers     filters and scorers, which say something of an engine, for all policies alike; and pickers:
+            best, one of two, or by lot
 shortlist   the engines that are looked at, among very many; and by what they can be near
 """
 
-from pdgate.scheduling.pipeline.pickers import Best, Picker, PowerOfTwo, Softmax
 from pdgate.scheduling.pipeline.pipeline import Pipeline
+from pdgate.scheduling.pipeline.scorers import Best, Picker, PowerOfTwo, Softmax
 
 __all__ = ["Best", "Picker", "Pipeline", "PowerOfTwo", "Softmax"]

@@ -12,21 +12,18 @@ choice would be worth there is added (scheduling/partners.py).
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 
 from pdgate.protocols.call import Call
 from pdgate.protocols.instance import Instance
 from pdgate.protocols.place import FAR, Place
-from pdgate.scheduling.decision_trace import Weighed
+from pdgate.scheduling.decision_trace import Rule, Step, Weighed
 from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.partners import Partners
-from pdgate.scheduling.pipeline.pickers import Picker, Score
+from pdgate.scheduling.pipeline.scorers import Filter, Picker, Score, Scorer
 from pdgate.scheduling.pipeline.shortlist import ALL, Shortlist, told_apart_by
 from pdgate.scheduling.policy import Policy
 from pdgate.scheduling.policy_context import Prefixes
-
-Filter = Callable[[Call, Endpoint], bool]
-Scorer = Callable[[Call, Endpoint], float]
 
 
 class Pipeline(Policy):
@@ -107,18 +104,33 @@ class Pipeline(Policy):
         for endpoint in endpoints:
             score = beside(call, endpoint)
             failed = [_name(keeps) for keeps in self._filters if not keeps(call, endpoint)]
-            parts = [
-                f"{_name(one)} {one(call, endpoint):.3f}" + (f" x {weight:g}" * (weight != 1))
-                for weight, one in self._scorers
-            ]
+            values = {_name(keeps): float(_name(keeps) not in failed) for keeps in self._filters}
+            parts = []
+            for weight, one in self._scorers:
+                its = values[_name(one)] = one(call, endpoint)
+                parts.append(f"{_name(one)} {its:.3f}" + (f" x {weight:g}" * (weight != 1)))
             if peer is not None and self._near:
                 nearness = 1 - peer.place.distance(endpoint.instance.place) / FAR
                 parts.append(f"near {nearness:.3f} x {self._near:g}")
+                values["near"] = nearness
             why = " + ".join(parts)
             if failed:
                 why = f"not kept, unless nobody is: {', '.join(failed)} says no; {why}"
-            said.append(Weighed(endpoint.instance.id, score, why))
+            said.append(Weighed(endpoint.instance.id, score, why, values))
         return said
+
+    def explain_ahead(
+        self, call: Call, endpoints: Sequence[Endpoint], partners: Partners
+    ) -> Sequence[Weighed]:
+        return partners.told(self.explain(call, endpoints), endpoints, 1.0)
+
+    def rule(self, call: Call, endpoints: Sequence[Endpoint], peer: Instance | None = None) -> Rule:
+        """A filter that keeps none is passed over; one that has another policy choose then, says nothing."""
+        if self._otherwise is not None:
+            kept = [e for e in endpoints if all(keeps(call, e) for keeps in self._filters)]
+            if not kept:
+                return ()
+        return (*(Step(_name(keeps), most=True) for keeps in self._filters), *self._picker.rule())
 
     def _chosen(
         self,

@@ -1,4 +1,4 @@
-"""Filters and scorers for all policies alike, and how long callers would wait.
+"""Parts of pipelines, for all policies alike: filters, scorers, pickers; and how long callers would wait.
 
 A score is 1 for the best that can be and falls towards 0. Loads and times have no end, so they
 fall as `falling` does: half at an amount that is a lot, a third at twice as much, and so on.
@@ -10,13 +10,19 @@ Where nothing has been seen of an engine, nor of any like it, prompts count as i
 fast, and answers as if each took its share of STEP_SECONDS.
 """
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from math import exp, floor, inf
+from random import Random
 from typing import Final
+
+from mypy_extensions import mypyc_attr
 
 from pdgate.protocols.call import Call
 from pdgate.scheduling.account import calls_there, kv_free_after
+from pdgate.scheduling.decision_trace import HIGHEST_SCORE, Rule
 from pdgate.scheduling.endpoint import Endpoint
-from pdgate.scheduling.pipeline.pipeline import Scorer
+from pdgate.scheduling.latency.model import TOKENS_PER_SECOND, reading
 from pdgate.scheduling.policy_context import PolicyContext
 
 TOKENS_PER_CALL: Final = 256
@@ -24,9 +30,6 @@ TOKENS_PER_CALL: Final = 256
 
 MANY_TOKENS: Final = 100_000
 """In flight at an engine that says nothing of how many it can hold."""
-
-TOKENS_PER_SECOND: Final = 10_000
-"""Of prompts, where no engine has shown yet how fast it is."""
 
 IN_TIME: Final = 0.85
 """Of the target for a first token, what reading may take: then KV has to move, and decode has to
@@ -37,7 +40,11 @@ STEP_SECONDS: Final = 0.02
 STEP_CALLS: Final = 64
 STEP_TOKENS: Final = 200_000
 
+Filter = Callable[[Call, Endpoint], bool]
+Scorer = Callable[[Call, Endpoint], float]
 Seconds = Callable[[Call, Endpoint], float]
+Score = Callable[[Call, Endpoint], float]
+"""How much one is preferred, all in all; the more the better."""
 
 
 def falling(amount: float, half: float) -> float:
@@ -111,19 +118,6 @@ def steps_quick(context: PolicyContext) -> Scorer:
     return _Quickness("quick", step_seconds, context.targets.tpot_seconds)
 
 
-def reading(endpoint: Endpoint, uncached_tokens: int) -> tuple[float, float]:
-    """Seconds until it has read what it has to read already, and this prompt; and of these, those
-    in which it reads this prompt."""
-    tokens = endpoint.unread_tokens + endpoint.beyond.unread_tokens + uncached_tokens
-    squares = 1.0 * uncached_tokens * uncached_tokens
-    if endpoint.unread_tokens:
-        alone = endpoint.shared is None
-        squares += endpoint.own_unread_squares if alone else endpoint.unread_squares
-    expected = endpoint.latency.prefill_seconds(tokens, squares)
-    seconds = tokens / TOKENS_PER_SECOND if expected is None else expected
-    return seconds, seconds * uncached_tokens / tokens if tokens else 0.0
-
-
 def reading_seconds(endpoint: Endpoint, uncached_tokens: int) -> float:
     """Until it has read what it has to read already, and this prompt."""
     return reading(endpoint, uncached_tokens)[0]
@@ -156,3 +150,79 @@ def step_seconds(call: Call, endpoint: Endpoint) -> float:
     if expected is None:
         return STEP_SECONDS * (1 + batch / STEP_CALLS + context / STEP_TOKENS)
     return expected
+
+
+# Pickers, the last step. Plugins may have their own: compiled classes let interpreted ones inherit from
+# them only if they say so.
+
+
+def drawn(random: Random, equals: Sequence[Endpoint]) -> Endpoint:
+    """As `random.choice`, which is two functions of Python and draws until it fits."""
+    return equals[floor(random.random() * len(equals))]
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Picker(ABC):
+    """The last step: one of those that the filters left, by their scores."""
+
+    def __init__(self, random: Random | None = None) -> None:
+        self.random = random or Random()
+
+    @abstractmethod
+    def among(self, call: Call, kept: Sequence[Endpoint], score: Score) -> Endpoint:
+        """Of one at least. Those that are not scored cost nothing."""
+
+    def rule(self) -> Rule:
+        """What a reader of the scores can say of its choice; nothing of one that draws lots by them."""
+        return ()
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Best(Picker):
+    """Equals are drawn, or an idle fleet would be one busy engine."""
+
+    def among(self, call: Call, kept: Sequence[Endpoint], score: Score) -> Endpoint:
+        most, best = -inf, kept[0]
+        equals: list[Endpoint] | None = None
+        for one in kept:
+            its = score(call, one)
+            if its > most:
+                most, best, equals = its, one, None
+            elif its == most:
+                if equals is None:
+                    equals = [best, one]
+                else:
+                    equals.append(one)
+        return best if equals is None else drawn(self.random, equals)
+
+    def rule(self) -> Rule:
+        return HIGHEST_SCORE
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class PowerOfTwo(Picker):
+    """The better of two that are drawn: several gateways do not run to the same engine."""
+
+    def among(self, call: Call, kept: Sequence[Endpoint], score: Score) -> Endpoint:
+        if len(kept) == 1:
+            return kept[0]
+        one, other = self.random.sample(kept, 2)
+        return one if score(call, one) >= score(call, other) else other
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Softmax(Picker):
+    """By lot, where one that is better by `temperature` has e times as many chances."""
+
+    def __init__(self, temperature: float, random: Random | None = None) -> None:
+        """Raises ValueError unless the temperature is above 0."""
+        super().__init__(random)
+        if not temperature > 0:
+            raise ValueError(f"a temperature must be above 0, not {temperature}")
+        self._temperature = temperature
+
+    def among(self, call: Call, kept: Sequence[Endpoint], score: Score) -> Endpoint:
+        scores = [score(call, one) for one in kept]
+        most = max(scores)
+        chances = [exp((of - most) / self._temperature) for of in scores]
+        return self.random.choices(kept, chances)[0]

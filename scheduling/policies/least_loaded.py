@@ -10,11 +10,12 @@ few pairs only.
 
 from collections.abc import Sequence
 from random import Random
+from typing import Final
 
 from pdgate.protocols.call import Call
 from pdgate.protocols.instance import Instance
 from pdgate.scheduling.account import calls_there
-from pdgate.scheduling.decision_trace import Weighed
+from pdgate.scheduling.decision_trace import HIGHEST_SCORE, Rule, Step, Weighed
 from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.pipeline.scorers import in_flight
 from pdgate.scheduling.policy import Policy
@@ -25,10 +26,13 @@ def load(endpoint: Endpoint) -> int:
     return in_flight(endpoint) + endpoint.beyond.unread_tokens
 
 
-def weighed(endpoint: Endpoint) -> Weighed:
+def weighed(endpoint: Endpoint, **values: float) -> Weighed:
     tokens = endpoint.tokens + endpoint.beyond.unread_tokens
     why = f"{calls_there(endpoint)} calls with {tokens} tokens in flight"
-    return Weighed(endpoint.instance.id, -load(endpoint), why)
+    return Weighed(endpoint.instance.id, -load(endpoint), why, values)
+
+
+RULE: Final = (*HIGHEST_SCORE, Step("turn"))
 
 
 class LeastLoaded(Policy):
@@ -52,4 +56,9 @@ class LeastLoaded(Policy):
     def explain(
         self, call: Call, endpoints: Sequence[Endpoint], peer: Instance | None = None
     ) -> Sequence[Weighed]:
-        return [weighed(endpoint) for endpoint in endpoints]
+        first, count = self._begin + self._turn, len(endpoints)
+        # How many have their turn before it, if no other list was chosen from.
+        return [weighed(one, turn=(n - first) % count) for n, one in enumerate(endpoints)]
+
+    def rule(self, call: Call, endpoints: Sequence[Endpoint], peer: Instance | None = None) -> Rule:
+        return RULE

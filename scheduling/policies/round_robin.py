@@ -1,12 +1,15 @@
 """Round robin: each in turn."""
 
 from collections.abc import Sequence
+from typing import Final
 
 from pdgate.protocols.call import Call
 from pdgate.protocols.instance import Instance
-from pdgate.scheduling.decision_trace import Weighed
+from pdgate.scheduling.decision_trace import Rule, Step, Weighed
 from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.policy import Policy
+
+RULE: Final = (Step("turn"),)
 
 
 class RoundRobin(Policy):
@@ -20,4 +23,12 @@ class RoundRobin(Policy):
     def explain(
         self, call: Call, endpoints: Sequence[Endpoint], peer: Instance | None = None
     ) -> Sequence[Weighed]:
-        return [Weighed(endpoint.instance.id, why="each in turn") for endpoint in endpoints]
+        count = len(endpoints)
+        turns = ((n - self._turn) % count for n in range(count))
+        return [
+            Weighed(one.instance.id, why="each in turn", values={"turn": turn})
+            for one, turn in zip(endpoints, turns, strict=True)
+        ]
+
+    def rule(self, call: Call, endpoints: Sequence[Endpoint], peer: Instance | None = None) -> Rule:
+        return RULE

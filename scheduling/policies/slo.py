@@ -39,18 +39,20 @@ from typing import Final
 
 from pdgate.protocols.call import Call
 from pdgate.protocols.instance import Instance, Role
-from pdgate.scheduling.decision_trace import Weighed
+from pdgate.scheduling.decision_trace import Rule, Step, Weighed
 from pdgate.scheduling.endpoint import Endpoint
+from pdgate.scheduling.latency.model import reading
 from pdgate.scheduling.partners import Partners
-from pdgate.scheduling.pipeline.pickers import Best, drawn
-from pdgate.scheduling.pipeline.pipeline import Pipeline, Scorer
+from pdgate.scheduling.pipeline.pipeline import Pipeline
 from pdgate.scheduling.pipeline.scorers import (
     IN_TIME,
+    Best,
+    Scorer,
     alone_seconds,
+    drawn,
     first_token_seconds,
     idleness,
     in_flight,
-    reading,
     steps_quick,
     waiting_seconds,
 )
@@ -124,6 +126,8 @@ class InTime(Policy):
             if matched:
                 uncached = tokens - matched.get(endpoint.instance.id, 0)
             seconds, own_seconds = reading(endpoint, uncached)
+            if not endpoint.calls:
+                endpoint.latency.overlooked += 1
             if seconds <= in_time:
                 cost = seconds + COMPUTING * own_seconds
                 if self._steps is not None:
@@ -178,8 +182,35 @@ class InTime(Policy):
             if seconds > self._in_time:
                 # Such calls go where others are late already.
                 why = f"late: {why}, {self._in_time:g} s are in time"
-            said.append(Weighed(endpoint.instance.id, -cost, why))
+            values = {
+                "first_token_seconds": seconds,
+                "own_seconds": own_seconds,
+                "uncached_tokens": tokens - cached,
+                "in_flight_tokens": in_flight(endpoint),
+                "waiting_seconds": waiting_seconds(endpoint),
+            }
+            said.append(Weighed(endpoint.instance.id, -cost, why, values))
         return said
+
+    def explain_ahead(
+        self, call: Call, endpoints: Sequence[Endpoint], partners: Partners
+    ) -> Sequence[Weighed]:
+        of_worth = call.prompt_tokens * MOVING / partners.near
+        return partners.told(self.explain(call, endpoints), endpoints, of_worth)
+
+    def rule(self, call: Call, endpoints: Sequence[Endpoint], peer: Instance | None = None) -> Rule:
+        tokens = call.prompt_tokens
+        matched = NOTHING if self._prefixes is None else self._prefixes.matched(call)
+        for endpoint in endpoints:
+            uncached = tokens - matched.get(endpoint.instance.id, 0)
+            if reading(endpoint, uncached)[0] <= self._in_time:
+                return (
+                    Step("first_token_seconds", at_most=self._in_time),
+                    Step("score", most=True, within=self._close),
+                    Step("uncached_tokens"),
+                    Step("in_flight_tokens"),
+                )
+        return self._late.rule(call, endpoints)
 
 
 class LateTogether(Policy):
@@ -204,6 +235,16 @@ class LateTogether(Policy):
         uncached = self._uncached(call)
         if all(alone_seconds(endpoint, uncached) > self._target for endpoint in endpoints):
             self._hopeless += uncached
+        by_wait, best, _ = self._of(call, endpoints)
+        return by_wait[best]
+
+    def rule(self, call: Call, endpoints: Sequence[Endpoint], peer: Instance | None = None) -> Rule:
+        theirs = self._of(call, endpoints)[2]
+        late = Step("waiting_seconds", most=True, count=theirs)
+        return (late, Step("first_token_seconds"), Step("waiting_seconds", most=True, count=1))
+
+    def _of(self, call: Call, endpoints: Sequence[Endpoint]) -> tuple[list[Endpoint], int, int]:
+        """All by what they have to read, which of them is best, and how many are for late calls."""
         by_wait = sorted(endpoints, key=waiting_seconds, reverse=True)
         seconds = [self._seconds(call, endpoint) for endpoint in by_wait]
         most = min(seconds) + self._overtaken
@@ -213,7 +254,7 @@ class LateTogether(Policy):
             if seconds[theirs] < seconds[best]:
                 best = theirs
             theirs += 1
-        return by_wait[best]
+        return by_wait, best, theirs
 
     def _uncached(self, call: Call) -> int:
         if self._prefixes is None:

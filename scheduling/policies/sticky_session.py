@@ -17,11 +17,11 @@ from xxhash import xxh3_64_intdigest
 
 from pdgate.protocols.call import Call, encode
 from pdgate.protocols.instance import Instance
-from pdgate.scheduling.decision_trace import Weighed
+from pdgate.scheduling.decision_trace import HIGHEST_SCORE, Rule, Step, Weighed
 from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.pipeline.scorers import TOKENS_PER_CALL, in_flight
 from pdgate.scheduling.policy import Policy
-from pdgate.scheduling.prefix.blocks import blocks_of
+from pdgate.scheduling.prefix.index import blocks_of
 
 HEADER: Final = b"x-session-id"
 FIELDS: Final = ("prompt_cache_key", "user")
@@ -61,8 +61,10 @@ class StickySession(Policy):
         loads = list(map(in_flight, endpoints))
         if session is None:
             return [
-                Weighed(one.instance.id, -load, f"no session; {load} tokens in flight")
-                for one, load in zip(endpoints, loads, strict=True)
+                Weighed(
+                    one.instance.id, -load, f"no session; {load} tokens in flight", {"place": n}
+                )
+                for n, (one, load) in enumerate(zip(endpoints, loads, strict=True))
             ]
         most, seeds = _most(call, loads), self._seeds_of(endpoints)
         said = []
@@ -70,8 +72,14 @@ class StickySession(Policy):
             rank = _rank(session, seeds[one.instance.id]) / 2**64
             fair = "" if load <= most else f"too many, passed over: {most:.0f} are fair; "
             why = f"{fair}{load} tokens in flight; the score is its rank for the session"
-            said.append(Weighed(one.instance.id, rank, why))
+            said.append(Weighed(one.instance.id, rank, why, {"in_flight_tokens": load}))
         return said
+
+    def rule(self, call: Call, endpoints: Sequence[Endpoint], peer: Instance | None = None) -> Rule:
+        if session_of(call) is None:
+            return (*HIGHEST_SCORE, Step("place"))
+        most = _most(call, [in_flight(one) for one in endpoints])
+        return (Step("in_flight_tokens", at_most=most), *HIGHEST_SCORE)
 
     def _seeds_of(self, endpoints: Sequence[Endpoint]) -> dict[str, int]:
         seeds = self._seeds

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from warnings import warn
 
 from pdgate.scheduling.former import former
-from pdgate.scheduling.pipeline.pickers import Picker
-from pdgate.scheduling.pipeline.pipeline import Filter, Pipeline, Scorer
+from pdgate.scheduling.pipeline.pipeline import Pipeline
+from pdgate.scheduling.pipeline.scorers import Filter, Picker, Scorer
 from pdgate.scheduling.policy import Policy
 from pdgate.scheduling.policy_context import Prefixes
 

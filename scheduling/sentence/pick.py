@@ -1,5 +1,5 @@
-"""Former name of pdgate.scheduling.pipeline.pickers."""
+"""Former name of pdgate.scheduling.pipeline.scorers."""
 
 from pdgate.scheduling.former import former
 
-__getattr__ = former(__name__, "pdgate.scheduling.pipeline.pickers", {"Pick": "Picker"})
+__getattr__ = former(__name__, "pdgate.scheduling.pipeline.scorers", {"Pick": "Picker"})

@@ -15,6 +15,8 @@ import pytest
 
 from pdgate.forwarders.base import Leg
 from pdgate.forwarders.first_event import good_start, good_whole
+from pdgate.gateway.intake import Intake
+from pdgate.gateway.request_headers import RequestHeaders
 from pdgate.protocols import sse
 from pdgate.protocols.apis import APIS, MESSAGES, RESPONSES
 from pdgate.protocols.call import CHAT, COMPLETIONS, Call, encode, parse_object
@@ -156,7 +158,77 @@ def test_a_stream_that_is_cut_at_any_byte_is_not_whole(name: str, size: int) -> 
     loop.close()
 
 
+def end_event_by_event(
+    asked: Call, events: Sequence[bytes], head: bytes = CHUNKED
+) -> GatewayError | None:
+    """What it ends with if each event is a read of its own."""
+    loop = asyncio.new_event_loop()
+    case = Case(loop, answers=asked)
+    case.exchange.start(case.result)
+    for read in (head, *map(chunk, events), b"0\r\n\r\n"):
+        if not case.wire.closing and not case.wire.given_back:
+            case.connection.data_received(read)
+    loop.close()
+    return case.result.ends[0]
+
+
+@pytest.mark.parametrize("n", [2, 2.0, "2", " 2 "], ids=repr)
+def test_a_stream_that_lacks_a_choice_is_not_whole(n: object) -> None:
+    """However the number of choices is spelled: engines read what is no number as one."""
+    asked = call(COMPLETIONS, n=n)
+    events = [choice(0), choice(1), choice(0), choice(1), choice(0, "stop"), sse.DONE]
+
+    assert isinstance(end_event_by_event(asked, events), EngineFailed)
+    assert end_event_by_event(asked, [*events[:-1], choice(1, "stop"), sse.DONE]) is None
+
+
+YES: Sequence[object] = (True, 1, 1.0, "true", "Yes", "on")
+NO: Sequence[object] = (False, None, 0, 2, "", "false", "no", "x", [], {}, [True])
+
+
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS, MESSAGES, RESPONSES])
+@pytest.mark.parametrize("said", [*YES, *NO], ids=repr)
+def test_what_an_engine_takes_for_a_stream_is_one(path: str, said: object) -> None:
+    """Its events were taken for a broken answer, which counted against each engine that gave it."""
+    body = encode({"model": "m", "stream": said})
+
+    found = Intake(1 << 20).call(path, RequestHeaders([]), body, "call-1")
+
+    assert found.streams is any(said is one for one in YES)
+    assert bytes(found.body["stream"]) == encode(said)
+
+
+TYPES = {
+    "another spelling": b"content-type: Text/Event-Stream; charset=utf-8\r\n",
+    "another type": b"content-type: text/plain\r\n",
+    "JSON": b"content-type: application/json\r\n",
+    "no type": b"",
+}
+
+
+@pytest.mark.parametrize("kind", TYPES.values(), ids=TYPES.keys())
+def test_a_stream_of_any_content_type_has_to_end(kind: bytes) -> None:
+    head = b"HTTP/1.1 200 OK\r\n%btransfer-encoding: chunked\r\n\r\n" % kind
+    events = [opening(), piece("a"), piece("b")]
+
+    assert isinstance(end_event_by_event(call(CHAT), events, head), EngineFailed)
+    assert end_event_by_event(call(CHAT), [*events, piece("", "stop"), sse.DONE], head) is None
+
+
+@pytest.mark.parametrize("said", [b'{"choices": [{"mess', b'{"choices": []}', b"{}", b"Hello"])
+def test_what_is_no_stream_is_no_answer_to_a_call_that_streams(said: bytes) -> None:
+    """A client that reads events would see an answer of none."""
+    loop = asyncio.new_event_loop()
+    length = b"content-length: %d\r\n\r\n" % len(said)
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
+    for sent in (head + length + said, head + b"\r\n" + said):
+        got, wrong = answered(Case(loop, answers=call(CHAT)), sent, 1 << 16)
+        assert (got, type(wrong)) == (b"", EngineFailed)
+    loop.close()
+
+
 ABORTED = {
+    "with empty reasons": (call(CHAT), [opening(), piece("a", ""), piece("b", ""), sse.DONE]),
     "completions": (call(COMPLETIONS), [sse.DONE]),
     "completions with usage": (call(COMPLETIONS), [usage(0), sse.DONE]),
     "chat": (call(CHAT), [opening(), sse.DONE]),
@@ -269,6 +341,8 @@ def test_half_a_json_that_http_calls_whole_is_none() -> None:
         with pytest.raises(EngineFailed):
             good_whole(body[:cut], LEG)
     good_whole(body, LEG)
+    with pytest.raises(EngineFailed):
+        good_whole(body.replace(b'"stop"', b'""'), LEG)
 
 
 IN_STREAMS = {

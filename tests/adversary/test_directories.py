@@ -6,6 +6,7 @@
 import asyncio
 import json
 import logging
+import random
 import time
 from collections.abc import Mapping
 
@@ -19,8 +20,14 @@ from pdgate.gateway.config import Settings
 from pdgate.gateway.discovery.adopt import adopter
 from pdgate.gateway.discovery.feed import MOST_LINES, Feed
 from pdgate.gateway.probe import MOST_AT_ONCE, Prober
+from pdgate.gateway.sync.replicas import in_redis
+from pdgate.gateway.sync.replicas.prompts import Sent
+from pdgate.gateway.sync.replicas.prompts import encode as encode_prompts
 from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.endpoints import Endpoints
+from tests.gateway.sync.replicas.sites import Process, Table, Told
+from tests.gateway.sync.replicas.test_far_prompts import Replica
+from tests.support.clock import Clock
 from tests.support.cpu import CALLBACK_SECONDS, cpu_seconds, longest_step
 from tests.support.raw_server import Peer, raw_server, reply
 from tests.support.waiting import PATIENCE_SECONDS
@@ -131,6 +138,58 @@ async def test_a_reload_looks_at_all_of_them_again() -> None:
     fed.tell(told)
     fed.adopt_by(adopter(Settings()))
     assert await longest_step(fed._put_into_use) <= CALLBACK_SECONDS
+
+
+def load_of(engines: int) -> bytes:
+    load = {f"{engine:x}": [1, 1, 1, 1] for engine in range(engines)}
+    entry = {"version": 1, "gateway": "elsewhere", "load": load}
+    return json.dumps(entry, separators=(",", ":")).encode()
+
+
+LONG_ENTRY, SHORT_ENTRY = load_of(15_000), load_of(240)
+LONG_ENTRIES = in_redis.MOST_BYTES // in_redis.MOST_ENTRY_BYTES
+
+ENTRIES: Mapping[str, Mapping[str, bytes]] = {
+    "long ones": {f"p{n}": LONG_ENTRY for n in range(LONG_ENTRIES)},
+    "many": {f"p{n}": SHORT_ENTRY for n in range(in_redis.MOST_PROCESSES)},
+    "nested": {f"p{n}": b"[" * in_redis.MOST_ENTRY_BYTES for n in range(LONG_ENTRIES)},
+}
+
+
+@pytest.mark.parametrize("entries", ENTRIES.values(), ids=ENTRIES.keys())
+async def test_what_replicas_tell_of_their_load(entries: Mapping[str, bytes]) -> None:
+    """As much as is read of a Redis at once."""
+    assert all(len(entry) <= in_redis.MOST_ENTRY_BYTES for entry in entries.values())
+    assert sum(map(len, entries.values())) >= in_redis.MOST_BYTES * 0.7
+    replica = Process(Table(Clock(0.0)), "here")
+
+    async def take_in() -> None:
+        replica.load.forget()
+        await replica.load.take_in(entries)
+
+    assert await longest_step(take_in) <= CALLBACK_SECONDS
+
+
+URL = "http://10.0.0.0"
+PROMPTS: Mapping[str, list[Sent]] = {
+    "of a busy fleet": [Sent(URL, None, bytes(range(256)) * 8)] * 32,
+    "short ones": [Sent(URL, None, n.to_bytes(8, "little")) for n in range(14_000)],
+    "long ones": [Sent(URL, None, random.Random(n).randbytes(8 * 8192)) for n in range(7)],
+    "taken back": [Sent(URL, 0, random.Random(n).randbytes(8 * 8192)) for n in range(7)],
+}
+
+
+@pytest.mark.parametrize("sent", PROMPTS.values(), ids=PROMPTS.keys())
+async def test_what_replicas_tell_of_their_prompts(sent: list[Sent]) -> None:
+    """A hundred batches held others up for 0.2 s."""
+    batch = encode_prompts("elsewhere", sent)
+    assert len(batch) <= in_redis.MOST_BATCH_BYTES
+
+    async def take_in() -> None:
+        replica = Replica(Told(), "here")
+        await replica.prompts._take_in([batch] * 4)
+
+    assert await longest_step(take_in) <= CALLBACK_SECONDS
 
 
 async def test_engines_that_a_directory_forges_are_not_asked_all_at_once() -> None:

@@ -24,7 +24,7 @@ from tests.support.redis import redis_server
 EPOCH_BYTES: Final = 16
 KNOWN: Final = {
     *("protocol", "generation", "scheme", "model", "kv", "epoch", "tp", "dp_size", "block_tokens"),
-    *("host", "rack", "zone", "state"),
+    *("host", "rack", "zone", "state", "pair"),
 }
 
 Dump = Callable[[], dict[str, str]]

@@ -29,7 +29,7 @@ from pdgate.protocols.dialects import neuron
 from pdgate.protocols.errors import EngineFailed, EngineRejected, GatewayError
 from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.prefix import PrefixIndex
-from pdgate.scheduling.prefix.blocks import hashed
+from pdgate.scheduling.prefix.index import hashed
 from tests.support.cpu import CALLBACK_SECONDS, cpu_seconds, longest_step
 
 P = Instance("p0", "http://10.0.0.1:8100", Role.PREFILL, "vllm-nixl", kv="10.0.0.9:5600")

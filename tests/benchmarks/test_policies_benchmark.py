@@ -80,12 +80,12 @@ def test_ours_are_found_by_the_same_name(made: Made) -> None:
     assert type(made("round_robin")).__name__ == "RoundRobin"
 
 
-def test_capacity_is_the_load_where_goodput_falls() -> None:
-    from benchmarks.policies.capacity import PRECISION, capacity
+def test_only_the_queued_variant_keeps_calls_waiting_in_the_gateway() -> None:
+    from benchmarks.policies.measure import QUEUED, plan_of
 
-    found = capacity(lambda load: 1.0 if load < 5.3 else 0.5)
-
-    assert 5.3 * (1 - PRECISION) <= found < 5.3
+    assert plan_of(QUEUED).limits.any
+    assert plan_of(QUEUED).prefill_policy == plan_of("slo").prefill_policy
+    assert not plan_of("slo").limits.any
 
 
 def test_a_part_of_results_is_replaced_and_others_stay(tmp_path: Path) -> None:

@@ -143,3 +143,30 @@ def test_only_the_benchmarks_own_place_on_the_page_is_rewritten(tmp_path: Path) 
     )
     with pytest.raises(ValueError, match="no place for c"):
         results.rewrite(page, "c", "new")
+
+
+@pytest.mark.slow
+def test_devices_are_measured_and_the_fake_one_says_what_it_is_worth(tmp_path: Path) -> None:
+    table = tmp_path / "device.md"
+
+    bench("benchmarks.device", "--smoke", "--rounds", "1", "--table", str(table))
+
+    said = table.read_text()
+    assert "its figures say nothing" in said
+    assert "| memory opened by another process, by handle | works | works | yes |" in said
+    for what in ("cuda-ipc, 1 GiB", "2048 pages", "shm, staged", "tcp, staged", "hidden", "thread"):
+        assert what in said
+
+
+def test_without_a_gpu_nothing_is_said_to_have_been_measured() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.device", "--device", "cuda:9"],
+        cwd=ROOT,
+        capture_output=True,
+        check=False,
+        text=True,
+    )
+
+    assert done.returncode == 1
+    assert done.stderr.startswith("not measured: ")
+    assert done.stdout == ""

@@ -1,5 +1,7 @@
 """Writes into a Redis as an engine of another make would, by the scripts that the page shows."""
 
+import secrets
+
 from pdgate.cluster.redis_store import scripts
 from tests.support.redis import RedisServer
 
@@ -12,7 +14,7 @@ class InRedis:
         self.url = server.url
 
     def put(self, key: str, value: bytes, lease_ms: int = LEASE_MS) -> None:
-        self._run(scripts.PUT, lease_ms, key, value, "")
+        self._run(scripts.PUT, lease_ms, key, value, "", secrets.token_hex(8))
 
     def delete(self, key: str) -> None:
         with self._server.client() as client:

@@ -1,5 +1,6 @@
 """What holds for every directory; against real servers where there are such."""
 
+import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -11,7 +12,7 @@ from pdgate.cluster.member import Member
 from pdgate.cluster.read_only import CannotAnnounce
 from pdgate.protocols.instance import Role
 from tests.cluster.stores import KINDS, Kind, Store
-from tests.cluster.watching import following
+from tests.cluster.watching import PATIENCE_SECONDS, following
 
 
 def _stores(can: Callable[[Kind], bool]) -> list[str]:
@@ -104,6 +105,23 @@ async def test_who_announces_itself_joins_and_leaves_with_its_block(announcing: 
 
         # It may say that it drains before it is gone, but nothing else.
         assert before in ([], [Joined(p.key, p.draining())])
+
+
+async def test_an_entry_that_another_hand_deletes_stays_deleted(announcing: Store) -> None:
+    """And its engine hears of it: that is how a fleet is made smaller."""
+    p, now = announcing.p, replace(announcing.p, role=Role.DECODE)
+    async with following(announcing.directory) as told, asyncio.timeout(PATIENCE_SECONDS):
+        await told.next()
+        async with announcing.directory.announce(p) as listing:
+            assert await told.next() == Joined(p.key, p)
+            # Returns when the store has it.
+            await listing.change(now)
+            await told.until(Left(p.key))
+            announcing.remove(now.key)
+
+            assert await told.next() == Left(now.key)
+            await listing.revoked()
+        assert told.nothing_more()
 
 
 async def test_a_role_changes_in_one_step(announcing: Store) -> None:

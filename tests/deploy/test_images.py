@@ -44,7 +44,10 @@ def test_the_gateways_image_has_every_extra_of_a_gateway() -> None:
     assert set(extras.split(",")) == set(PROJECT["optional-dependencies"]) - of_others
 
 
-def test_vllms_image_gets_the_msgspec_that_pdgate_asks_for() -> None:
+def test_vllms_image_gets_what_pdgate_asks_for_beside_vllm() -> None:
     (asked,) = (one for one in PROJECT["dependencies"] if one.startswith("msgspec"))
+    # A prefill queue is in Redis.
+    (queue,) = PROJECT["optional-dependencies"]["redis"]
 
     assert f"'{asked}'" in VLLM
+    assert f"'{queue}'" in VLLM

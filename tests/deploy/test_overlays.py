@@ -73,20 +73,27 @@ def test_the_gateway_understands_its_flags(
 
     assert settings.listen.port == gateway["ports"][0]["containerPort"]
     assert settings.adaptive.enabled == (name == "adaptive")
-    assert bool(settings.redis) == (name == "adaptive")
+    assert bool(settings.redis) == (name in ("adaptive", "pd-decode-first"))
     assert settings.directory == ("" if name == "neuron" else "kubernetes")
 
 
 @pytest.mark.parametrize(
     ("name", "protocol", "kv_port"),
-    [("pd-mooncake", "vllm-mooncake", 8998), ("pd-kvt", "vllm-kvt", 28000)],
+    [
+        ("pd-mooncake", "vllm-mooncake", "8998"),
+        ("pd-kvt", "vllm-kvt", "28000"),
+        ("pd-sglang", "sglang", "8998"),
+        # The queue finds them.
+        ("pd-decode-first", "decode-first", ""),
+        ("neuron-nixl", "neuron (nixl)", ""),
+    ],
 )
 async def test_the_engines_are_found_with_the_port_where_kv_is_asked_for(
-    name: str, protocol: str, kv_port: int, rendered: dict[str, Rendered]
+    name: str, protocol: str, kv_port: str, rendered: dict[str, Rendered]
 ) -> None:
     engines = {
         found: engine
-        for found, engine in (await found_behind(rendered[name])).items()
+        for found, engine in (await found_behind(_without_stores(rendered[name]))).items()
         if found != "pdgate"
     }
 
@@ -94,8 +101,8 @@ async def test_the_engines_are_found_with_the_port_where_kv_is_asked_for(
         "prefill": Role.PREFILL,
         "decode": Role.DECODE,
     }
-    assert {engine.protocol for engine in engines.values()} == {protocol}
-    assert engines["prefill"].kv.rpartition(":")[2] == str(kv_port)
+    assert {engine.instance().speaks for engine in engines.values()} == {protocol}
+    assert engines["prefill"].kv.rpartition(":")[2] == kv_port
 
 
 async def test_adaptive_has_engines_for_both_sides(rendered: dict[str, Rendered]) -> None:
@@ -122,7 +129,58 @@ def test_kvt_engines_say_what_the_gateway_listens_for(rendered: dict[str, Render
     assert "api" in transfer(overlay, "prefill")["kv_connector_extra_config"]
 
 
-@pytest.mark.parametrize("name", ["pd-mooncake", "pd-kvt", "neuron"])
+def test_the_queue_is_one_for_decode_and_for_the_workers_beside_prefill(
+    rendered: dict[str, Rendered],
+) -> None:
+    """And both call the model by one name, which is part of the queue's, and prove one secret."""
+    overlay = rendered["pd-decode-first"]
+    extra = transfer(overlay, "decode")["kv_connector_extra_config"]
+    pod = overlay.of("Deployment", "prefill")["spec"]["template"]["spec"]
+    (worker,) = pod["initContainers"]
+    flags = dict(arg.removeprefix("--").split("=", 1) for arg in worker["args"])
+
+    # Always, so that it runs as long as the pod does.
+    assert worker["restartPolicy"] == "Always"
+    assert worker["command"] == ["pdgate", "prefill-worker"]
+    assert flags["queue"] == extra["queue"]
+    (port,) = (port["port"] for port in overlay.of("Service", "redis")["spec"]["ports"])
+    assert flags["queue"] == f"redis://redis:{port}/0"
+    assert flags["model"] == overlay.args("decode")[0] == overlay.args("prefill")[0]
+    assert flags["kv-secret-file"] == extra["kv_secret_file"]
+    assert flags["kv"].rpartition(":")[2] == str(transfer(overlay, "prefill")["kv_port"])
+    assert worker["image"] == container(overlay.of("Deployment", "prefill"))["image"]
+
+
+def test_sglangs_prefill_is_asked_at_its_bootstrap_server(rendered: dict[str, Rendered]) -> None:
+    overlay = rendered["pd-sglang"]
+    flags = dict(arg.split("=", 1) for arg in overlay.args("prefill") if "=" in arg)
+    (kv,) = (
+        port["port"]
+        for port in overlay.of("Service", "prefill")["spec"]["ports"]
+        if port["name"] == "kv"
+    )
+
+    assert flags["--disaggregation-bootstrap-port"] == str(kv)
+    for role in ("prefill", "decode"):
+        own = dict(arg.split("=", 1) for arg in overlay.args(role) if "=" in arg)
+        assert own["--disaggregation-mode"] == role
+        name = "--disaggregation-transfer-backend"
+        assert own[name] == flags[name]
+
+
+def test_neurons_successor_goes_by_libfabric(rendered: dict[str, Rendered]) -> None:
+    overlay = rendered["neuron-nixl"]
+    for engine, role in (("prefill", "kv_producer"), ("decode", "kv_consumer")):
+        said = transfer(overlay, engine)
+        assert (said["kv_connector"], said["kv_role"]) == ("NixlConnector", role)
+        assert said["kv_connector_extra_config"] == {"backends": ["LIBFABRIC"]}
+        limits = container(overlay.of("Deployment", engine))["resources"]["limits"]
+        assert "nvidia.com/gpu" not in limits
+
+
+@pytest.mark.parametrize(
+    "name", ["pd-mooncake", "pd-kvt", "pd-decode-first", "pd-sglang", "neuron"]
+)
 def test_what_only_the_base_needs_is_gone(name: str, rendered: dict[str, Rendered]) -> None:
     for engine in ("prefill", "decode"):
         assert "NIXL" not in json.dumps(rendered[name].of("Deployment", engine)).upper()
@@ -206,10 +264,13 @@ def _without_stores(rendered: Rendered) -> Rendered:
     return Rendered([each for each in rendered.objects if each["metadata"]["name"] != "redis"])
 
 
-def test_kvt_engines_are_given_the_secret_that_they_read(rendered: dict[str, Rendered]) -> None:
+@pytest.mark.parametrize("name", ["pd-kvt", "pd-decode-first"])
+def test_engines_of_our_connector_are_given_the_secret_that_they_read(
+    name: str, rendered: dict[str, Rendered]
+) -> None:
     for engine in ("prefill", "decode"):
-        extra = transfer(rendered["pd-kvt"], engine)["kv_connector_extra_config"]
-        pod = rendered["pd-kvt"].of("Deployment", engine)["spec"]["template"]["spec"]
+        extra = transfer(rendered[name], engine)["kv_connector_extra_config"]
+        pod = rendered[name].of("Deployment", engine)["spec"]["template"]["spec"]
         (mount,) = (
             one
             for one in pod["containers"][0]["volumeMounts"]
@@ -283,6 +344,7 @@ def test_whatever_is_no_gateway_is_reached_by_ours_alone(
     "page",
     [
         FOLDER / "overlays/pd-kvt/kustomization.yaml",
+        FOLDER / "overlays/pd-decode-first/kustomization.yaml",
         DEPLOY.parent / "docs/operations/kubernetes.md",
     ],
 )

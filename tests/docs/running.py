@@ -40,9 +40,12 @@ SERVERS: Final[Mapping[str, str]] = {
 """Command -> what it says when it serves."""
 ASKING: Final = ("doctor", "explain", "replay", "top")
 """Commands that ask a gateway or engines."""
-ALONE: Final = ("key", "protocols", "simulate")
+ALONE: Final = ("key", "plan", "protocols", "simulate")
 
-SHORTER: Final[Mapping[str, tuple[str, ...]]] = {"simulate": ("--calls", "60")}
+SHORTER: Final[Mapping[str, tuple[str, ...]]] = {
+    "plan": ("--calls", "60"),
+    "simulate": ("--calls", "60"),
+}
 
 _URL = re.compile(r"http://[\w.]+:\d+")
 _PORTS = re.compile(r"(--(?:kv-events-(?:replay-)?)?port|--listen|--admin-listen|--host) (\S+)")

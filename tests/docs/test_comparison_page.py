@@ -33,10 +33,7 @@ def _nowhere(word: str, *folders: str) -> bool:
 
 # By the beginning of a row: what would be there if pdgate had it.
 EVIDENCE: dict[str, Callable[[], bool]] = {
-    "TensorRT-LLM": lambda: _no_protocol("trt", "tensorrt"),
-    "MoRI-IO": lambda: _no_protocol("mori"),
     "a third role": lambda: {role.value for role in Role} <= {"prefill", "decode", "both", "plain"},
-    "KV by way of a store": lambda: _no_protocol("lmcache", "store"),
     "gRPC to engines": lambda: _nowhere("import grpc", "gateway", "forwarders"),
     "prefixes weighed by the tier": lambda: _nowhere(".medium", "gateway", "scheduling"),
     "an endpoint picker": lambda: _nowhere("ext_proc", "gateway", "deploy"),

@@ -8,15 +8,20 @@ from tests.docs.pages import DOCS, table
 
 PAGE = DOCS / "operations" / "security.md"
 ROOT = DOCS.parent
-LISTENS = re.compile(r"\.create_server\(|\.bind\(|fleet\.listening\(|_bind\(self\.")
+LISTENS = re.compile(r"\.create_server\(|\.bind\(|fleet\.listening\(|_bind\(self\.|\bListener\(\n")
 OURS = ("cluster", "engine", "forwarders", "gateway", "lab", "protocols", "scheduling", "transfer")
 
 WHERE = {
+    "cluster/mori_io.py": "heartbeats",
+    "engine/hand_over/ascend_layerwise.py": "called",
     "engine/hand_over/bootstrap.py": "bootstrap",
     "engine/hand_over/claim_desk.py": "claims",
     "engine/kv_events/publisher.py": "kv-events",
+    "engine/hand_over/pushed_blocks.py": "pushed",
     "engine/http_server.py": "engine",
     "engine/neuron/send_buffer.py": "neuron",
+    "gateway/callbacks/metaserver.py": "metaserver",
+    "gateway/callbacks/notifications.py": "notifications",
     "gateway/listening.py": "gateway",
     "transfer/messenger/service.py": "hand-over",
     "transfer/shm/owner.py": "shm",
@@ -30,6 +35,7 @@ NOT_LISTENERS = {
     "lab/conformance/bench.py": "looks for a free port",
     "lab/demo/plan.py": "looks for free ports",
     "lab/demo/queue.py": "looks for a free port",
+    "cluster/zmtp.py": "is what notifications and heartbeats make",
     "transfer/runtime/fleet.py": "is what the others call",
 }
 

@@ -11,8 +11,10 @@ from pathlib import Path
 from urllib.parse import urljoin
 
 import pytest
+from selenium.webdriver import Chrome
 
 from tests.gateway.console.browser import browser, missing, size
+from tests.support.waiting import wait_until
 from tools.docs_site import CONFIG, Wrong, check_menu, check_pictures, prepared, redirects
 
 ROOT = Path(__file__).parents[2]
@@ -58,6 +60,9 @@ for (const name of document.querySelectorAll("article td:first-child code"))
   if (name.getClientRects().length > 1) found.push("broken: " + name.textContent);
 return found;
 """
+
+
+WIDTHS = (1280, 400)
 
 
 @pytest.fixture(scope="module")
@@ -178,19 +183,24 @@ def address(site: Path) -> Iterator[str]:
             thread.join()
 
 
+def resized(driver: Chrome, width: int) -> None:
+    size(driver, width, 900)
+    wait_until(lambda: driver.execute_script("return innerWidth") == width, f"{width} points")
+
+
 @built
 @pytest.mark.skipif(bool(missing()), reason=missing())
-@pytest.mark.parametrize("width", [1280, 400])
-def test_nothing_is_cut_in_a_browser(site: Path, address: str, width: int) -> None:
-    """On a desk and on a phone."""
+def test_nothing_is_cut_in_a_browser(site: Path, address: str) -> None:
+    """On a desk and on a phone: a page is loaded once and shown in both."""
     found = {}
     with browser() as driver:
-        size(driver, width, 900)
         for page in sorted((ROOT / "docs").rglob("*.md")):
             name = page.relative_to(ROOT / "docs").with_suffix("").as_posix()
             path = "" if name == "index" else name.removesuffix("README").rstrip("/") + "/"
             driver.get(f"{address}/{path}")
-            if cut := driver.execute_script(CUT):
-                found[path] = cut
+            for width in WIDTHS:
+                resized(driver, width)
+                if cut := driver.execute_script(CUT):
+                    found[path, width] = cut
 
     assert found == {}

@@ -9,7 +9,7 @@ from pdgate.protocols import plugins
 from tests.docs.pages import DOCS
 
 PAGE = DOCS / "operations" / "kv-transfer.md"
-ROW = re.compile(r"^\| `(\w+)` \| `(\w+)` \| (\S+) \|", re.MULTILINE)
+ROW = re.compile(r"^\| `([\w-]+)` \| `(\w+)` \| (\S+) \|", re.MULTILINE)
 
 
 def documented(backend: str) -> dict[str, str]:
@@ -17,7 +17,7 @@ def documented(backend: str) -> dict[str, str]:
     return {option: default for name, option, default in rows if name == backend}
 
 
-@pytest.mark.parametrize("backend", ["mooncake", "nixl", "shm", "tcp"])
+@pytest.mark.parametrize("backend", ["cuda-ipc", "mooncake", "nixl", "shm", "tcp"])
 @pytest.mark.source
 def test_every_option_is_in_the_table_with_its_default(backend: str) -> None:
     made = plugins.find(plugins.TRANSFERS, "transfer backend", backend).load()

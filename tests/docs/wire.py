@@ -4,6 +4,8 @@ A page holds inputs, and examples that follow from them:
 
     ```toml gateway                    the fleet, read by the real configuration
     ```json query                      what a Mooncake bootstrap server says, where one is asked
+    ```json introduction               what prefill says of itself, where it is asked
+    ```json word                       what an engine says to the gateway, where a leg waits for it
     ```json answer [a]                 what prefill answers, for hand-overs that wait for it
     ```json batch [d] prefill          a leg: mode, generation if there are several, role;
                                        a staged leg only where it is not as in batch
@@ -39,9 +41,10 @@ from tests.docs.pages import DOCS, labelled
 FOLDER: Final = DOCS / "wire"
 ATTEMPT: Final = "c7-1"
 ROOM: Final = 4_611_686_018_427_387_905
+GATEWAY: Final = "10.0.0.9:7600"
 WIDTH: Final = 92
 
-_LEG = re.compile(r"(batch|staged)( ([a-z]+))? (prefill|decode|plain|local)")
+_LEG = re.compile(r"(batch|staged)( ([a-z-]+))? (prefill|decode|plain|local)")
 
 
 NO_PROTOCOL: Final = ("README", "messenger")
@@ -76,7 +79,7 @@ def made(page: Path) -> dict[str, Any]:
             forwarder = registry.load(page.stem, mode, generation)
             for role, leg in _legs(page, forwarder, generation):
                 batch, label = (_label(of, generation, role) for of in (Mode.BATCH, mode))
-                changes = _changes(leg)
+                changes = _changes(_told(page, leg))
                 if label == batch or changes != found.get(batch):
                     found[label] = changes
     return found
@@ -98,6 +101,9 @@ def _legs(page: Path, forwarder: Forwarder, generation: str) -> Iterator[tuple[s
         yield "plain", forwarder.local(asked, fleet[Role.PLAIN])
         return
     prefill, decode = fleet[Role.PREFILL], fleet[Role.DECODE]
+    if forwarder.introduction is not None:
+        said = labelled(page, "json")["introduction"].encode()
+        prefill = replace(prefill, engine_ids=((0, forwarder.introduction.read(said)),))
     if isinstance(forwarder, Sglang):
         forwarder = Sglang(lambda: ROOM)
     match forwarder:
@@ -129,6 +135,16 @@ def _fleet(page: Path) -> dict[Role, Instance]:
         engine_ids = mooncake.engine_ids(json.loads(query))
         found[Role.PREFILL] = replace(found[Role.PREFILL], engine_ids=engine_ids)
     return found
+
+
+def _told(page: Path, leg: Leg) -> Leg:
+    """With what it waits for, and is addressed by."""
+    if leg.addressed is not None:
+        leg = msgspec.structs.replace(leg, body=leg.addressed(f"http://{GATEWAY}/v1/metaserver"))
+    if leg.awaits is not None and leg.awaits.write is not None:
+        word = parse_object(labelled(page, "json")["word"].encode())
+        leg = msgspec.structs.replace(leg, body=leg.awaits.write(word))
+    return leg
 
 
 def _changes(leg: Leg) -> dict[str, Any]:

@@ -149,6 +149,7 @@ def test_a_failed_load_is_an_error_by_default(ended: list[Pair]) -> None:
 
     assert last.refusal is not None
     assert not last.refusal.blame_client
+    assert last.refusal.over_kv
 
 
 def test_a_connector_may_call_a_failed_load_an_abort(

@@ -19,7 +19,7 @@ from pdgate.protocols.dialects import decode_first
 from pdgate.transfer import registry
 from pdgate.transfer.messenger.errors import HandOverError
 from pdgate.transfer.messenger.messages import Lent
-from pdgate.transfer.messenger.offers import Offer, Offers
+from pdgate.transfer.messenger.offers import Offer, Offers, Released
 from tests.support.core_pairs import Side, side, until
 from tests.support.engine_cores import GREEDY, ask, engine, layout, tokens_of
 from tests.support.waiting import PATIENCE_SECONDS
@@ -159,9 +159,9 @@ def test_what_was_called_in_while_it_was_read_is_not_believed(
     scene.first_turn()
     release = Offers.release
 
-    def called_in(offers: Offers, key: str, offer_id: str) -> str | None:
+    def called_in(offers: Offers, key: str, offer_id: str, reader: object) -> Released:
         offers.forget(key)
-        return release(offers, key, offer_id)
+        return release(offers, key, offer_id, reader)
 
     monkeypatch.setattr(Offers, "release", called_in)
 

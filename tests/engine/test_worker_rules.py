@@ -1,7 +1,7 @@
 """When a worker begins to prefill, to load and to decode: pure, on the scheduler alone.
 
 prefill   one prompt at a time; running + being handed over <= batch
-decode    runs what has its KV; loads while there is room; a load is in no step's way
+decode    runs what has its KV; running + loading + loaded <= batch; a load is in no step's way
 """
 
 from hypothesis import given, settings
@@ -94,7 +94,7 @@ def test_a_load_that_is_under_way_leaves_the_step_to_others() -> None:
     assert names(made.step()) == ["near"]
 
 
-def test_loads_begin_while_there_is_room_for_one_batch_of_them() -> None:
+def test_those_that_run_and_those_that_load_are_one_batch_together() -> None:
     made = scheduler()
     far = [job(name, load=5) for name in "abcd"]
     for one in far:
@@ -102,9 +102,63 @@ def test_loads_begin_while_there_is_room_for_one_batch_of_them() -> None:
 
     assert made.step().loads == far[:BATCH]
     made.loaded(far[0], ok=True)
-    # It has its KV, and now its turn as well, which makes room.
-    made.step()
+    # It has its KV, and now its turn as well; the place is taken until it ends.
+    for _ in range(3):
+        step = made.step()
+        assert (names(step), step.loads) == (["a"], [])
+        compute(made, step)
+    made.drop(made.finish(far[0]))
     assert made.step().loads == far[BATCH:]
+
+
+def test_a_prompt_begins_in_a_place_that_no_load_has() -> None:
+    made = scheduler()
+    far = [job(name, load=5) for name in "abc"]
+    for one in far:
+        made.add(one)
+    made.step()
+    made.add(job("near"))
+
+    assert names(made.step()) == []
+    made.drop(made.strand(far[0]))
+    made.abort(far[0])
+    assert names(made.step()) == ["near"]
+
+
+def test_a_place_goes_to_that_which_came_first() -> None:
+    """A stream of loads does not keep a prompt out, and prompts do not keep a load out."""
+    made = scheduler()
+    order = ["far 1", "near 1", "far 2", "near 2", "far 3"]
+    for name in order:
+        made.add(job(name, load=5 if name.startswith("far") else None))
+    began: list[str] = []
+    while len(began) < len(order):
+        step = made.step()
+        new = [one.id for one in step.loads]
+        new += [chunk.job.id for chunk in step.chunks if chunk.start == 0]
+        began += sorted(new, key=order.index)
+        compute(made, step)
+        if new:
+            continue
+        oldest = next(iter(made.loading.values()), None) or made.running[0]
+        if oldest.id in made.loading:
+            made.abort(oldest)
+            made.loaded(oldest, ok=False)
+        else:
+            made.drop(made.finish(oldest))
+
+    assert began == order
+
+
+def test_two_engines_that_prefill_for_each_other_do_not_wait_in_a_circle() -> None:
+    """All places are taken by loads whose KV the other will only have computed after ours."""
+    made = scheduler()
+    for name in "abc":
+        made.add(job(name, load=5))
+    made.step()
+    made.add(job("for the other", hands_over=True))
+
+    assert names(made.step()) == ["for the other"]
 
 
 def test_loads_begin_only_with_pages_for_all_they_need() -> None:
@@ -125,11 +179,27 @@ def test_a_stranded_load_holds_pages_but_no_place() -> None:
     made.step()
 
     pages = [made.strand(one) for one in far[:BATCH]]
+    for one in far[:BATCH]:
+        made.abort(one)
 
     assert made.step().loads == far[BATCH:]
     held = {block for blocks in pages for block in blocks}
     assert len(held) == BATCH * 2
     assert held.isdisjoint(far[BATCH].blocks)
+
+
+def test_a_stranded_load_that_is_computed_here_instead_keeps_its_place() -> None:
+    made = scheduler()
+    far = [job(name, load=5) for name in "abcd"]
+    for one in far:
+        made.add(one)
+    made.step()
+
+    pages = [made.strand(one) for one in far[:BATCH]]
+    step = made.step()
+
+    assert (sorted(names(step)), step.loads) == (["a", "b", "c"], [])
+    held = {block for blocks in pages for block in blocks}
     assert held.isdisjoint(block for one in far[:BATCH] for block in one.blocks)
 
 
@@ -180,7 +250,9 @@ def test_the_rules_hold_at_every_step_and_everybody_gets_a_turn(
         # Those that got their turn before it; who hands nothing over may still come after.
         assert all(made.running.index(one) + len(handing_over) < BATCH for one in began)
         assert not any(chunk.job.id in made.loading for chunk in step.chunks)
-        assert len(made.loading) <= BATCH
+        near_or_far = [one for one in (*made.running, *made.waiting) if not one.pinned]
+        placed = [one for one in near_or_far if one.blocks] + list(made.loading.values())
+        assert len(placed) <= BATCH
         compute(made, step)
         for chunk in step.chunks:
             if chunk.completes or len(chunk.job.tokens) > chunk.job.prompt_tokens:

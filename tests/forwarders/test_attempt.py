@@ -1,21 +1,18 @@
 """An attempt that ends keeps nothing: no engine, and no KV."""
 
 from math import inf
-from types import TracebackType
 from typing import Self
 
 import pytest
 
 from pdgate.forwarders import registry
-from pdgate.forwarders.attempt import Attempt, Means
 from pdgate.forwarders.base import Answer, Mode
 from pdgate.forwarders.choices import OnPrefillFailure
+from pdgate.forwarders.execution import Attempt, Execution
 from pdgate.forwarders.kv_lease import OVER, KvLease, KvLedger, KvRules
-from pdgate.forwarders.lives import Lives
 from pdgate.forwarders.record import LOCAL, Record
 from pdgate.forwarders.retry import FRESH, RetryPolicy
 from pdgate.forwarders.route import Route, Way
-from pdgate.forwarders.routing import Router
 from pdgate.protocols.errors import EngineFailed
 from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.watch import Watch
@@ -33,8 +30,17 @@ class Noted:
     def has_read(self, seconds: float) -> Watch | None:
         raise AssertionError("nothing was read")
 
+    def read(self, seconds: float) -> None:
+        raise AssertionError("nothing was read")
+
     def has_loaded(self, seconds: float) -> Watch | None:
         raise AssertionError("nothing was loaded")
+
+    def worked(self) -> None:
+        raise AssertionError("nothing was asked")
+
+    def handed_over(self) -> None:
+        raise AssertionError("nothing was handed over")
 
     def end(self) -> None:
         self._over("end")
@@ -45,12 +51,7 @@ class Noted:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         raise AssertionError("it is no block")
 
     def _over(self, how: str) -> None:
@@ -66,11 +67,11 @@ async def nowhere(answer: Answer, record: Record) -> None:
 def attempt() -> Attempt:
     call, engines = chat(), scheduler(fleet(P0, D0))
     way = Way(registry.load(P0.protocol, Mode.BATCH, ""), Mode.BATCH)
-    router = Router(engines, lambda _: way, RetryPolicy(3, OnPrefillFailure.RETRY, inf))
-    means = Means(engines, router, Scripted(), KvLedger(), Lives(), engines.report)
+    policy = RetryPolicy(3, OnPrefillFailure.RETRY, inf)
+    execution = Execution(engines, lambda _: way, Scripted(), policy=policy)
     one = engines.reserve(Role.DECODE, call)
     route = Route(LOCAL, P0.protocol, Mode.BATCH, way, None, one, Role.DECODE)
-    return Attempt(means, route, FRESH, call, Record(call), nowhere)
+    return Attempt(execution, route, FRESH, call, Record(call), nowhere)
 
 
 HOW = pytest.mark.parametrize(

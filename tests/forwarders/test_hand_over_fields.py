@@ -12,11 +12,11 @@ from pdgate.forwarders.decode_first import DecodeFirst
 from pdgate.forwarders.sglang import Sglang, any_room
 from pdgate.forwarders.vllm_kvt import KvtBatch, KvtStaged
 from pdgate.forwarders.vllm_nixl import VllmNixl
-from pdgate.protocols.call import Call, encode, parse_object, value
+from pdgate.protocols.call import COMPLETIONS, Call, encode, parse_object, value
 from pdgate.protocols.dialects import sglang
 from pdgate.protocols.errors import BadRequest, EngineFailed
 from pdgate.protocols.instance import Instance, Role
-from tests.support.answers import BLOCKS
+from tests.support.answers import BLOCKS, STATE
 from tests.support.scripted import D0, P0, call_of, chat
 
 ASK = {
@@ -29,7 +29,8 @@ ASK = {
 }
 SEND = {"do_remote_decode": True, "do_remote_prefill": False}
 RECEIVE = {"do_remote_decode": False, "do_remote_prefill": True}
-REPLY = parse_object(encode({"choices": [], "kv_transfer_params": BLOCKS}))
+CHOICE = {"index": 0, "finish_reason": "length", "disaggregated_params": STATE}
+REPLY = parse_object(encode({"choices": [CHOICE], "kv_transfer_params": BLOCKS}))
 MOONCAKE_P = replace(
     P0, kv="10.0.0.9:8999", engine_ids=((0, "engine-0"), (1, "engine-1")), dp_rank=1, dp_size=2
 )
@@ -52,7 +53,21 @@ EVERY = [
     ("neuron", Mode.BATCH, "static"),
     ("neuron", Mode.BATCH, "nixl"),
     ("neuron", Mode.STAGED, "nixl"),
+    ("offload-p2p", Mode.BATCH, ""),
+    ("tpu", Mode.BATCH, ""),
+    ("tpu", Mode.STAGED, ""),
+    ("store-mediated", Mode.STAGED, ""),
+    ("mori-io", Mode.BATCH, "read"),
+    ("mori-io", Mode.STAGED, "read"),
+    ("mori-io", Mode.BATCH, "write"),
+    ("tensorrt-llm", Mode.BATCH, "context-first"),
+    ("tensorrt-llm", Mode.STAGED, "context-first"),
+    ("tensorrt-llm", Mode.BATCH, "generation-first"),
 ]
+LIMITS_ITSELF = ("sglang", "vllm-kvt", "decode-first", "tensorrt-llm")
+"""Their prefill stops behind the first token whatever it is asked."""
+MUST_STOP_BY_LENGTH = ("vllm-mooncake", "tpu", "mori-io")
+"""Or their prefill keeps nothing."""
 
 
 def legs_of(forwarder: Forwarder, call: Call, prefill: Instance = MOONCAKE_P) -> list[Leg]:
@@ -105,6 +120,20 @@ def test_the_rest_of_the_call_reaches_prefill_byte_for_byte(
     assert encode(to_prefill.body).startswith(CLIENT_BODY[:-1])
 
 
+@pytest.mark.parametrize(("ids", "prompt"), [(None, "hi"), ([5, 6], [5, 6])])
+def test_decode_has_the_clients_prompt_where_tensorrt_llms_prefill_names_no_ids(
+    ids: list[int] | None, prompt: object
+) -> None:
+    """It writes null for what it does not say."""
+    forwarder = registry.load("tensorrt-llm", Mode.BATCH, "context-first")
+    assert isinstance(forwarder, HandOff)
+    reply = parse_object(encode({"choices": [CHOICE], "prompt_token_ids": ids}))
+
+    leg = forwarder.decode(call_of(CLIENT_BODY, COMPLETIONS), MOONCAKE_P, D0, reply)
+
+    assert value(leg.body, "prompt") == prompt
+
+
 @pytest.mark.parametrize(("name", "mode", "generation"), EVERY)
 def test_prefill_never_streams(name: str, mode: Mode, generation: str) -> None:
     forwarder = registry.load(name, mode, generation)
@@ -119,7 +148,7 @@ def test_prefill_never_streams(name: str, mode: Mode, generation: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "mode", "generation"),
-    [one for one in EVERY if one[0] not in ("sglang", "vllm-kvt", "decode-first")],
+    [one for one in EVERY if one[0] not in LIMITS_ITSELF],
 )
 def test_prefill_reads_the_prompt_and_says_one_token(
     name: str, mode: Mode, generation: str
@@ -130,8 +159,7 @@ def test_prefill_reads_the_prompt_and_says_one_token(
     body = legs_of(registry.load(name, mode, generation), call)[0].body
 
     assert (body["max_tokens"], body["max_completion_tokens"]) == (1, 1)
-    # Mooncake's prefill keeps its blocks only if it stopped by length.
-    assert body.get("min_tokens") == (1 if name == "vllm-mooncake" else None)
+    assert body.get("min_tokens") == (1 if name in MUST_STOP_BY_LENGTH else None)
 
 
 @pytest.mark.parametrize(("name", "mode", "generation"), EVERY)
@@ -142,6 +170,7 @@ def test_a_retry_never_repeats_a_meeting_point(name: str, mode: Mode, generation
         (
             str(value(leg.body, "bootstrap_room")),
             str((params(leg) or {}).get("transfer_id")),
+            str(value(leg.body, "disaggregated_params")),
             leg.request_id or call.attempt_id,
         )
         for call in (chat(), chat().retried("call-1-second"))
@@ -156,6 +185,102 @@ def test_nixl_asks_for_blocks_and_hands_them_on_word_for_word() -> None:
 
     assert params(prefill) == ASK
     assert bytes(decode.body["kv_transfer_params"]) == encode(BLOCKS)
+
+
+def of_tensorrt(finish: str | None, **more: object) -> Leg:
+    """Decode's leg of a chat, context first."""
+    forwarder = registry.load("tensorrt-llm", Mode.STAGED)
+    assert isinstance(forwarder, HandOff)
+    choice = {**CHOICE, "finish_reason": finish}
+    return forwarder.decode(chat(), P0, D0, parse_object(encode({"choices": [choice], **more})))
+
+
+@pytest.mark.parametrize("finish", ["length", "not_finished"])
+def test_tensorrts_decode_gets_prefills_state_ids_and_usage(finish: str) -> None:
+    ids = {"prompt_token_ids": [1, 72, 105], "usage": {"prompt_tokens": 3}}
+
+    body = parse_object(encode(of_tensorrt(finish, **ids).body))
+
+    told = value(body, "disaggregated_params")
+    assert {name: told[name] for name in ("ctx_request_id", "first_gen_tokens", "ctx_usage")} == {
+        "ctx_request_id": 1 << 41,
+        "first_gen_tokens": [5],
+        "ctx_usage": {"prompt_tokens": 3},
+    }
+    assert told["request_type"] == "generation_only"
+    assert 1 << 40 <= told["disagg_request_id"] < 1 << 63
+    assert value(body, "prompt_token_ids") == [1, 72, 105]
+
+
+@pytest.mark.parametrize("finish", ["stop", "tool_calls"])
+def test_a_tensorrt_answer_that_ended_with_its_first_token_is_decodes_to_say(finish: str) -> None:
+    """Prefill keeps nothing of it."""
+    assert of_tensorrt(finish).body == chat().body
+
+
+def test_generation_first_waits_for_prefill_to_say_where_it_is() -> None:
+    forwarder = registry.load("tensorrt-llm", Mode.BATCH, "generation-first")
+    assert isinstance(forwarder, Rendezvous)
+
+    with pytest.raises(EngineFailed, match="has not said where it is"):
+        forwarder.legs(chat(), P0, D0)
+
+    named = replace(P0, engine_ids=((0, "tcp://10.0.0.1:5000"),))
+    told = value(forwarder.legs(chat(), named, D0)[1].body, "disaggregated_params")
+    assert told["ctx_info_endpoint"] == "tcp://10.0.0.1:5000"
+    assert told["ctx_request_id"] == told["disagg_request_id"]
+
+
+@pytest.mark.parametrize(
+    "choices",
+    [
+        None,
+        [],
+        [CHOICE, CHOICE],
+        [{"finish_reason": "length"}],
+        "none",
+        [7],
+        [{**CHOICE, "finish_reason": "x" * 100_000}],
+        [{**CHOICE, "disaggregated_params": "here"}],
+        [{**CHOICE, "disaggregated_params": {"first_gen_tokens": [1]}}],
+    ],
+)
+def test_what_is_no_answer_of_a_context_server_is_its_failure(choices: object) -> None:
+    forwarder = registry.load("tensorrt-llm", Mode.STAGED)
+    assert isinstance(forwarder, HandOff)
+
+    with pytest.raises(EngineFailed, match="prefill"):
+        forwarder.decode(chat(), P0, D0, parse_object(encode({"choices": choices})))
+
+
+def test_a_tpu_prefill_that_has_no_full_block_has_not_failed() -> None:
+    forwarder = registry.load("tpu", Mode.STAGED)
+    assert isinstance(forwarder, HandOff)
+    call = chat()
+
+    leg = forwarder.decode(call, P0, D0, parse_object(b'{"kv_transfer_params": {}}'))
+
+    assert leg.body == call.body
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("tpu", {"remote_engine_id": "e1", "remote_block_ids": [1], "remote_port": 1}),
+        ("tpu", {"uuid": None}),
+        ("mori-io", {"remote_block_ids": [[1]], "remote_engine_id": "e", "uuid": 7}),
+    ],
+)
+def test_an_answer_of_another_wire_is_named_with_what_was_expected(
+    name: str, said: dict[str, object]
+) -> None:
+    forwarder = registry.load(name, Mode.STAGED)
+    assert isinstance(forwarder, HandOff)
+
+    with pytest.raises(EngineFailed, match=r"of another wire: (uuid|transfer_id)") as failed:
+        forwarder.decode(chat(), P0, D0, parse_object(encode({"kv_transfer_params": said})))
+
+    assert all(field in str(failed.value) for field in said)
 
 
 @pytest.mark.parametrize("reply", [{}, {"kv_transfer_params": None}, {"kv_transfer_params": {}}])
@@ -347,3 +472,18 @@ def test_a_plain_engine_gets_the_call_as_it_came() -> None:
     leg = Plain().local(call, at)
 
     assert (leg.to, leg.body, leg.path, leg.headers) == (at, call.body, call.path, {})
+
+
+def test_sglang_is_told_the_ranks_that_are_configured() -> None:
+    p, d = replace(P0, dp_rank=1, dp_size=2), replace(D0, dp_rank=3, dp_size=4)
+
+    to_prefill, to_decode = (leg.body for leg in Sglang(lambda: 8).legs(chat(), p, d))
+
+    assert to_prefill["routed_dp_rank"] == to_decode["disagg_prefill_dp_rank"] == 1
+    assert to_decode["routed_dp_rank"] == 3
+    assert "disagg_prefill_dp_rank" not in to_prefill
+
+
+def test_sglang_is_told_no_rank_where_none_is_configured() -> None:
+    for leg in Sglang(lambda: 8).legs(chat(), P0, D0):
+        assert not [name for name in leg.body if name.endswith("dp_rank")]

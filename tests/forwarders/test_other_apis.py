@@ -34,7 +34,7 @@ def asked(path: str, **fields: Any) -> Call:
         ("vllm-mooncake", Mode.BATCH, "a", "route", "route"),
         ("vllm-kvt", Mode.STAGED, "", "route", "route"),
         ("neuron", Mode.BATCH, "nixl", "route", "route"),
-        ("sglang", Mode.BATCH, "", "route", "route"),
+        ("sglang", Mode.BATCH, "", None, "route"),
         ("decode-first", Mode.BATCH, "", "route", "route"),
     ],
 )

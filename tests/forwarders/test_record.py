@@ -57,8 +57,9 @@ def test_the_time_to_choose_is_that_of_the_last_attempt() -> None:
     record = Record(chat(), clock)
     for record.attempts, choosing_seconds in ((1, 1.0), (2, 0.5)):
         clock.now += choosing_seconds
-        with record.leg(Role.PREFILL, P0, lambda *_: None):
-            clock.now += 7
+        prefill = record.leg(Role.PREFILL, P0)
+        clock.now += 7
+        prefill.end(None)
 
     assert record.stages_ms() == {"choose_prefill": 500.0, "prefill": 7000.0}
 

@@ -36,7 +36,7 @@ OK = [b"data: fine\n\n"]
 
 
 def of(protocol: str, generation: str = "") -> tuple[Instance, Instance]:
-    ids = ((0, "engine-p"),) if protocol == "vllm-mooncake" else ()
+    ids = ((0, "engine-p"),) if protocol in ("vllm-mooncake", "tensorrt-llm") else ()
     made = [replace(one, protocol=protocol, generation=generation) for one in (P0, D0)]
     return replace(made[0], engine_ids=ids), made[1]
 
@@ -51,8 +51,15 @@ PROTOCOLS = {
     "mooncake staged": ("vllm-mooncake", "d", Mode.STAGED),
     "neuron": ("neuron", "zmq", Mode.BATCH),
     "sglang": ("sglang", "", Mode.BATCH),
+    "offload-p2p": ("offload-p2p", "", Mode.BATCH),
+    "tpu": ("tpu", "", Mode.STAGED),
+    "mori read": ("mori-io", "read", Mode.STAGED),
+    "mori write": ("mori-io", "write", Mode.BATCH),
+    "trt": ("tensorrt-llm", "context-first", Mode.STAGED),
+    "trt together": ("tensorrt-llm", "generation-first", Mode.BATCH),
 }
-NOT_FREED_BY_DECODE = {"kvt staged", "mooncake a", "mooncake d", "mooncake staged", "neuron"}
+FREED_BY_DECODE = {"nixl", "nixl staged"}
+KEEPS_NOTHING = {"kvt", "sglang"}
 
 
 async def leave(name: str, engines: Scripted, engine: str, *, hears: bool = False) -> Crossing:
@@ -86,7 +93,7 @@ async def test_what_a_client_strands_that_leaves_decode(name: str) -> None:
     """Prefill has answered; decode has not."""
     crossing = await leave(name, Scripted(p0=prefilled(), d0=NEVER), "d0")
 
-    stays = name in NOT_FREED_BY_DECODE
+    stays = name not in FREED_BY_DECODE | KEEPS_NOTHING
     assert crossing.ledger.stranded() == ({"p0": 1} if stays else {})
 
 

@@ -14,10 +14,9 @@ import h11
 import uvicorn
 from uvicorn.server import ServerState
 
-from pdgate.forwarders.attempt import Deliver
 from pdgate.forwarders.base import Answer, Sink
 from pdgate.forwarders.execution import Execution
-from pdgate.forwarders.record import Record
+from pdgate.forwarders.record import Deliver, Record
 from pdgate.gateway.front.asgi import Front
 from pdgate.gateway.front.hot_protocol import HotProtocol
 from pdgate.gateway.intake import Intake

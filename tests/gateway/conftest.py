@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import pytest
 import uvloop
@@ -18,4 +19,5 @@ def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.Abstrac
 @pytest.fixture(params=["asgi", "hot"])
 def front_end(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """What clients see is the same, also where another ASGI server has the connections."""
-    monkeypatch.setattr(fleet, "HTTP", HotProtocol if request.param == "hot" else "httptools")
+    servers: Mapping[str, Any] = {"hot": HotProtocol, "asgi": "httptools", "hypercorn": "hypercorn"}
+    monkeypatch.setattr(fleet, "HTTP", servers[request.param])

@@ -12,6 +12,7 @@ import pytest
 
 from pdgate.protocols.call import CHAT, COMPLETIONS
 from pdgate.protocols.instance import Role
+from tests.support import fleet
 from tests.support.fleet import (
     PATIENCE_SECONDS,
     Engine,
@@ -21,7 +22,10 @@ from tests.support.fleet import (
     question,
 )
 
-pytestmark = pytest.mark.usefixtures("front_end")
+pytestmark = [
+    pytest.mark.usefixtures("front_end"),
+    pytest.mark.parametrize("front_end", ["asgi", "hot", "hypercorn"], indirect=True),
+]
 
 JSON = {"content-type": "application/json"}
 BODY = json.dumps(question()).encode()
@@ -145,7 +149,13 @@ async def test_a_client_that_expects_is_refused_before_it_sends() -> None:
             % CHAT.encode()
         )
 
-        assert (await reader.readline()).startswith(b"HTTP/1.1 413 ")
+        said = await reader.readline()
+        if fleet.HTTP == "hypercorn":
+            # It lets bodies come before the application has seen the head.
+            assert said.startswith(b"HTTP/1.1 100 ")
+            await reader.readuntil(b"\r\n\r\n" if said.strip() else b"\r\n")
+            said = await reader.readline()
+        assert said.startswith(b"HTTP/1.1 413 ")
 
 
 async def test_an_unknown_model_is_not_found() -> None:

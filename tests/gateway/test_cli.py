@@ -34,6 +34,7 @@ SECTIONS = (
     "prefix_index",
     "kv_events",
     "admission",
+    "callbacks",
     "tls",
     "engine_tls",
     "tracing",

@@ -147,13 +147,13 @@ def test_no_limit_ends_the_one_before(clock: Clock, deadlines: Deadlines) -> Non
     clock.pass_seconds(5)
 
     assert not limit.expired_at
-    assert not deadlines.waiting
+    assert not deadlines.timer is not None
 
 
 def test_no_limit_means_no_timer(clock: Clock, deadlines: Deadlines) -> None:
     deadlines.watch(Limit(clock), None)
 
-    assert not deadlines.waiting
+    assert not deadlines.timer is not None
 
 
 def test_no_timer_runs_while_nothing_is_watched(clock: Clock, deadlines: Deadlines) -> None:
@@ -164,7 +164,7 @@ def test_no_timer_runs_while_nothing_is_watched(clock: Clock, deadlines: Deadlin
 
     clock.pass_seconds(5)
 
-    assert not deadlines.waiting
+    assert not deadlines.timer is not None
 
 
 def test_thousands_share_a_timer(clock: Clock, deadlines: Deadlines) -> None:
@@ -200,4 +200,4 @@ def test_closing_forgets_everything(clock: Clock, deadlines: Deadlines) -> None:
     clock.pass_seconds(5)
 
     assert not limit.expired_at
-    assert not deadlines.waiting
+    assert not deadlines.timer is not None

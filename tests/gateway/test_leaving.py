@@ -22,7 +22,10 @@ from tests.support.fleet import (
 from tests.support.own_time import own_seconds
 from tests.support.raw_server import chunk
 
-pytestmark = pytest.mark.usefixtures("front_end")
+pytestmark = [
+    pytest.mark.usefixtures("front_end"),
+    pytest.mark.parametrize("front_end", ["asgi", "hot", "hypercorn"], indirect=True),
+]
 
 EVENT = b'data: {"choices": [{"text": "a"}]}\n\n'
 LIMIT_SECONDS = 5.0

@@ -64,6 +64,11 @@ KINDS = {
     "neuron zmq": Kind(BOTH),
     "neuron nixl": Kind(SERIAL, {"neuron_generation": "nixl"}),
     "decode-first": Kind(DECODE),
+    "mori-io": Kind(SERIAL),
+    "offload-p2p": Kind(BOTH),
+    "store-mediated": Kind(SERIAL),
+    "tensorrt-llm": Kind(SERIAL),
+    "tpu staged": Kind(SERIAL, {"scheduling_mode": "staged"}),
     "plain": Kind((Role.PLAIN,)),
 }
 

@@ -28,8 +28,10 @@ def written(log: CallLog, record: Record, caplog: pytest.LogCaptureFixture) -> d
 
 def ended(**fields: object) -> Record:
     record = Record(chat(**fields))
-    record.key, record.usage = "team-a", Usage(40, 16, None)
+    record.key = "team-a"
     record.end("ok", 200)
+    # What the end finds of it in an answer, of which there is none here.
+    record.usage = Usage(40, 16, None)
     return record
 
 

@@ -5,13 +5,15 @@ is what it is for.
 """
 
 import asyncio
+import json
 import sys
 from pathlib import Path
 
 import pytest
 
 from pdgate.protocols.instance import Role
-from tests.support.fleet import ANSWER, Engine, as_json, gateway_of, says
+from tests.support.fleet import ANSWER, Engine, as_json, engine_error, gateway_of
+from tests.support.raw_server import Peer
 
 EXAMPLES = 8
 SECONDS = 240.0
@@ -23,8 +25,17 @@ pytestmark = [
 ]
 
 
+NO_STREAM = engine_error(b"400 Bad Request", "no streams here")
+
+
+async def answers(peer: Peer) -> None:
+    """Whole: schemathesis takes what a schema says of a stream's text for each event's."""
+    streams = json.loads(peer.request.body).get("stream") is True
+    await peer.send(NO_STREAM if streams else as_json({**ANSWER, "stop_reason": "end_turn"}))
+
+
 async def test_every_answer_is_one_that_the_schema_names(tmp_path: Path) -> None:
-    decode = Engine(Role.DECODE, says(as_json({**ANSWER, "stop_reason": "end_turn"})))
+    decode = Engine(Role.DECODE, answers)
     async with gateway_of(Engine(Role.PREFILL), decode, Engine(Role.PLAIN)) as gateway:
         process = await asyncio.create_subprocess_exec(
             *(str(Path(sys.executable).with_name("schemathesis")), "run"),

@@ -19,7 +19,10 @@ from tests.support.fleet import (
 )
 from tests.support.raw_server import chunk, reply
 
-pytestmark = pytest.mark.usefixtures("front_end")
+pytestmark = [
+    pytest.mark.usefixtures("front_end"),
+    pytest.mark.parametrize("front_end", ["asgi", "hot", "hypercorn"], indirect=True),
+]
 
 FIRST = b'data: {"choices": [{"delta": {"content": "a"}}]}\n\n'
 ODD = (

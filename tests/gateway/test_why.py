@@ -24,6 +24,8 @@ async def test_a_call_can_be_asked_why_its_pair_was_chosen() -> None:
     )
     assert {one["instance"] for one in prefill["considered"]} == {"prefill-0", "prefill-1"}
     assert all("idleness 1.000" in one["why"] for one in prefill["considered"])
+    assert prefill["rule"][-1] == {"by": "score", "best": "most"}
+    assert prefill["decided_by"] == "drawn of 2 equals"
     assert (decode["policy"], len(decode["considered"]), decode["left_out"]) == ("", 1, [])
 
 
@@ -52,3 +54,12 @@ async def test_nobody_is_told_unless_somebody_may_look(wanted: bool) -> None:
 
     assert answer.status_code == (200 if wanted else 404)
     assert ("choices" in answer.json()) is wanted
+
+
+async def test_headers_name_what_decided() -> None:
+    engines = Engine(Role.PREFILL), Engine(Role.PREFILL), Engine(Role.DECODE)
+    async with gateway_of(*engines, **PREFILLS, debug_headers=True) as gateway:
+        answer = await gateway.chat({})
+
+    assert answer.headers["x-pd-prefill-chosen-by"] == "prefix_then_load: drawn of 2 equals"
+    assert "x-pd-decode-chosen-by" not in answer.headers

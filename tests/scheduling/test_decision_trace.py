@@ -1,8 +1,11 @@
 """Why this engine: what is told of a choice, and that telling changes nothing."""
 
+import json
 from dataclasses import replace
 from random import Random as Lots
+from typing import Any
 
+import msgspec
 import pytest
 
 from pdgate.protocols.call import Call
@@ -16,12 +19,13 @@ from pdgate.scheduling.health.cause import Cause
 from pdgate.scheduling.policy import Policy
 from pdgate.scheduling.policy_context import PolicyContext
 from pdgate.scheduling.scheduler import Scheduler
+from tests.support.fleets import Known
 from tests.support.scripted import D0, D1, P0, P1, chat, fleet
 
 CALL = chat()
 P2 = replace(P0, id="p2", url="http://10.0.0.3:8100")
 BUILT_IN = (
-    "least_latency", "least_loaded", "prefix_then_load", "projected_kv", "random_two",
+    "least_latency", "least_loaded", "lmetric", "prefix_then_load", "projected_kv", "random_two",
     "round_robin", "slo", "sticky_session",
 )  # fmt: skip
 
@@ -108,6 +112,8 @@ def test_that_there_is_nobody_is_told_too() -> None:
         "role": "decode",
         "policy": "",
         "chosen": None,
+        "rule": [],
+        "decided_by": "",
         "considered": [],
         "left_out": [{"instance": "d0", "why": "it is down"}],
         "more": 0,
@@ -173,3 +179,81 @@ def test_a_policy_that_explains_nothing_is_told_of_all_the_same() -> None:
 def busy(instance: Instance, calls: int) -> Endpoint:
     tokens = 1000 * calls
     return Endpoint(instance, up=True, calls=calls, tokens=tokens, unread_tokens=tokens)
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+@pytest.mark.parametrize("role", [Role.PREFILL, Role.DECODE, Role.PLAIN])
+@pytest.mark.parametrize("known", [{}, {"p0": 6000, "p1": 6000}], ids=["nothing cached", "cached"])
+def test_a_choice_can_be_computed_again_from_what_is_shown(
+    name: str, role: Role, known: dict[str, int]
+) -> None:
+    """By a reader of the JSON: whatever decides, load, caches, lateness, turns, lots or nothing."""
+    draw = Lots(f"{name} {role}")
+    chooses = policy.load(name, PolicyContext(role, Known(known), random=Lots(7)))
+    alone = 0
+    for _ in range(60):
+        # Some alike, some idle, some with far more than can be read in time.
+        loads = draw.choice(
+            [(0, 0, 0), (1, 1, 5), (2, 2, 2), (9, 3, 3), (90, 80, 95), (70, 70, 70)]
+        )
+        endpoints = [busy(one, load) for one, load in zip((P0, P1, P2), loads, strict=True)]
+        for endpoint in endpoints:
+            # By milliseconds, which is as good as nothing.
+            endpoint.unread_tokens += draw.choice([0, 20, 70])
+        call = replace_tokens(draw.choice([100, 7000, 70_000]), draw.choice(["", "u1", "u2"]))
+
+        chosen = chooses.choose(call, endpoints)
+        said = chooses.explain(call, endpoints)
+        trace = DecisionTrace(
+            role, name, chosen.instance.id, said, (), rule=chooses.rule(call, endpoints)
+        )
+
+        left = computed(json.loads(json.dumps(trace.as_json())))
+        assert chosen.instance.id in left
+        assert trace.decided_by
+        assert ("equals" in trace.decided_by) == (len(left) > 1)
+        alone += len(left) == 1
+    assert alone > 3
+
+
+def computed(choice: dict[str, Any]) -> list[str]:
+    """Which engines the rule leaves, by nothing but the JSON."""
+
+    def value(one: dict[str, Any], by: str) -> float | None:
+        found = one["score"] if by == "score" else one.get("values", {}).get(by)
+        return None if found is None else float(found)
+
+    left = choice["considered"]
+    for step in choice["rule"]:
+        sign = 1 if step["best"] == "most" else -1
+        have = [(found, one) for one in left if (found := value(one, step["by"])) is not None]
+        if "at_most" in step:
+            left = [one for found, one in have if found <= step["at_most"]] or left
+        elif "count" in step:
+            have.sort(key=lambda pair: -sign * pair[0])
+            left = [one for _, one in have[: step["count"]]]
+        elif have:
+            best = max(sign * found for found, _ in have)
+            left = [one for found, one in have if sign * found >= best - step.get("within", 0)]
+    return [one["instance"] for one in left]
+
+
+def replace_tokens(tokens: int, user: str) -> Call:
+    call = chat(user=user) if user else chat()
+    return msgspec.structs.replace(call, prompt_tokens=tokens, id=f"{tokens}")
+
+
+def test_what_decided_is_said_in_words_with_its_values() -> None:
+    """The better score did not win: both were close, and the one with fewer calls in flight did."""
+    chooses = policy.load("slo", PolicyContext(Role.PREFILL, random=Lots(7)))
+    scheduler, told = telling(fleet(P0, P1, D0), chooses)
+    for endpoint in scheduler._endpoints:
+        if endpoint.instance.id == "p1":
+            endpoint.tokens = 900
+
+    scheduler.reserve(Role.PREFILL, CALL).end()
+
+    assert told[0].chosen == "p0"
+    assert told[0].decided_by == "lowest in_flight_tokens"
+    values = {one.instance: one.values["in_flight_tokens"] for one in told[0].considered}
+    assert values == {"p0": 0, "p1": 900}

@@ -120,6 +120,29 @@ def test_each_generation_keeps_to_its_own_where_there_are_several() -> None:
             assert decode == neuron(D0, prefill.instance.generation)
 
 
+def test_halves_of_a_pair_meet_each_other_only() -> None:
+    records = [
+        replace(one, pair=pair) for one, pair in ((P0, "a"), (P1, "b"), (D0, "a"), (D1, "b"))
+    ]
+    chooses = scheduler(fleet(*records))
+
+    for avoid, met in (((), {("p0", "d0"), ("p1", "d1")}), (("d0",), {("p1", "d1")})):
+        pairs = set()
+        for _ in range(4):
+            with chooses.reserve(Role.PREFILL, CALL, avoid=avoid) as prefill:
+                decode = chooses.reserve(Role.DECODE, CALL, avoid=avoid, peer=prefill.instance)
+                pairs.add((prefill.instance.id, decode.instance.id))
+                decode.end()
+        assert pairs == met
+
+
+def test_halves_of_different_pairs_are_no_pair() -> None:
+    halves = [replace(neuron(one, "static"), pair=pair) for one, pair in ((P0, "a"), (D0, "b"))]
+
+    with pytest.raises(NoInstance, match="no prefill and decode engines that work together"):
+        scheduler(fleet(*halves)).reserve(Role.PREFILL, CALL)
+
+
 def test_an_unknown_model_is_passed_on() -> None:
     engines = scheduler(fleet(P0, D0))
     call = chat(model="other")

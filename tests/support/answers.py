@@ -5,7 +5,15 @@ from typing import Any
 from pdgate.protocols import sse
 from pdgate.protocols.call import CHAT
 
-BLOCKS = {"remote_block_ids": [[4, 7]], "remote_engine_id": "e1", "remote_port": 5600}
+BLOCKS = {
+    "remote_block_ids": [[4, 7]],
+    "remote_engine_id": "e1",
+    "remote_host": "10.0.0.1",
+    "remote_port": 5600,
+    "uuid": 77,
+    "transfer_id": "tx-7",
+}
+"""Of all protocols that hand over by kv_transfer_params: each engine reads its own names."""
 
 
 def whole(
@@ -18,9 +26,15 @@ def whole(
     return {"id": id, "created": 7, "model": "m", "choices": [choice], **more}
 
 
+STATE = {"request_type": "context_only", "ctx_request_id": 1 << 41, "first_gen_tokens": [5]}
+"""TensorRT-LLM's, in the choice."""
+
+
 def prefilled(text: str = "a", **more: Any) -> dict[str, Any]:
-    """Prefill's answer in vLLM's pull protocol."""
-    return whole(text, finish="length", kv_transfer_params=BLOCKS, **more)
+    """Prefill's answer, with what each protocol has in it."""
+    answer = whole(text, finish="length", kv_transfer_params=BLOCKS, **more)
+    answer["choices"][0]["disaggregated_params"] = STATE
+    return answer
 
 
 def opening(id: str = "x") -> bytes:

@@ -13,18 +13,22 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from pdgate.engine.core import EngineCore
+from pdgate.engine.hand_over.lmcache import LMCache
 from pdgate.engine.hand_over.neuron import Neuron
 from pdgate.engine.hand_over.registry import connect
 from pdgate.engine.hand_over.settings import ConnectorSettings
+from pdgate.engine.hand_over.store_mediated import StoreMediated
 from pdgate.engine.hand_over.two_sided import TwoSided
 from pdgate.engine.layout import Layout
+from pdgate.engine.model.load import LoadedModel
 from pdgate.engine.pace import Pace
 from pdgate.engine.request import Output, Request, Sampling
 from pdgate.engine.stats import Stats
 from pdgate.engine.work import Options
 from pdgate.forwarders import registry as forwarders
 from pdgate.forwarders.base import Delegation, Forwarder, HandOff, Leg, Mode, Rendezvous
-from pdgate.protocols.call import COMPLETIONS, Call, Json, encode, parse_object
+from pdgate.protocols.call import COMPLETIONS, Call, encode, parse_object
+from pdgate.protocols.dialects import tensorrt_llm
 from pdgate.protocols.instance import Instance, Role
 from pdgate.transfer.base import Backend, Region
 from tests.support.engine_cores import GREEDY, Engine, ask, tiny
@@ -48,6 +52,12 @@ ROWS = [
     *(Row("vllm-mooncake", Mode.BATCH, generation) for generation in "abcd"),
     Row("sglang", Mode.BATCH),
     Row("neuron", Mode.BATCH),
+    Row("offload-p2p", Mode.BATCH),
+    Row("tpu", Mode.STAGED),
+    Row("mori-io", Mode.STAGED, "read"),
+    Row("mori-io", Mode.BATCH, "write"),
+    Row("tensorrt-llm", Mode.STAGED, "context-first"),
+    Row("tensorrt-llm", Mode.BATCH, "generation-first"),
 ]
 """Every protocol, in each spelling that makes the engines do something else."""
 
@@ -80,7 +90,7 @@ class Watched(EngineCore):
 class Side:
     engine: Engine
     core: Watched
-    connector: TwoSided | Neuron
+    connector: TwoSided | Neuron | StoreMediated | LMCache
     api_port: int
     asked: "queue.Queue[str]" = field(default_factory=queue.Queue)
     """Which hooks the core has called; "peer" where the other side has asked for pages."""
@@ -159,16 +169,18 @@ def side(
     regions: Sequence[Region] = (),
     options: Options | None = None,
     pace: Pace | None = None,
+    model: LoadedModel | None = None,
     **settings: Any,
 ) -> Side:
     """A running engine that ends with the stack.
 
-    `regions` are one per shard, new ones if there are none; other `settings` are the connector's.
+    `regions` are one per shard, new ones if there are none; the built-in model is computed unless
+    there is another. Other `settings` are the connector's.
     """
     regions = regions or [backend.allocate(where.total_bytes) for _ in range(where.tp)]
     shards = [region.memory for region in regions]
     made = Engine(shards[0])
-    made.core = core = Watched(tiny(), where, shards, made.deliver, options, pace)
+    made.core = core = Watched(model or tiny(), where, shards, made.deliver, options, pace)
     chosen = ConnectorSettings(
         role=role,
         host=LOOPBACK,
@@ -184,7 +196,7 @@ def side(
     connector = connect(
         protocol, core=core, layout=where, regions=regions, backend=backend, settings=chosen
     )
-    assert isinstance(connector, TwoSided | Neuron)
+    assert isinstance(connector, TwoSided | Neuron | StoreMediated | LMCache)
     stack.callback(connector.close)
     core.connect(connector)
     core.start()
@@ -212,8 +224,12 @@ def instances(
     return instance(Role.PREFILL, prefill), instance(Role.DECODE, decode)
 
 
-def _engine_ids(connector: TwoSided | Neuron) -> tuple[tuple[int, str], ...]:
-    """Neuron has no such thing."""
+def _engine_ids(
+    connector: TwoSided | Neuron | StoreMediated | LMCache,
+) -> tuple[tuple[int, str], ...]:
+    """As a gateway learns them; Neuron has no such thing."""
+    if info := connector.server_info():
+        return ((0, tensorrt_llm.endpoint(encode(info))),)
     return ((0, connector.engine_id),) if isinstance(connector, TwoSided) else ()
 
 
@@ -239,7 +255,9 @@ class Crossing:
 
                 def to_decode(last: Output | None) -> Request:
                     params = None if last is None else last.kv_transfer_params
-                    said: Json = {"choices": [{}], "kv_transfer_params": params}
+                    choice = {"index": 0, "finish_reason": str(last.finish) if last else None}
+                    asked = self.prefill.engine.core.model.tokenizer.encode(prompt)
+                    said = self.prefill.connector.written({"choices": [choice]}, params, asked)
                     reply = parse_object(encode(said))
                     return request(serial.decode(call, self._p, self._d, reply), call, sampling)
 
@@ -254,9 +272,16 @@ class Crossing:
                 return None, lambda _: only
         raise AssertionError(self._forwarder)
 
-    def answer(self, prompt: str, sampling: Sampling, id: str = "c7-1") -> list[Output]:
-        """What decode answers."""
-        to_prefill, to_decode = self.requests(prompt, sampling, id)
+    def answer(
+        self, prompt: str, sampling: Sampling, id: str = "c7-1", *, at_decode: str = ""
+    ) -> list[Output]:
+        """What decode answers; `at_decode`: what it is asked, where that is not prefill's prompt."""
+        to_prefill, as_prefill = self.requests(prompt, sampling, id)
+
+        def to_decode(last: Output | None) -> Request:
+            asked = as_prefill(last)
+            return replace(asked, prompt=ask("", at_decode).prompt) if at_decode else asked
+
         if to_prefill is None:
             return self.decode.engine.answer(to_decode(None))
         if self.serial:
@@ -277,11 +302,13 @@ def _call(prompt: str, sampling: Sampling, id: str) -> Call:
 def request(leg: Leg, call: Call, sampling: Sampling) -> Request:
     """What an engine makes of a leg; `max_tokens` is the leg's."""
     body = json.loads(encode(leg.body))
-    return ask(
+    prompt = body["prompt"]
+    asked = ask(
         f"{leg.to.id}-{call.attempt_id}",
-        body["prompt"],
+        "" if isinstance(prompt, list) else prompt,
         replace(sampling, max_tokens=body["max_tokens"]),
         wire_id=leg.request_id or call.attempt_id,
         params=body.get("kv_transfer_params"),
         body=body,
     )
+    return replace(asked, prompt=tuple(prompt)) if isinstance(prompt, list) else asked

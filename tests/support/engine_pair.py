@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from pdgate.engine.connector import Arrival
+from pdgate.protocols.dialects.tensorrt_llm import FIRST_ID
 from tests.support.fake_core import SECONDS, FakeCore
 
 PROMPT = tuple(range(100, 108))
@@ -45,7 +46,7 @@ class Pair:
 
     @property
     def serial(self) -> bool:
-        return self.dialect in ("vllm-nixl", "vllm-mooncake a", "vllm-kvt staged")
+        return self.dialect in SERIAL
 
     def to_prefill(self, n: int = 1, prompt: tuple[int, ...] = PROMPT) -> Arrival:
         make = partial(arrival, f"p{n}", prompt=prompt)
@@ -67,6 +68,15 @@ class Pair:
                 return make(wire_id=f"cmpl-{n}_127.0.0.1:{self.d.settings.api_port}")
             case "sglang":
                 return make(**self._room(n))
+            case "offload-p2p":
+                return make(params={"remote_decoder": {"kv_request_id": f"w{n}"}})
+            case "tpu":
+                return make()
+            case "mori-io" | "mori-io write":
+                return make(params={"do_remote_decode": True, "transfer_id": f"tx-{n}"})
+            case "tensorrt-llm" | "tensorrt-llm together":
+                ids = {"disagg_request_id": FIRST_ID + n, "schedule_style": int(not self.serial)}
+                return make(disaggregated_params={"request_type": "context_only", **ids})
         raise AssertionError(self.dialect)
 
     def to_decode(
@@ -76,8 +86,25 @@ class Pair:
         host, port = self.p.connector.kv_address
         receive = {"do_remote_decode": False, "do_remote_prefill": True}
         match self.dialect:
-            case "vllm-nixl" | "vllm-mooncake a":
+            case "vllm-nixl" | "vllm-mooncake a" | "tpu" | "mori-io":
                 return make(params=answer)
+            case "tensorrt-llm":
+                params = {**answer, "request_type": "generation_only", "schedule_style": 0}
+                return make(disaggregated_params=params)
+            case "tensorrt-llm together":
+                params = {
+                    "request_type": "generation_only",
+                    "ctx_request_id": FIRST_ID + n,
+                    "schedule_style": 1,
+                    "ctx_info_endpoint": f"tcp://{host}:{port}",
+                }
+                return make(disaggregated_params=params)
+            case "mori-io write":
+                where = {"remote_host": host, "remote_handshake_port": port}
+                return make(params={"do_remote_prefill": True, "transfer_id": f"tx-{n}", **where})
+            case "offload-p2p":
+                where = {"remote_host": host, "remote_port": port}
+                return make(params={"remote_prefiller": {"kv_request_id": f"w{n}", **where}})
             case "vllm-mooncake b":
                 return make(
                     params={
@@ -128,10 +155,20 @@ DIALECTS = [
     "neuron",
     "neuron static",
     "sglang",
+    "offload-p2p",
+    "tpu",
+    "tensorrt-llm",
+    "tensorrt-llm together",
+    "mori-io",
+    "mori-io write",
 ]
+SERIAL = ("vllm-nixl", "vllm-mooncake a", "vllm-kvt staged", "tpu", "tensorrt-llm", "mori-io")
+"""Decode is asked with what prefill has answered."""
+KEEPS_ALL = ("tpu",)
+"""Prefill needs no word of the gateway to keep a prompt."""
 TWO_LEGGED = [dialect for dialect in DIALECTS if dialect != "vllm-kvt batch"]
-AT_ONCE = [d for d in TWO_LEGGED if d not in ("vllm-nixl", "vllm-mooncake a", "vllm-kvt staged")]
-WITH_FIRST_TOKEN = ["neuron", "neuron static", "sglang"]
+AT_ONCE = [d for d in TWO_LEGGED if d not in SERIAL]
+WITH_FIRST_TOKEN = ["neuron", "neuron static", "sglang", "tensorrt-llm", "tensorrt-llm together"]
 """Prefill samples the first token of the answer, and decode goes on behind it."""
 
 Start = Callable[..., Pair]

@@ -17,6 +17,7 @@ from pdgate.engine.hand_over.two_sided import TwoSided
 from pdgate.engine.layout import Layout
 from pdgate.transfer import registry
 from pdgate.transfer.base import Region
+from pdgate.transfer.device.base import Event
 from pdgate.transfer.messenger.process_mover import ProcessMover
 from pdgate.transfer.messenger.receiving import Patience
 from pdgate.transfer.runtime.fleet import Identity
@@ -51,6 +52,9 @@ class FakeCore:
     patience: Patience = field(default_factory=Patience)
     kv_port: int = 0
     whole_pages: bool = False
+    max_seqs: int = 64
+    max_local_prefill: int | None = None
+    max_prefill_queue: int | None = None
     identity: Identity = field(default_factory=Identity)
     results: "queue.Queue[tuple[str, str | None]]" = field(default_factory=queue.Queue)
     handed: list[tuple[str, int]] = field(default_factory=list)
@@ -63,9 +67,7 @@ class FakeCore:
 
     def __post_init__(self) -> None:
         self.backend = registry.load(self.backend_name, identity=self.identity)
-        self.regions = [
-            self.backend.allocate(self.layout.total_bytes) for _ in range(self.layout.tp)
-        ]
+        self.regions = self.open_regions()
         self.settings = ConnectorSettings(
             role=self.role,
             host="127.0.0.1",
@@ -79,7 +81,11 @@ class FakeCore:
             mover=self.mover,
             patience=self.patience,
             whole_pages=self.whole_pages,
+            max_seqs=self.max_seqs,
+            max_local_prefill=self.max_local_prefill,
+            max_prefill_queue=self.max_prefill_queue,
             identity=self.identity,
+            moment=self.moment,
         )
         try:
             self.connector: Connector = connect(
@@ -93,6 +99,13 @@ class FakeCore:
         except BaseException:
             self.backend.close()
             raise
+
+    def open_regions(self) -> list[Region]:
+        return [self.backend.allocate(self.layout.total_bytes) for _ in range(self.layout.tp)]
+
+    def moment(self) -> Event | None:
+        """On a CPU all has happened that was asked for."""
+        return None
 
     def close(self) -> None:
         self.connector.close()

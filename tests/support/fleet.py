@@ -11,6 +11,7 @@ Probes are answered by `Engine` itself; what a call meets is the engine's script
 
 import asyncio
 import json
+import os
 import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -20,6 +21,7 @@ from typing import Any, Literal
 import httpx2
 import uvicorn
 from prometheus_client.parser import text_string_to_metric_families
+from starlette.types import ASGIApp
 
 from pdgate.cluster.directory import Directory
 from pdgate.gateway.config import Settings
@@ -33,6 +35,7 @@ from pdgate.gateway.wiring import build
 from pdgate.protocols.call import CHAT
 from pdgate.protocols.instance import Role
 from tests.support import waiting
+from tests.support.answers import STATE
 from tests.support.own_time import own_seconds
 from tests.support.raw_server import Peer, Request, Script, chunk, raw_server, reply
 
@@ -47,8 +50,9 @@ PROBES = Health(interval_seconds=PROBE_SECONDS, timeout_seconds=10)
 PATIENCE_SECONDS = waiting.PATIENCE_SECONDS
 """After which a test gives up; all of them take a fraction."""
 
-HTTP: type[asyncio.Protocol] | Literal["httptools"] = HotProtocol
-"""What serves connections: the gateway's own, or uvicorn's, the plain ASGI way; a fixture sets it."""
+HTTP: type[asyncio.Protocol] | Literal["httptools", "hypercorn"] = HotProtocol
+"""What serves connections: the gateway's own; or uvicorn or Hypercorn, and FastAPI's routes the calls. A
+fixture sets it."""
 
 BLOCKS = {
     "do_remote_prefill": True,
@@ -57,9 +61,18 @@ BLOCKS = {
     "remote_engine_id": "engine-of-prefill",
     "remote_host": "192.0.2.7",
     "remote_port": 5600,
+    "uuid": 77,
+    "transfer_id": "tx-7",
 }
 PREFILLED = {
-    "choices": [{"index": 0, "message": {"content": "a"}, "finish_reason": "length"}],
+    "choices": [
+        {
+            "index": 0,
+            "message": {"content": "a"},
+            "finish_reason": "length",
+            "disaggregated_params": STATE,
+        }
+    ],
     "kv_transfer_params": BLOCKS,
 }
 ANSWER = {
@@ -262,31 +275,20 @@ async def gateway_of(*engines: Engine, **settings: Any) -> AsyncIterator[Gateway
             directory=directory,
             admin_port=admin_port,
         )
-        config = uvicorn.Config(
-            front,
-            port=0,
-            http=HTTP,
-            ws="none",
-            proxy_headers=False,
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            timeout_keep_alive=KEEP_ALIVE_SECONDS,
-            timeout_graceful_shutdown=5,
-        )
-        server_ = _Server(config)
-        serving = asyncio.create_task(server_._serve(sockets))
-        starting = asyncio.create_task(server_.serving.wait())
-        await asyncio.wait({serving, starting}, return_when=asyncio.FIRST_COMPLETED)
-        if serving.done():
-            starting.cancel()
-            await serving
-        port = server_.servers[0].sockets[0].getsockname()[1]
+        # The plain way is FastAPI's own routes, unless a port of its own is the admins'.
+        plain = HotProtocol != HTTP and admin_port is None
+        app = front.application if plain else front
+        assert app is not None
+        if HTTP == "hypercorn":
+            served = await stack.enter_async_context(_on_hypercorn(app))
+        else:
+            served = await stack.enter_async_context(_on_uvicorn(app, HTTP, sockets))
+        port, leaving = served
         client = httpx2.AsyncClient(
             base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=PATIENCE_SECONDS
         )
         assert front.reload is not None
-        gateway = Gateway(port, client, engines, front.service.drain, front.reload, server_.leaving)
+        gateway = Gateway(port, client, engines, front.service.drain, front.reload, leaving)
         gateway.admin_url = f"http://127.0.0.1:{admin_port}"
         try:
             yield gateway
@@ -294,5 +296,58 @@ async def gateway_of(*engines: Engine, **settings: Any) -> AsyncIterator[Gateway
             await client.aclose()
             for writer in gateway.writers:
                 writer.close()
-            server_.leaving.set()
+            leaving.set()
+
+
+@asynccontextmanager
+async def _on_uvicorn(
+    app: ASGIApp, http: Any, sockets: list[socket.socket] | None
+) -> AsyncIterator[tuple[int, asyncio.Event]]:
+    """Port, and what makes it end, as the end of the block does."""
+    config = uvicorn.Config(
+        app,
+        port=0,
+        http=http,
+        ws="none",
+        proxy_headers=False,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=5,
+    )
+    server = _Server(config)
+    serving = asyncio.create_task(server._serve(sockets))
+    starting = asyncio.create_task(server.serving.wait())
+    await asyncio.wait({serving, starting}, return_when=asyncio.FIRST_COMPLETED)
+    if serving.done():
+        starting.cancel()
+        await serving
+    try:
+        yield server.servers[0].sockets[0].getsockname()[1], server.leaving
+    finally:
+        server.leaving.set()
+        await serving
+
+
+@asynccontextmanager
+async def _on_hypercorn(app: Any) -> AsyncIterator[tuple[int, asyncio.Event]]:
+    """The same on Hypercorn; imported here, as few tests need it."""
+    from hypercorn.asyncio import serve
+    from hypercorn.config import Config
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        config = Config()
+        # It closes what it is given.
+        config.bind = [f"fd://{os.dup(listener.fileno())}"]
+        config.errorlog = None
+        config.include_server_header = False
+        config.graceful_timeout = 5
+        leaving = asyncio.Event()
+        serving = asyncio.create_task(serve(app, config, shutdown_trigger=leaving.wait))
+        try:
+            # Clients wait in the listener's queue until it is served.
+            yield listener.getsockname()[1], leaving
+        finally:
+            leaving.set()
             await serving

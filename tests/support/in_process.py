@@ -7,6 +7,7 @@ from typing import ClassVar
 from pdgate.transfer.base import Op, TransferError
 from pdgate.transfer.external_mover.backend import Visiting
 from pdgate.transfer.external_mover.library import Library, Move
+from pdgate.transfer.memory import CUDA, HOST
 from tests.support import waiting
 
 SECONDS = waiting.PATIENCE_SECONDS
@@ -19,6 +20,7 @@ class InProcess(Library):
         entered: A move has begun.
         fails: The next moves move nothing.
         silent: Its notices do not arrive.
+        places: That memory was said to be in: as it was registered, and of both sides of moves.
     """
 
     def __init__(self) -> None:
@@ -26,6 +28,7 @@ class InProcess(Library):
         self.go_on.set()
         self.fails = self.silent = self.closed = False
         self.registered: dict[int, int] = {}
+        self.places: list[tuple[str, ...]] = []
 
     def card(self) -> bytes:
         return b"here"
@@ -33,12 +36,17 @@ class InProcess(Library):
     def register(self, address: int, length: int) -> None:
         self.registered[address] = length
 
+    def register_on(self, place: str, address: int, length: int) -> None:
+        self.places.append((place,))
+        self.register(address, length)
+
     def unregister(self, address: int, length: int) -> None:
         assert self.registered.pop(address) == length
 
     def move(self, move: Move) -> None:
         assert move.card == b"here"
         self.entered.set()
+        self.places.append((move.ours, move.theirs))
         assert self.go_on.wait(SECONDS)
         if self.fails:
             raise TransferError("it failed")
@@ -55,6 +63,7 @@ class InProcess(Library):
 
 class InProcessBackend(Visiting):
     name: ClassVar = "in-process"
+    moves: ClassVar = frozenset({HOST, CUDA})
     library: InProcess
 
     def open_library(self, host: str, advertise: str) -> Library:

@@ -7,60 +7,24 @@ until its standard input ends. `Owned` runs it.
 """
 
 import json
-import subprocess
 import sys
-from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from pdgate.transfer import descriptors, registry
 from pdgate.transfer.base import Descriptor
-from tests.support.freezing import freeze
-
-ROOT = Path(__file__).parents[2]
+from tests.support.told import Told
 
 
 def pattern(length: int, start: int = 0) -> bytes:
     return bytes(i % 251 for i in range(start, start + length))
 
 
-class Owned:
+class Owned(Told):
     """The process, from the outside."""
 
     def __init__(self, backend: str, length: int, *, registered: bool = False) -> None:
-        words = [backend, str(length), *(["registered"] if registered else [])]
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.kv_owner", *words],
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
-        assert self._process.stdout is not None
-        self.descriptor: Descriptor = descriptors.from_data(
-            json.loads(self._process.stdout.readline())
-        )
-
-    def freeze(self) -> None:
-        freeze(self._process.pid)
-
-    def kill(self) -> None:
-        self._process.kill()
-        self._process.wait()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
-        self.kill()
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.stdout.close()
+        words = [backend, length, *(["registered"] if registered else [])]
+        super().__init__("tests.support.kv_owner", *words)
+        self.descriptor: Descriptor = descriptors.from_data(json.loads(self.answer()))
 
 
 def main() -> None:

@@ -10,74 +10,25 @@ port and its mover's pid. Then it does what its standard input says, and prints 
 Pages hold what `FakeCore.write` puts there with seed 1. `Pusher` runs it.
 """
 
-import contextlib
-import subprocess
 import sys
 from contextlib import closing
-from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from pdgate.engine.connector import Keep, Pages
 from tests.support.engine_pair import P_BLOCKS, arrival
 from tests.support.fake_core import FakeCore
-from tests.support.freezing import freeze, thaw
-
-ROOT = Path(__file__).parents[2]
+from tests.support.told import ToldWithMover
 
 
-class Pusher:
+class Pusher(ToldWithMover):
     """The process, from the outside."""
 
     def __init__(self, backend: str, kv_port: int = 0) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.kv_pusher", backend, str(kv_port)],
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert self._process.stdout is not None
-        self.port, self.mover_pid = map(int, self._process.stdout.readline().split())
+        super().__init__("tests.support.kv_pusher", backend, kv_port)
 
-    def do(self, *words: object) -> None:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(" ".join(map(str, words)) + "\n")
-        self._process.stdin.flush()
-        assert self._process.stdout.readline() == "done\n"
-
-    def freeze(self) -> None:
-        freeze(self._process.pid)
-
-    def freeze_mover(self) -> None:
-        freeze(self.mover_pid)
-
-    def thaw_mover(self) -> None:
-        thaw(self.mover_pid)
-
-    def kill(self) -> None:
-        """The mover is left to find out for itself."""
-        self._process.kill()
-        self._process.wait()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
-        self.kill()
-        # A mover that a test left frozen would never find out.
-        with contextlib.suppress(ProcessLookupError):
-            self.thaw_mover()
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.stdout.close()
+    def do(self, *words: object) -> str:
+        said = super().do(*words)
+        assert said == "done", said
+        return said
 
 
 def obey(core: FakeCore, words: list[str]) -> None:

@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from tests.support.waiting import PATIENCE_SECONDS
+from tests.support.waiting import PATIENCE_SECONDS, pauses
 
 T = TypeVar("T")
 
@@ -76,7 +76,7 @@ class Child:
     ) -> T:
         """The first answer of `question` that is true. Raises ChildFailed."""
         deadline = time.monotonic() + seconds
-        while True:
+        for pause in pauses(POLL_SECONDS):
             # Asked before the question, so that the last words of a dead child still count.
             code = self.process.poll()
             if answer := question():
@@ -85,7 +85,8 @@ class Child:
                 raise self._failed(f"ended with {code} before {what}")
             if time.monotonic() > deadline:
                 raise self._failed(f"waited {seconds} s in vain for {what}")
-            time.sleep(POLL_SECONDS)
+            time.sleep(pause)
+        raise AssertionError("pauses have no end")
 
     def wait_for_end(self, seconds: float = PATIENCE_SECONDS) -> int:
         """Its exit status; minus the signal that ended it."""

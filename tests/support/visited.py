@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from pdgate.gateway.security.engine_access import EngineAccess
 from pdgate.gateway.upstream.one_shot import MOST_BYTES, AskFailed, OneShotClient, Said
-from pdgate.gateway.upstream.request import Target
+from pdgate.gateway.upstream.pool import Target
 
 
 class Question(NamedTuple):

@@ -10,7 +10,7 @@ machine with other things to do keeps it.
 import asyncio
 import inspect
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -19,6 +19,16 @@ PATIENCE_SECONDS = 60.0
 """After which a test gives up; what it waits for takes a fraction."""
 
 PAUSE_SECONDS = 0.005
+LONGEST_PAUSE_SECONDS = 0.1
+LONGER = 1.2
+"""Each pause than the one before: a busy machine, where waits are long, is not made busier by the questions."""
+
+
+def pauses(first: float = PAUSE_SECONDS) -> Iterator[float]:
+    pause = first
+    while True:
+        yield pause
+        pause = min(LONGER * pause, LONGEST_PAUSE_SECONDS)
 
 
 class InVain(AssertionError):
@@ -28,11 +38,13 @@ class InVain(AssertionError):
 def wait_until(question: Callable[[], T], what: str, seconds: float = PATIENCE_SECONDS) -> T:
     """The first answer that is true. Raises InVain with the last one."""
     deadline = time.monotonic() + seconds
-    while not (answer := question()):
+    for pause in pauses():
+        if answer := question():
+            return answer
         if time.monotonic() > deadline:
             raise InVain(f"waited {seconds} s in vain for {what}: {answer!r}")
-        time.sleep(PAUSE_SECONDS)
-    return answer
+        time.sleep(pause)
+    raise AssertionError("pauses have no end")
 
 
 async def until(
@@ -41,7 +53,7 @@ async def until(
     """The same between turns of an event loop; the question may be a coroutine."""
     turns = asyncio.get_running_loop()
     deadline = turns.time() + seconds
-    while True:
+    for pause in pauses():
         answer = question()
         if inspect.isawaitable(answer):
             answer = await answer
@@ -49,4 +61,4 @@ async def until(
             return
         if turns.time() > deadline:
             raise InVain(f"waited {seconds} s in vain for {what}: {answer!r}")
-        await asyncio.sleep(PAUSE_SECONDS)
+        await asyncio.sleep(pause)

@@ -1,6 +1,7 @@
 """A connection without a network: fed by hand, its transport and pool observed."""
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import cast
@@ -9,7 +10,6 @@ from pdgate.forwarders.base import Leg
 from pdgate.gateway.deadlines import Deadlines
 from pdgate.gateway.upstream.connection import Connection
 from pdgate.gateway.upstream.exchange import Exchange
-from pdgate.gateway.upstream.request import Asking
 from pdgate.protocols.call import Call
 from pdgate.protocols.errors import GatewayError
 from pdgate.protocols.instance import Instance, Role
@@ -26,7 +26,8 @@ class Wire:
     unsent: int = 0
     closing: bool = False
     reading: bool = True
-    given_back: int = 0
+    idle: deque[Connection] = field(default_factory=deque)
+    watches_idle: bool = True
 
     def write(self, data: bytes) -> None:
         self.written.append(data)
@@ -53,10 +54,20 @@ class Wire:
 
     def made(self, connection: Connection) -> None: ...
 
-    def give(self, connection: Connection) -> None:
-        self.given_back += 1
+    @property
+    def given_back(self) -> int:
+        return len(self.idle)
+
+    def watch_idle(self) -> None: ...
 
     def lost(self, connection: Connection) -> None: ...
+
+
+class NoOpener:
+    """What is sent here is sent by hand."""
+
+    async def on_new(self, exchange: Exchange) -> None:
+        raise AssertionError("it is sent already")
 
 
 @dataclass
@@ -99,8 +110,17 @@ class Case:
         self.ask()
 
     def ask(self) -> None:
-        asking = Asking(LEG, self.answers or CALL, None, None, for_client=self.answers is not None)
-        self.exchange = Exchange(asking, self.connection, Deadlines(self.loop), self.loop)
+        self.exchange = Exchange(
+            LEG,
+            self.answers or CALL,
+            None,
+            NoOpener(),
+            Deadlines(self.loop),
+            self.loop,
+            64 << 20,
+            for_client=self.answers is not None,
+        )
+        self.exchange.line = self.connection
         self.connection.send(self.exchange, b"head", b"body")
 
     def feed(self, data: bytes, cuts: list[int]) -> None:

@@ -24,13 +24,20 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pdgate.transfer import descriptors
-from pdgate.transfer.base import Descriptor, PeerLost, Region, StaleDescriptor, TransferError
+from pdgate.transfer.base import (
+    Descriptor,
+    PeerLost,
+    Region,
+    StaleDescriptor,
+    TransferError,
+    place,
+)
 from pdgate.transfer.external_mover import wire
 from pdgate.transfer.external_mover.library import Library, Move, Piece
 from pdgate.transfer.external_mover.owner import Owner
 from pdgate.transfer.external_mover.regions import VisitedMemory, VisitedRegion
 from pdgate.transfer.external_mover.wire import BadRequest
-from pdgate.transfer.memory import Memory, view
+from pdgate.transfer.memory import DeviceMemory, Memory, view
 from pdgate.transfer.runtime import memfd
 from pdgate.transfer.runtime.channel import Channel
 from pdgate.transfer.runtime.fleet import Identity
@@ -82,6 +89,9 @@ class Visiting(Moving):
             raise
 
     def register(self, memory: Memory) -> Region:
+        if isinstance(memory, DeviceMemory):
+            self.check_pair(memory.device, memory.device)
+            return self._region(memory, None)
         return self._region(view(memory), None)
 
     def adopter_options(self) -> Mapping[str, Any]:
@@ -105,8 +115,8 @@ class Visiting(Moving):
         if vacated and not self._moving:
             self._library.close()
 
-    def _region(self, memory: memoryview, fd: int | None) -> Region:
-        descriptor = Descriptor(self.name, descriptors.new_epoch(), memory.nbytes, self._address)
+    def _region(self, memory: memoryview | DeviceMemory, fd: int | None) -> Region:
+        descriptor = descriptors.of_memory(self.name, memory, self._address)
         with self.open_still():
             region = VisitedRegion(memory, descriptor, self._library, self._owner.forget, fd)
             self._owner.add(region)
@@ -148,6 +158,8 @@ class Visiting(Moving):
             [Piece(here + local, there + remote, size) for local, remote, size in order.pieces],
             None if order.immediate is None else inside.ticket,
             lambda: self._closed or hung_up(sock),
+            region.place,
+            place(order.remote),
         )
         with region.visit() as usable:
             if not usable:

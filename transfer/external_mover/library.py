@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pdgate.transfer.base import Op
+from pdgate.transfer.base import Op, TransferError
+from pdgate.transfer.memory import HOST
 
 
 class Piece(NamedTuple):
@@ -28,6 +29,7 @@ class Move:
         notice: What `Library.landed` of the peer is asked for; None if it will not be.
         stranded: The peer does not answer any more, or we are closing: a library that
             can break off does so.
+        ours, theirs: Where the memory of both sides is: "host", "cuda:0".
     """
 
     op: Op
@@ -35,6 +37,8 @@ class Move:
     pieces: Sequence[Piece]
     notice: bytes | None
     stranded: Callable[[], bool]
+    ours: str = HOST
+    theirs: str = HOST
 
 
 class Library(ABC):
@@ -47,6 +51,10 @@ class Library(ABC):
     @abstractmethod
     def register(self, address: int, length: int) -> None:
         """Raises TransferError."""
+
+    def register_on(self, place: str, address: int, length: int) -> None:
+        """Memory of a device, "cuda:0". Raises TransferError if it cannot move that."""
+        raise TransferError(f"{type(self).__name__} does not move memory of {place}")
 
     @abstractmethod
     def unregister(self, address: int, length: int) -> None:

@@ -73,7 +73,7 @@ class Owner:
         """What the visitor says in the end; None if it hung up."""
         clean = False
         try:
-            size, card = region.memory.nbytes, self._library.card()
+            size, card = region.descriptor.length, self._library.card()
             wire.send_answer(channel, wire.Answer(wire.Status.OK, ticket, region.base, size, card))
             leaving = wire.receive_request(channel, STALL_SECONDS)
             if leaving is not None and leaving.word is wire.Word.ENTER:

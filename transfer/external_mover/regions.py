@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pdgate.transfer import memory as memories
 from pdgate.transfer.base import Descriptor, StaleDescriptor
 from pdgate.transfer.external_mover.library import Library
+from pdgate.transfer.memory import DeviceMemory
 from pdgate.transfer.runtime.arrivals import Arrivals
 from pdgate.transfer.runtime.regions import LocalMemory
 
@@ -40,18 +41,26 @@ class VisitedMemory(LocalMemory):
         stranded: It was closed, and a peer may still be moving bytes in it.
     """
 
-    def __init__(self, memory: memoryview, descriptor: Descriptor, library: Library) -> None:
+    def __init__(
+        self, memory: memoryview | DeviceMemory, descriptor: Descriptor, library: Library
+    ) -> None:
         """Raises TransferError, ValueError."""
-        if not memory.nbytes:
+        if not descriptor.length:
             raise ValueError("there is nothing to move in no memory")
         super().__init__(memory, descriptor)
-        self.base = memories.address(memory)
+        if isinstance(memory, DeviceMemory):
+            self.base = memory.address
+        else:
+            self.base = memories.address(memory)
         self.stranded = False
         self._library = library
         self._changed = threading.Condition()
         self._inside = 0
         self._spoiled = False
-        library.register(self.base, memory.nbytes)
+        if self.on_device is None:
+            library.register(self.base, descriptor.length)
+        else:
+            library.register_on(self.place, self.base, descriptor.length)
 
     @contextmanager
     def visit(self) -> Iterator[bool]:
@@ -87,9 +96,11 @@ class VisitedMemory(LocalMemory):
                 lambda: not self._inside, max(0.0, until - time.monotonic())
             )
         if not self.stranded:
-            self._library.unregister(self.base, self.memory.nbytes)
+            self._library.unregister(self.base, self.descriptor.length)
         if self._spoiled or self.stranded:
-            log.warning("bytes may still arrive in %d bytes of closed memory", self.memory.nbytes)
+            log.warning(
+                "bytes may still arrive in %d bytes of closed memory", self.descriptor.length
+            )
             _kept_for_good.append(self)
 
 
@@ -100,7 +111,7 @@ class VisitedRegion(VisitedMemory):
 
     def __init__(
         self,
-        memory: memoryview,
+        memory: memoryview | DeviceMemory,
         descriptor: Descriptor,
         library: Library,
         forget: Callable[["VisitedRegion"], None],

@@ -8,6 +8,7 @@
     talk                peer.py                         service.py, line.py     messages.py
     believe nothing     shape.py                        asked.py
     decide (pure)       receiving.py                    sending.py, tiles.py
+    whom to ask         workers.py, each_worker.py      workers.py
     what goes where     shards.py, over transfer/plan   the same, sharded.py
     act, on threads     loads.py, pull.py,              offers.py, push_table.py,
                         receive_push.py, incoming.py,   push.py

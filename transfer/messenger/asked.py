@@ -2,14 +2,16 @@
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pdgate.transfer.base import Descriptor
-from pdgate.transfer.messenger import context, messages, shards
+from pdgate.transfer.messenger import context, messages, shards, workers
 from pdgate.transfer.messenger.errors import HandOverError, Why
-from pdgate.transfer.messenger.shape import Shape
+from pdgate.transfer.messenger.shape import ALL, Ranks, Shape
+from pdgate.transfer.messenger.shards import EVERY, Between
 from pdgate.transfer.messenger.tiles import Tiles
+from pdgate.transfer.messenger.workers import WHOLE, Share
 from pdgate.transfer.plan.count import Rhythm
 from pdgate.transfer.runtime.arrivals import MAX_IMMEDIATE
 
@@ -30,27 +32,47 @@ class Asked:
     """
     Attributes:
         wait: Whether the key may still be unknown.
-        remotes: D's regions, one per rank.
+        remotes: D's regions, by their numbers.
         block_ids: D's, from the prompt's first token on.
         until: On time.monotonic(): nothing is written later.
         slot: For a context, if D wants one.
+        between: Which ranks of ours and of D's it is about.
+        share: What it takes of all that D takes here.
     """
 
     key: str
     wait: bool
-    remotes: Sequence[Descriptor]
+    remotes: Mapping[int, Descriptor]
     shape: Shape
     block_ids: Sequence[int]
     tiles: Tiles
     immediate: int
     until: float
     slot: Slot | None = None
+    between: Between = EVERY
+    share: Share = WHOLE
 
 
-def check(push: messages.Push, ours: Shape, backend: str, context_bytes: int | None) -> Asked:
-    """`context_bytes`: what our contexts may have; None if we send none. Raises HandOverError."""
-    theirs = push.shape
+def check(
+    push: messages.Push,
+    ours: Shape,
+    backend: str,
+    context_bytes: int | None,
+    held: Ranks = ALL,
+) -> Asked | None:
+    """None if D has to ask other workers too; we hold the ranks `held`.
+
+    `context_bytes`: what our contexts may have; None if we send none. Raises HandOverError.
+    """
+    theirs, ranks = push.shape, push.ranks
     shards.meet(ours, theirs)
+    share = workers.share(ours, held, theirs, ranks, push.key, only_here=push.only_here)
+    if share is None:
+        return None
+    between = Between(held, ranks)
+    moving = shards.pairs(ours, theirs, push.key, between)
+    if not moving:
+        raise HandOverError(Why.WRONG_SHAPE, "nothing of this prompt lies here")
     unit = shards.unit_tokens(ours, theirs)
     if not 0 <= push.start < push.tokens or push.start % unit:
         raise HandOverError(Why.BROKEN, f"tokens {push.start} to {push.tokens}, in units of {unit}")
@@ -65,13 +87,15 @@ def check(push: messages.Push, ours: Shape, backend: str, context_bytes: int | N
     return Asked(
         push.key,
         push.wait,
-        tuple(shards.remotes(push.descriptors, theirs, backend)),
+        shards.remotes(push.descriptors, theirs, backend, ranks),
         theirs,
         tuple(push.block_ids),
-        Tiles.of(ours.layers, range(push.start, push.tokens), rhythm),
+        Tiles.of(shards.layers(moving), range(push.start, push.tokens), rhythm),
         push.immediate,
         time.monotonic() + min(push.seconds, MAX_SECONDS),
         None if push.context is None else _slot(push.context, backend, context_bytes),
+        between,
+        share,
     )
 
 

@@ -60,15 +60,17 @@ class Readings:
         """`most_bytes`: all that the pages hold."""
         self._open.setdefault(offer_id, _Reading(time.monotonic(), most_bytes))
 
-    def ended(self, offer_id: str, *, held: bool, bytes_read: int) -> None:
-        """`bytes_read` is the reader's word, so it is taken with a limit."""
+    def ended(self, offer_id: str, *, held: bool, bytes_read: int, last: bool = True) -> None:
+        """`bytes_read` is the reader's word, so it is taken with a limit. `last`: nobody else
+        is to read a share of it.
+        """
         reading = self._open.pop(offer_id, None)
         if reading is None:
             return
         self._counters.add(seconds_sending=time.monotonic() - reading.since)
         if held:
             read = min(max(bytes_read, 0), reading.most_bytes)
-            self._counters.add(sent=1, bytes_sent=read)
+            self._counters.add(sent=int(last), bytes_sent=read)
         else:
             self._counters.add(sends_failed=1)
 

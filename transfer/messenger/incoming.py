@@ -13,11 +13,13 @@ from dataclasses import dataclass
 from pdgate.transfer import descriptors
 from pdgate.transfer.base import Backend, Descriptor, Grant, Op, Region, Transfer
 from pdgate.transfer.messenger import context, messages, shards
-from pdgate.transfer.messenger.shape import Shape
+from pdgate.transfer.messenger.shape import Ranks, Shape
+from pdgate.transfer.messenger.shards import Between
 from pdgate.transfer.messenger.slots import Slots
 from pdgate.transfer.messenger.source import Moved, Source, Target
 from pdgate.transfer.parts import Part, Stretch
 from pdgate.transfer.plan.count import WHOLE, Rhythm
+from pdgate.transfer.plan.pair import Pair
 from pdgate.transfer.together import Together
 
 TILE_TOKENS = 1024
@@ -40,13 +42,14 @@ class Immediates:
 class Memory:
     """
     Attributes:
-        regions: One per rank.
+        regions: One for each of `ranks`, which are all of the engine's if they are empty.
         inbox: Where contexts land, if any may.
     """
 
     backend: Backend
     regions: Sequence[Region]
     shape: Shape
+    ranks: Ranks
     immediates: Immediates
     inbox: Slots | None
 
@@ -90,6 +93,8 @@ class Incoming:
             self._rhythm.chunk_tokens,
             self._rhythm.by_layer,
             room,
+            memory.ranks,
+            bool(self._source.ranks),
         )
 
     def close(self) -> None:
@@ -110,8 +115,13 @@ class Incoming:
         shards.meet(ours, theirs)
         self._theirs = theirs
         rhythm = shards.rhythm(theirs, ours, self._rhythm)
-        counts = shards.counts(theirs, ours, self._tokens, rhythm)
-        due = list(zip(memory.regions, counts, strict=True))
+        counts = shards.counts(self._moving(theirs), ours, self._tokens, rhythm)
+        numbers = memory.ranks or range(ours.ranks)
+        due = [
+            (region, counts[number])
+            for number, region in zip(numbers, memory.regions, strict=True)
+            if counts[number]
+        ]
         if memory.inbox is not None and self._slot is not None:
             due.append((memory.inbox.region, 1))
         seconds = self._until - time.monotonic() + GRACE_SECONDS
@@ -123,10 +133,15 @@ class Incoming:
             ],
         )
 
+    def _moving(self, theirs: Shape) -> list[Pair]:
+        between = Between(self._source.ranks, self._memory.ranks)
+        return shards.pairs(theirs, self._memory.shape, self._source.key, between)
+
     def moved(self) -> Moved:
         """When all has landed. Raises HandOverError for a context that is none."""
         memory = self._memory
-        pages = shards.moved_bytes(self._theirs, memory.shape, self._tokens)
+        theirs = self._theirs
+        pages = shards.moved_bytes(theirs, memory.shape, self._tokens, self._moving(theirs))
         if memory.inbox is None or self._slot is None:
             return Moved(pages)
         return Moved(pages, context.unpack(memory.inbox.view(self._slot)))

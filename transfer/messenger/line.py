@@ -6,6 +6,7 @@ import threading
 
 from pdgate.transfer.messenger import messages
 from pdgate.transfer.runtime.channel import Channel
+from pdgate.transfer.runtime.sockets import gone
 
 MAX_UNREAD_BYTES = 64 << 10
 """Of ours, which a peer may let pile up; about, as the kernel rounds it."""
@@ -33,9 +34,7 @@ class Line:
 
     def gone(self) -> bool:
         """Whether the peer has hung up, of one that waits for our answer and says nothing."""
-        hung_up = select.poll()
-        hung_up.register(self._sock, select.POLLRDHUP)
-        return bool(hung_up.poll(0))
+        return gone(self._sock)
 
     def receive(self, seconds: float | None) -> messages.Message | None:
         """None when the peer hung up or `say` gave it up. Raises BadMessage, OSError."""

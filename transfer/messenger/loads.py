@@ -1,6 +1,7 @@
 """Loads under way on the decode side, a thread each.
 
     locate -> connect -> (prefill) -> pull or push -> loaded
+                              '-- elsewhere: the same with each worker of P (each_worker.py)
 
 A thread each, because most of a load is waiting: for a prefill that has not finished, or
 for a peer that may be dead. Whatever happens, `loaded` is called once, and only when no
@@ -11,12 +12,15 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pdgate.transfer.base import Backend, Region, TransferError
+from pdgate.transfer.device.base import Event, wait
+from pdgate.transfer.messenger import workers
 from pdgate.transfer.messenger.context import Context
 from pdgate.transfer.messenger.core import Core
 from pdgate.transfer.messenger.counters import Counters
+from pdgate.transfer.messenger.each_worker import Adrift, source_at, take_from_each
 from pdgate.transfer.messenger.errors import HandOverError, Why
 from pdgate.transfer.messenger.incoming import Immediates, Memory
 from pdgate.transfer.messenger.interrupt import Interrupt
@@ -24,9 +28,10 @@ from pdgate.transfer.messenger.peer import Peer
 from pdgate.transfer.messenger.pull import pull
 from pdgate.transfer.messenger.receive_push import Receiver, receive
 from pdgate.transfer.messenger.receiving import Patience
-from pdgate.transfer.messenger.shape import Shape
+from pdgate.transfer.messenger.shape import ALL, Ranks, Shape
 from pdgate.transfer.messenger.slots import Slots
 from pdgate.transfer.messenger.source import Moved, Source, Target
+from pdgate.transfer.messenger.workers import Elsewhere
 from pdgate.transfer.runtime.fleet import Identity
 from pdgate.transfer.runtime.listener import shut
 
@@ -55,6 +60,7 @@ class Reading:
 
     Attributes:
         inbox: Where contexts of pushes land; without it none may be asked for.
+        ranks: Which of the engine's ranks the regions are, in this order; empty for all.
     """
 
     core: Core
@@ -68,27 +74,45 @@ class Reading:
     inbox: Slots | None = None
     identity: Identity = field(default_factory=Identity)
     deliver: Deliver = ignore
+    ranks: Ranks = ALL
 
 
 class Loads:
+    """
+    Attributes:
+        fellows: Names of the processes of our engine's other workers.
+    """
+
     def __init__(self, reading: Reading) -> None:
         self._reading = reading
+        self.fellows: Sequence[str] = ()
         self._lock = threading.Lock()
         self._threads: dict[threading.Thread, Interrupt] = {}
         self._interrupts: dict[str, Interrupt] = {}
         self._closed = False
         memory = Memory(
-            reading.backend, reading.regions, reading.shape, Immediates(), reading.inbox
+            reading.backend,
+            reading.regions,
+            reading.shape,
+            reading.ranks,
+            Immediates(),
+            reading.inbox,
         )
-        self._receiver = Receiver(memory, reading.patience, lambda: self._closed)
+        self._receiver = Receiver(
+            memory, reading.patience, lambda: self._closed, lambda: self.fellows
+        )
 
-    def start(self, request_id: str, source: Source, target: Target) -> None:
-        """Raises RuntimeError if there is no room for a thread; then nothing was started."""
+    def start(
+        self, request_id: str, source: Source, target: Target, after: Event | None = None
+    ) -> None:
+        """Nothing is asked of the peer until `after` has happened, the last that the device does
+        with the pages. Raises RuntimeError if there is no room for a thread; then nothing was started.
+        """
         interrupt = Interrupt()
         with self._lock:
             self._interrupts[request_id] = interrupt
         try:
-            self._spawn(interrupt, lambda: self._load(request_id, source, target, interrupt))
+            self._spawn(interrupt, lambda: self._load(request_id, source, target, interrupt, after))
         except RuntimeError:
             with self._lock:
                 del self._interrupts[request_id]
@@ -101,9 +125,13 @@ class Loads:
             interrupt.fire()
 
     def farewell(self, source: Source) -> None:
-        """Nothing of the source is needed: wait for it, and let it go unread."""
-        interrupt = Interrupt()
-        self._spawn(interrupt, lambda: self._let_go(source, interrupt))
+        """Nothing of the source is needed: wait for it, and let it go unread.
+
+        Of several workers the first says so, for all of them.
+        """
+        if workers.is_first(self._reading.ranks):
+            interrupt = Interrupt()
+            self._spawn(interrupt, lambda: self._let_go(source, interrupt))
 
     def close(self) -> None:
         """Cancels what is left; returns when it has ended."""
@@ -131,7 +159,14 @@ class Loads:
             thread.start()
             self._threads[thread] = interrupt
 
-    def _load(self, request_id: str, source: Source, target: Target, interrupt: Interrupt) -> None:
+    def _load(
+        self,
+        request_id: str,
+        source: Source,
+        target: Target,
+        interrupt: Interrupt,
+        after: Event | None,
+    ) -> None:
         counters, pages = self._reading.counters, len(target.block_ids) - target.skip
         started = time.monotonic()
         stranded = False
@@ -144,13 +179,13 @@ class Loads:
             self._reading.core.gave_up(request_id, str(failure))
 
         error = None
-        ours = True
+        asked = [source]
         try:
-            moved = self._fill(source, target, interrupt, adrift)
+            moved = self._fill(source, target, interrupt, adrift, asked, after)
             self._reading.deliver(request_id, moved.context)
         except (HandOverError, TransferError) as failure:
             error = "cancelled" if interrupt.fired else str(failure)
-            ours = not (isinstance(failure, HandOverError) and failure.why in NOT_OURS)
+            _leave_alone(source, failure, asked)
         # A bug fails this request; without `loaded` its pages would be lost for good.
         except Exception as failure:
             log.exception("load of %s broke", request_id)
@@ -166,33 +201,76 @@ class Loads:
             counters.add(failed=1, seconds=seconds)
             log.info("load of %s failed: %s", request_id, error)
         self._reading.core.loaded(request_id, error)
-        if error is not None and ours:
-            self._abandon(source)
+        if error is not None:
+            for one in asked:
+                self._abandon(one)
 
     def _fill(
         self,
         source: Source,
         target: Target,
         interrupt: Interrupt,
-        adrift: Callable[[HandOverError], None],
+        adrift: Adrift,
+        asked: list[Source],
+        after: Event | None,
     ) -> Moved:
-        """What came. When it returns or raises, no byte can land any more."""
+        """What came. When it returns or raises, no byte can land any more, and `asked` says which
+        workers may still keep something for us.
+        """
         reading = self._reading
         until = time.monotonic() + source.wait_seconds + reading.lease_seconds
+        if after is not None and not wait(after, until, lambda: interrupt.fired):
+            interrupt.arm(None)
+            raise HandOverError(Why.TOO_LATE, "the device still works on the pages")
+        if not workers.is_first(reading.ranks):
+            # Our first worker has it computed.
+            source = replace(source, prompt=(), lent=None)
+
+        def take(source: Source, its: Interrupt, adrift: Adrift) -> Moved:
+            try:
+                return self._take(source, target, until, its, adrift)
+            except HandOverError as error:
+                _leave_alone(source, error, asked)
+                raise
+
+        interrupt.arm(None)
+        try:
+            return take(source, interrupt, adrift)
+        except Elsewhere as said:
+            referred = said
+        interrupt.arm(None)
+        parts, idle = workers.to_ask(referred, reading.shape, reading.ranks, source.key)
+        # A context is the engine's, whatever ranks it has.
+        sources = [
+            replace(source_at(part, source, referred), context=source.context and not place)
+            for place, part in enumerate(parts)
+        ]
+        asked[:] = sources
+        if workers.is_first(reading.ranks):
+            asked += [source_at(part, source, referred) for part in idle]
+            for part in idle:
+                self.farewell(source_at(part, source, referred))
+        return take_from_each(sources, take, interrupt, adrift)
+
+    def _take(
+        self, source: Source, target: Target, until: float, interrupt: Interrupt, adrift: Adrift
+    ) -> Moved:
+        """A conversation with one worker. Raises Elsewhere if others hold a part of it."""
+        reading = self._reading
         interrupt.arm(None)
         with self._connect(source, until, interrupt) as peer:
             interrupt.arm(peer.interrupt)
             if source.push:
                 return receive(self._receiver, peer, source, target, until, interrupt, adrift)
             if source.prompt:
-                peer.prefill(source.key, source.prompt, source.lent)
-            memory = (reading.backend, reading.regions)
+                peer.prefill(source.key, source.prompt, source.lent, self.fellows)
+            memory = (reading.backend, reading.regions, reading.ranks)
             return pull(peer, source, target, reading.shape, memory, until, interrupt)
 
     def _connect(self, source: Source, until: float, interrupt: Interrupt) -> Peer:
         reading = self._reading
         return Peer(
-            reading.locate(source, until),
+            (source.host, source.port) if source.ranks else reading.locate(source, until),
             source.engine_id,
             until,
             reading.identity,
@@ -207,9 +285,16 @@ class Loads:
             with self._connect(source, until, interrupt) as peer:
                 interrupt.arm(peer.interrupt)
                 offer = peer.ask(
-                    source.key, source.wait_seconds, reading.lease_seconds, reading.shape
+                    source.key,
+                    source.wait_seconds,
+                    reading.lease_seconds,
+                    reading.shape,
+                    only_here=bool(source.ranks),
                 )
                 peer.release(source.key, offer.offer_id)
+        except Elsewhere as said:
+            for worker in [] if source.ranks else said.workers:
+                self.farewell(source_at(worker, source, said))
         except HandOverError as error:
             log.info("%s was not let go, so its lease has to end: %s", source.key, error)
 
@@ -221,3 +306,9 @@ class Loads:
                 peer.abandon(source.key)
         except HandOverError as error:
             log.info("%s was not abandoned, so its lease has to end: %s", source.key, error)
+
+
+def _leave_alone(source: Source, failure: Exception, asked: list[Source]) -> None:
+    """What this worker has under the key may be the next request's by now."""
+    if isinstance(failure, HandOverError) and failure.why in NOT_OURS and source in asked:
+        asked.remove(source)

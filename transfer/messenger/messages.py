@@ -4,10 +4,12 @@ They have proven themselves before (runtime/handshake.py).
 
     decode says   prefill answers
     Ask           Offered | Refused      after up to wait_seconds; the pages are being read
+                  Elsewhere              at once: other workers hold some of them (workers.py)
     Release       Released               and the pages are free
     Abandon       Released               no reader will come; a prefill under way is aborted
     Prefill       Accepted | Refused     compute this prompt, then offer it under the key
     Push          Writing | Refused      once the key is known; then prefill writes
+                  Elsewhere              at once, as above
                   Failed                 at any time later: nothing lands any more
     Cancel        Stopped                when nothing lands any more
     Ping          Pong                   at once, also while a Push waits for its key
@@ -24,6 +26,7 @@ from typing import Any, Final
 import msgspec
 
 from pdgate.transfer.messenger.shape import Shape
+from pdgate.transfer.messenger.workers import Worker
 from pdgate.transfer.runtime.channel import Channel
 from pdgate.transfer.runtime.handshake import MAC_BYTES
 from pdgate.transfer.runtime.sockets import receive as exactly
@@ -41,6 +44,8 @@ class Ask(msgspec.Struct, frozen=True, tag=True):
     Attributes:
         engine_id: Of the engine that is meant; empty for any at the address.
         read_seconds: How long the reader may take. Then, or when it hangs up, the pages go.
+        ranks: Of decode, whose share is asked for; empty for all.
+        only_here: Other workers of prefill are asked by other conversations.
     """
 
     key: str
@@ -48,6 +53,8 @@ class Ask(msgspec.Struct, frozen=True, tag=True):
     wait_seconds: float
     read_seconds: float
     shape: Shape
+    ranks: tuple[int, ...] = ()
+    only_here: bool = False
 
 
 class Release(msgspec.Struct, frozen=True, tag=True):
@@ -78,11 +85,16 @@ class Lent(msgspec.Struct, frozen=True):
 
 
 class Prefill(msgspec.Struct, frozen=True, tag=True):
-    """`lent`: what of the prompt need not be computed."""
+    """
+    Attributes:
+        lent: What of the prompt need not be computed.
+        readers: Names of processes that may have it, besides the one that says this.
+    """
 
     key: str
     prompt: list[int]
     lent: Lent | None = None
+    readers: tuple[str, ...] = ()
 
 
 class Room(msgspec.Struct, frozen=True):
@@ -98,7 +110,7 @@ class Push(msgspec.Struct, frozen=True, tag=True):
     Attributes:
         wait: Whether the key may still be unknown; D says when it has waited enough.
         seconds: From now on; nothing may be written later.
-        descriptors: Of the regions that the pages are in, one per rank.
+        descriptors: Of the regions that the pages are in, one for each of `ranks`.
         block_ids: Where the prompt goes, from its first token on.
         start: How many leading tokens D has already; in their blocks nothing is written.
         tokens: How many leading tokens of the prompt are needed.
@@ -107,6 +119,7 @@ class Push(msgspec.Struct, frozen=True, tag=True):
         tile_tokens: Size of a tile, rounded up to the larger block; 0 for all in one.
         by_layer: Layers go as they are computed; else all of a tile's together.
         context: If one is wanted.
+        ranks, only_here: As in Ask.
     """
 
     key: str
@@ -122,6 +135,8 @@ class Push(msgspec.Struct, frozen=True, tag=True):
     tile_tokens: int
     by_layer: bool
     context: Room | None = None
+    ranks: tuple[int, ...] = ()
+    only_here: bool = False
 
 
 class Cancel(msgspec.Struct, frozen=True, tag=True):
@@ -136,10 +151,11 @@ class Offered(msgspec.Struct, frozen=True, tag=True):
     """
     Attributes:
         offer_id: Random, new for every offer: the same key may be offered again.
-        descriptors: Of the regions that hold the pages, one per rank
+        descriptors: Of the regions that hold the pages, one for each of `ranks`
             (transfer/descriptors.py).
         first_token: What prefill sampled, if it did.
         context: What else decode may need (context.py).
+        ranks: Of prefill, which the descriptors are of; empty for all.
     """
 
     offer_id: str
@@ -149,6 +165,15 @@ class Offered(msgspec.Struct, frozen=True, tag=True):
     tokens: int
     first_token: int | None
     context: bytes = b""
+    ranks: tuple[int, ...] = ()
+
+
+class Elsewhere(msgspec.Struct, frozen=True, tag=True):
+    """Each of these has to be asked for what it holds, in words that say `only_here`."""
+
+    engine_id: str
+    shape: Shape
+    workers: tuple[Worker, ...]
 
 
 class Released(msgspec.Struct, frozen=True, tag=True):
@@ -194,6 +219,7 @@ Message = (
     | Cancel
     | Ping
     | Offered
+    | Elsewhere
     | Released
     | Accepted
     | Writing

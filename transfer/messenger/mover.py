@@ -13,7 +13,15 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
-from pdgate.transfer.base import Backend, Descriptor, Range, Region, Transfer, TransferError
+from pdgate.transfer.base import (
+    Backend,
+    Descriptor,
+    Range,
+    Region,
+    Transfer,
+    TransferError,
+    place,
+)
 
 SETTLE_LOG_SECONDS = 10.0
 CLOSE_SECONDS = 10.0
@@ -41,7 +49,7 @@ class Mover(ABC):
         """`line` is a file descriptor of the connection on which the peer asked.
 
         Whatever process writes keeps a copy of it, so that the peer sees the end of the
-        connection only when no process is left that could write. Raises OSError.
+        connection only when no process is left that could write. Raises OSError, TransferError.
         """
 
     @abstractmethod
@@ -57,6 +65,7 @@ class ThreadMover(Mover):
         self._alive: set[Transfer] = set()
 
     def open(self, remote: Descriptor, line: int) -> Destination:
+        self._backend.check_pair(self._region.place, place(remote))
         return _Here(self, remote)
 
     def write(

@@ -6,7 +6,8 @@
 
 A reader may come before the offer and waits for it; if it leaves before the request is known, its key
 is remembered, and who would compute the request hears that it is for nothing. While it reads, the pages stay,
-and no other is let in. All methods are thread-safe; what they decide holds at once, so
+and no other is let in; but a decode engine of several workers reads a share by each (workers.py), and the
+pages go with the last of them. All methods are thread-safe; what they decide holds at once, so
 pages that were dropped are never confirmed afterwards.
 """
 
@@ -15,11 +16,13 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from pdgate.transfer.device.base import Event
 from pdgate.transfer.messenger.context import Context
 from pdgate.transfer.messenger.counters import Counters
 from pdgate.transfer.messenger.errors import HandOverError, Why
+from pdgate.transfer.messenger.workers import WHOLE, Share
 
 MAX_REMEMBERED = 4096
 LOOK_SECONDS = 1.0
@@ -32,12 +35,14 @@ class Offer:
     Attributes:
         id: Tells this offer from an earlier one under the same key.
         tokens: How many leading tokens of the prompt the pages hold.
+        after: When the device has come so far; None: it has.
     """
 
     id: str
     block_ids: Sequence[int]
     tokens: int
     context: Context
+    after: Event | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,21 +57,36 @@ class Dropped:
     in_use: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Released:
+    """
+    Attributes:
+        held: The pages were still this offer's until now, so what was read is good.
+        free: The request whose pages may go: this was the last share of it.
+    """
+
+    held: bool = False
+    free: str | None = None
+
+
 @dataclass(slots=True)
 class _Entry:
     """
     Attributes:
-        reader: Who reads, by its connection.
-        pusher: Who hands it over without being asked to read; says itself when it is done.
+        readers: Who reads which share, by their connections.
+        taken: Ranks of decode that have read theirs.
+        pushers: Who hand it over without being asked to read; they say themselves when they
+            are done.
         ending: Why no other may read it.
-        only: Name of the process that may have it; empty for any that knows the key.
+        only: Names of the processes that may have it; empty for any that knows the key.
     """
 
     request_id: str
-    only: str = ""
+    only: Sequence[str] = ()
     offer: Offer | None = None
-    reader: object | None = None
-    pusher: object | None = None
+    readers: dict[object, Share] = field(default_factory=dict)
+    taken: frozenset[int] = frozenset()
+    pushers: set[object] = field(default_factory=set)
     ending: str | None = None
 
 
@@ -82,8 +102,8 @@ class Offers:
         self._waiting: dict[str, list[threading.Event]] = {}
         self._closed = False
 
-    def expect(self, key: str, request_id: str, only: str = "") -> bool:
-        """This request is going to be offered, to the process called `only` if it is said.
+    def expect(self, key: str, request_id: str, only: Sequence[str] = ()) -> bool:
+        """This request is going to be offered, to the processes of these names if they are said.
 
         False if the reader has asked for it and left. Raises ValueError if the key is taken.
         """
@@ -96,7 +116,7 @@ class Offers:
             left = key in self._left
             self._left.pop(key, None)
             # Who asks for a prefill itself is there, whatever became of an attempt before.
-            return not left or only != ""
+            return not left or bool(only)
 
     def put(
         self,
@@ -105,6 +125,7 @@ class Offers:
         tokens: int,
         first_token: int | None,
         context: bytes = b"",
+        after: Event | None = None,
     ) -> bool:
         """False if it is not expected any more: then its pages are of no use."""
         with self._lock:
@@ -112,14 +133,15 @@ class Offers:
             if key is None:
                 return False
             beside = Context(first_token, context)
-            offer = Offer(secrets.token_hex(16), tuple(block_ids), tokens, beside)
+            offer = Offer(secrets.token_hex(16), tuple(block_ids), tokens, beside, after)
             self._entries[key].offer = offer
             self._wake(key)
             return True
 
     def claim(self, key: str, pusher: object, peer: str = "") -> str | None:
         """The live request with this key is `pusher`'s to hand over; None if there is none yet.
-        `peer`: the name of who gets it.
+        `peer`: the name of who gets it. What share of it, and whether another has that, is for
+        the pushers to know.
 
         Raises HandOverError: taken, expired or closing.
         """
@@ -130,10 +152,17 @@ class Offers:
                 self._left.pop(key, None)
                 return None
             _check(key, entry, peer)
-            if entry.reader is not None or entry.pusher not in (None, pusher):
+            if entry.readers:
                 raise HandOverError(Why.TAKEN, f"somebody else gets {key!r}")
-            entry.pusher = pusher
+            entry.pushers.add(pusher)
             return entry.request_id
+
+    def unclaim(self, key: str, pusher: object) -> None:
+        """Nothing of its share moves any more; others may still be at theirs, or not come."""
+        with self._lock:
+            entry = self._entries.get(key)
+            if entry is not None:
+                entry.pushers.discard(pusher)
 
     def wait(
         self,
@@ -142,9 +171,11 @@ class Offers:
         reader: object,
         peer: str = "",
         gone: Callable[[], bool] = lambda: False,
+        share: Share = WHOLE,
     ) -> Offer:
         """The pages are read by `reader` from now on, until `release` or `left`.
-        `peer`: the name of who reads; `gone`: whether it has hung up.
+        `peer`: the name of who reads; `gone`: whether it has hung up. The pages go when all of
+        decode's ranks that take something here have.
 
         Raises HandOverError: unknown, taken, expired, closing, or broken if it has.
         """
@@ -156,7 +187,7 @@ class Offers:
                 if entry is not None:
                     _check(key, entry, peer)
                 if entry is not None and entry.offer is not None:
-                    return self._lend(key, entry, entry.offer, reader)
+                    return self._lend(key, entry, entry.offer, reader, share)
                 self._refuse(key)
                 changed = threading.Event()
                 self._waiting.setdefault(key, []).append(changed)
@@ -170,15 +201,24 @@ class Offers:
                         Why.UNKNOWN, f"nothing under {key!r} within {wait_seconds:g} s"
                     )
 
-    def release(self, key: str, offer_id: str) -> str | None:
-        """The request whose pages may go; None if this offer is not held any more."""
+    def release(self, key: str, offer_id: str, reader: object) -> Released:
+        """This reader has its share."""
         with self._lock:
             entry = self._entries.get(key)
             if entry is None or entry.offer is None or entry.offer.id != offer_id:
-                return None
+                return Released()
+            share = entry.readers.pop(reader, None)
+            if share is None:
+                return Released()
+            entry.taken |= share.ranks
+            if not entry.taken >= share.of and (entry.ending is None or entry.readers):
+                return Released(held=True)
+            why, last = entry.ending, entry.taken >= share.of
             self._lingers(entry, None)
             self._remove(key)
-            return entry.request_id
+            if why is not None and not last:
+                self._remember(key, why)
+            return Released(held=True, free=entry.request_id)
 
     def abandon(
         self, key: str, peer: str = "", pusher: object | None = None
@@ -193,10 +233,10 @@ class Offers:
                 while len(self._left) > MAX_REMEMBERED:
                     self._left.popitem(last=False)
                 return None
-            if entry.only not in ("", peer):
+            if entry.only and peer not in entry.only:
                 return None
-            if entry.reader is not None or entry.pusher not in (None, pusher):
-                if entry.reader is not None:
+            if entry.readers or entry.pushers - {pusher}:
+                if entry.readers:
                     self._lingers(entry, entry.ending or "its reader gave up")
                 return None
             self._remove(key)
@@ -208,10 +248,9 @@ class Offers:
         free = []
         with self._lock:
             for key, entry in list(self._entries.items()):
-                if entry.reader is not reader:
+                if entry.readers.pop(reader, None) is None:
                     continue
-                entry.reader = None
-                if (why := entry.ending) is not None:
+                if (why := entry.ending) is not None and not entry.readers:
                     self._lingers(entry, None)
                     self._remove(key)
                     self._remember(key, why)
@@ -225,7 +264,7 @@ class Offers:
             if key is None:
                 return Dropped()
             entry = self._entries[key]
-            if entry.reader is not None:
+            if entry.readers:
                 self._lingers(entry, why)
                 return Dropped(offered=True, in_use=True)
             self._remove(key)
@@ -254,12 +293,14 @@ class Offers:
             raise HandOverError(Why.CLOSING, "the prefill engine is shutting down")
 
     @staticmethod
-    def _lend(key: str, entry: _Entry, offer: Offer, reader: object) -> Offer:
+    def _lend(key: str, entry: _Entry, offer: Offer, reader: object, share: Share) -> Offer:
         if entry.ending is not None:
             raise HandOverError(Why.EXPIRED, entry.ending)
-        if entry.reader not in (None, reader) or entry.pusher is not None:
+        others = [held for other, held in entry.readers.items() if other is not reader]
+        given = entry.taken.union(*(other.ranks for other in others))
+        if entry.pushers or share.ranks & given or any(not other.ranks for other in others):
             raise HandOverError(Why.TAKEN, f"somebody else gets {key!r}")
-        entry.reader = reader
+        entry.readers[reader] = share
         return offer
 
     def _lingers(self, entry: _Entry, why: str | None) -> None:
@@ -293,5 +334,5 @@ class Offers:
 
 def _check(key: str, entry: _Entry, peer: str) -> None:
     """Raises HandOverError."""
-    if entry.only not in ("", peer):
+    if entry.only and peer not in entry.only:
         raise HandOverError(Why.TAKEN, f"{key!r} is for another engine")

@@ -8,7 +8,8 @@ from typing import Self
 from pdgate.cluster import address as address_text
 from pdgate.transfer.messenger import messages
 from pdgate.transfer.messenger.errors import HandOverError, Why
-from pdgate.transfer.messenger.shape import Shape
+from pdgate.transfer.messenger.shape import ALL, Ranks, Shape
+from pdgate.transfer.messenger.workers import Elsewhere
 from pdgate.transfer.runtime.channel import Watch, dial
 from pdgate.transfer.runtime.fleet import Identity
 from pdgate.transfer.runtime.handshake import Unproven
@@ -55,13 +56,27 @@ class Peer:
         self._sock = self.channel.sock
 
     def ask(
-        self, key: str, wait_seconds: float, read_seconds: float, shape: Shape
+        self,
+        key: str,
+        wait_seconds: float,
+        read_seconds: float,
+        shape: Shape,
+        ranks: Ranks = ALL,
+        *,
+        only_here: bool = False,
     ) -> messages.Offered:
-        """The pages stay until we release them, hang up, or take longer than we said."""
-        said = messages.Ask(key, self.engine_id, wait_seconds, read_seconds, shape)
+        """The pages stay until we release them, hang up, or take longer than we said.
+
+        Raises Elsewhere too.
+        """
+        said = messages.Ask(
+            key, self.engine_id, wait_seconds, read_seconds, shape, ranks, only_here
+        )
         answer = self._talk(said, wait_seconds + ANSWER_SECONDS)
         if isinstance(answer, messages.Offered):
             return answer
+        if isinstance(answer, messages.Elsewhere):
+            raise Elsewhere(answer.engine_id, answer.shape, answer.workers)
         raise self._unexpected(answer)
 
     def release(self, key: str, offer_id: str, bytes_read: int = 0) -> bool:
@@ -70,8 +85,15 @@ class Peer:
     def abandon(self, key: str) -> bool:
         return self._released(messages.Abandon(key, self.engine_id))
 
-    def prefill(self, key: str, prompt: Sequence[int], lent: messages.Lent | None = None) -> None:
-        answer = self._talk(messages.Prefill(key, list(prompt), lent), ANSWER_SECONDS)
+    def prefill(
+        self,
+        key: str,
+        prompt: Sequence[int],
+        lent: messages.Lent | None = None,
+        readers: Sequence[str] = (),
+    ) -> None:
+        said = messages.Prefill(key, list(prompt), lent, tuple(readers))
+        answer = self._talk(said, ANSWER_SECONDS)
         if not isinstance(answer, messages.Accepted):
             raise self._unexpected(answer)
 

@@ -10,7 +10,8 @@ from pdgate.transfer.messenger.context import Context
 from pdgate.transfer.messenger.errors import HandOverError, Why
 from pdgate.transfer.messenger.interrupt import Interrupt
 from pdgate.transfer.messenger.peer import Peer
-from pdgate.transfer.messenger.shape import Shape
+from pdgate.transfer.messenger.shape import Ranks, Shape
+from pdgate.transfer.messenger.shards import Between
 from pdgate.transfer.messenger.source import Moved, Source, Target
 from pdgate.transfer.together import Together
 
@@ -24,35 +25,43 @@ def pull(
     source: Source,
     target: Target,
     shape: Shape,
-    memory: tuple[Backend, Sequence[Region]],
+    memory: tuple[Backend, Sequence[Region], Ranks],
     until: float,
     interrupt: Interrupt,
 ) -> Moved:
     """What was read. When it returns or raises, no byte can land any more.
 
-    Raises HandOverError, TransferError.
+    `memory`: a region for each of these ranks of ours. Raises HandOverError, TransferError.
     """
-    backend, regions = memory
+    backend, regions, ranks = memory
+    here = dict(zip(ranks or range(shape.ranks), regions, strict=True))
     read_seconds = max(0.0, until - time.monotonic() - source.wait_seconds)
-    offer = peer.ask(source.key, source.wait_seconds, read_seconds, shape)
+    only_here = bool(source.ranks)
+    offer = peer.ask(
+        source.key, source.wait_seconds, read_seconds, shape, ranks, only_here=only_here
+    )
     shards.meet(shape, offer.shape)
     if offer.tokens < target.tokens:
         raise HandOverError(Why.TOO_SHORT, f"{offer.tokens} tokens offered, {target.tokens} needed")
     named = offer.block_ids if source.block_ids is None else source.block_ids
     tokens = range(target.skip * shape.block_tokens, target.tokens)
-    remotes = shards.remotes(offer.descriptors, offer.shape, backend.name)
+    remotes = shards.remotes(offer.descriptors, offer.shape, backend.name, offer.ranks)
+    between = Between(source.ranks, ranks)
     cuts = shards.reads(
         offer.shape,
         shape,
         source.key,
         (checked(offer.shape, tokens, named), target.block_ids),
         tokens,
+        between,
     )
+    if missing := {cut.theirs for cut in cuts} - set(remotes):
+        raise HandOverError(Why.BROKEN, f"ranks {sorted(missing)} of the peer were not offered")
     parts: list[Transfer] = []
     try:
         for cut in cuts:
             left = max(0.0, until - time.monotonic())
-            parts.append(backend.read(regions[cut.ours], remotes[cut.theirs], cut.ranges, left))
+            parts.append(backend.read(here[cut.ours], remotes[cut.theirs], cut.ranges, left))
         transfer = Together(f"a pull of {source.key}", parts)
         interrupt.arm(transfer.cancel)
         transfer.wait(max(0.0, until - time.monotonic()))
@@ -62,7 +71,8 @@ def pull(
         while not all(part.settle(CLOSE_SECONDS) for part in parts):
             log.warning("%s: bytes may still land; waiting", source.key)
     interrupt.arm(peer.interrupt)
-    moved = shards.moved_bytes(offer.shape, shape, tokens)
+    moving = shards.pairs(offer.shape, shape, source.key, between)
+    moved = shards.moved_bytes(offer.shape, shape, tokens, moving)
     # Only now is it known that the pages were not used again while we read them.
     if not peer.release(source.key, offer.offer_id, moved):
         raise HandOverError(Why.NOT_HELD, "the peer freed the pages while we read them")

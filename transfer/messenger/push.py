@@ -1,7 +1,7 @@
 """One push on P's side: both halves of it, and what is written of it."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pdgate.transfer.base import TransferError
@@ -24,9 +24,13 @@ class Request:
     Attributes:
         tokens: Computed so far, by layer.
         kept: All is computed, and the core waits for `release`.
+        pending: It is kept, and the device has not come so far yet.
+        lost: Why the device will never come so far.
         dropped: The core wants its pages back.
         lingering: It waits for `release` all the same.
         done: It was handed over before it was kept.
+        taken: Ranks of decode that have theirs.
+        error: What a push of it ended with; the others end with it.
     """
 
     id: str
@@ -35,13 +39,17 @@ class Request:
     block_ids: Sequence[int] = ()
     context: Context = NOTHING
     kept: bool = False
+    pending: bool = False
+    lost: HandOverError | None = None
     dropped: bool = False
     lingering: bool = False
     done: bool = False
+    taken: frozenset[int] = frozenset()
+    error: HandOverError | None = None
 
 
 class Push:
-    """What one D has asked for. It never waits.
+    """What one D has asked for, or one of its workers. It never waits.
 
     Attributes:
         lock: The table's, which guards `sending` and `request` here too.
@@ -68,7 +76,7 @@ class Push:
     def began(self) -> bool:
         return self._way is not None
 
-    def way(self, movers: Sequence[Mover], shape: Shape) -> Sharded:
+    def way(self, movers: Mapping[int, Mover], shape: Shape) -> Sharded:
         """To D's memory, for `begin`. Raises OSError, TransferError, HandOverError."""
         return Sharded(movers, self.line.fileno(), shape, self.asked)
 

@@ -3,8 +3,13 @@
     engine      expect -> computed, layer by layer -> kept         on the core's thread
     D           ask, sooner or later ------------> leave           on its connection's thread
     mover       a tile has ended                                   on a thread of its own
+    device      what was computed has happened (later.py)          on a thread of the table's
 
-Nothing here waits but `leave`. A push that ends lets the engine have its pages back: the
+A request is handed over by one push, or by one for each worker of D, which then takes the share
+of its ranks: it is done when all that take something here have theirs, and over with the first
+push that fails.
+
+Nothing here waits but `leave`. A request that ends lets the engine have its pages back: the
 core has to release them, or to abort what still computes them.
 """
 
@@ -15,19 +20,20 @@ from collections.abc import Sequence
 from enum import Enum
 
 from pdgate.transfer.base import TransferError
-from pdgate.transfer.messenger import messages
+from pdgate.transfer.device.base import Event
+from pdgate.transfer.messenger import messages, shards
 from pdgate.transfer.messenger.asked import Asked
 from pdgate.transfer.messenger.context import Context
 from pdgate.transfer.messenger.core import Core
 from pdgate.transfer.messenger.counters import Counters
 from pdgate.transfer.messenger.errors import HandOverError, Why
+from pdgate.transfer.messenger.later import Later
 from pdgate.transfer.messenger.line import Line
 from pdgate.transfer.messenger.mover import Mover
 from pdgate.transfer.messenger.offers import Offers
 from pdgate.transfer.messenger.outbox import Outbox
 from pdgate.transfer.messenger.push import Push, Request
-from pdgate.transfer.messenger.shape import Shape
-from pdgate.transfer.messenger.shards import moved_bytes
+from pdgate.transfer.messenger.shape import ALL, Ranks, Shape
 
 CLOSE_SECONDS = 10.0
 
@@ -50,17 +56,20 @@ class PushTable:
         *,
         outbox: Outbox | None = None,
         counters: Counters | None = None,
+        ranks: Ranks = ALL,
     ) -> None:
-        """`movers`: one per region. `outbox`, for contexts, is closed with the table."""
+        """`movers`: one for each of `ranks`. `outbox`, for contexts, is closed with the table."""
         self._core = core
         self._shape = shape
         self._offers = offers
         self._movers = movers
+        self._ranks = ranks or range(len(movers))
         self._outbox = outbox
         self._counters = counters or Counters()
         self._lock = threading.Lock()
         self._requests: dict[str, Request] = {}
-        self._pushes: dict[str, Push] = {}
+        self._pushes: dict[str, list[Push]] = {}
+        self._later = Later("pdgate-computed")
         self._closed = False
 
     @property
@@ -72,8 +81,8 @@ class PushTable:
         """This request is going to be computed. `Offers` knows it already."""
         with self._lock:
             self._requests[request_id] = Request(request_id, key, [0] * self._shape.layers)
-            push = self._pushes.get(key)
-        if push is not None:
+            pushes = list(self._pushes.get(key, ()))
+        for push in pushes:
             try:
                 self._meet(push)
             except HandOverError as error:
@@ -88,25 +97,41 @@ class PushTable:
         with self._lock:
             if self._closed:
                 raise HandOverError(Why.CLOSING, "the prefill engine is shutting down")
-            if asked.key in self._pushes:
+            others = self._pushes.setdefault(asked.key, [])
+            if any(asked.share.ranks & other.asked.share.ranks for other in others):
                 raise HandOverError(Why.TAKEN, f"{asked.key!r} is being pushed already")
-            self._pushes[asked.key] = push
+            others.append(push)
         # Only now: a request that is expected in between finds the push.
         self._meet(push)
         return push
 
-    def computed(self, request_id: str, layer: int, block_ids: Sequence[int], tokens: int) -> None:
-        """The leading `tokens` of this layer are in the request's pages."""
+    def computed(
+        self,
+        request_id: str,
+        layer: int,
+        block_ids: Sequence[int],
+        tokens: int,
+        after: Event | None = None,
+    ) -> None:
+        """The leading `tokens` of this layer are in the request's pages, once `after` has happened.
+
+        It is waited for on a thread of the table's; None: it has happened.
+        """
         with self._lock:
             request = self._requests.get(request_id)
-            if request is None:
-                return
-            request.block_ids = block_ids
-            request.tokens[layer] = tokens
-            push = self._push_of(request)
-            due = [] if push is None else push.sending.computed(layer, tokens)
-        if push is not None:
-            push.write(due, block_ids)
+        if request is None:
+            return
+        if after is None:
+            self._computed(request, layer, block_ids, tokens)
+            return
+
+        def happened(lost: TransferError | None) -> None:
+            if lost is None:
+                self._computed(request, layer, block_ids, tokens)
+            else:
+                self._lost(request, lost)
+
+        self._later.run(after, happened)
 
     def kept(
         self,
@@ -115,8 +140,11 @@ class PushTable:
         tokens: int,
         first_token: int | None = None,
         context: bytes = b"",
+        after: Event | None = None,
     ) -> Kept:
-        """All is computed. With PUSHING, we tell the core when the pages may go."""
+        """All is computed, once `after` has happened. With PUSHING, we tell the core when the pages
+        may go.
+        """
         with self._lock:
             request = self._requests.get(request_id)
             if request is None:
@@ -127,12 +155,20 @@ class PushTable:
             request.kept = True
             request.context = Context(first_token, context)
             request.block_ids = block_ids
-            request.tokens = [tokens] * self._shape.layers
-            push = self._push_of(request)
-        if push is None:
-            return Kept.WAITS
-        self._advance(push, request)
-        return Kept.PUSHING
+            request.pending = after is not None
+            pushes = self._pushes_of(request)
+        if after is None:
+            self._all_computed(request, tokens)
+        else:
+
+            def happened(lost: TransferError | None) -> None:
+                if lost is None:
+                    self._all_computed(request, tokens)
+                else:
+                    self._lost(request, lost)
+
+            self._later.run(after, happened)
+        return Kept.PUSHING if pushes else Kept.WAITS
 
     def drop(self, request_id: str, why: str) -> bool:
         """Its pages shall go. True if they are still read from: the core hears when not."""
@@ -140,16 +176,18 @@ class PushTable:
             request = self._requests.get(request_id)
             if request is None:
                 return False
-            push = self._pushes.get(request.key)
-            if push is None or push.request is not request:
+            pushes = self._joined(request)
+            if not pushes:
                 del self._requests[request_id]
                 return False
-            push.sending.stop(HandOverError(Why.EXPIRED, why))
+            for push in pushes:
+                push.sending.stop(HandOverError(Why.EXPIRED, why))
             request.dropped = True
-            request.lingering = lingering = not push.sending.over
+            request.lingering = lingering = not all(push.sending.over for push in pushes)
             if lingering:
                 self._counters.add(lingering=len(request.block_ids))
-        self._look(push)
+        for push in pushes:
+            self._look(push)
         return lingering
 
     def forget(self, request_id: str) -> None:
@@ -167,9 +205,10 @@ class PushTable:
     def close(self) -> None:
         with self._lock:
             self._closed = True
-            pushes = list(self._pushes.values())
+            pushes = [push for of_key in self._pushes.values() for push in of_key]
             for push in pushes:
                 push.sending.stop(HandOverError(Why.CLOSING, "the prefill engine is shutting down"))
+        self._later.close()
         # What it still writes ends with it, so that the pushes below are over.
         for mover in self._movers:
             mover.close()
@@ -180,6 +219,37 @@ class PushTable:
             if not push.over.wait(CLOSE_SECONDS):
                 log.error("the push of %s does not end", push.asked.key)
 
+    def _computed(
+        self, request: Request, layer: int, block_ids: Sequence[int], tokens: int
+    ) -> None:
+        """What waited for an event may come when the request has gone, or is further."""
+        with self._lock:
+            if self._requests.get(request.id) is not request or tokens <= request.tokens[layer]:
+                return
+            request.block_ids = block_ids
+            request.tokens[layer] = tokens
+            due = [
+                (push, push.sending.computed(layer, tokens)) for push in self._pushes_of(request)
+            ]
+        for push, tiles in due:
+            push.write(tiles, block_ids)
+
+    def _all_computed(self, request: Request, tokens: int) -> None:
+        with self._lock:
+            request.pending = False
+            request.tokens = [tokens] * self._shape.layers
+            pushes = self._pushes_of(request)
+        for push in pushes:
+            self._advance(push, request)
+
+    def _lost(self, request: Request, error: TransferError) -> None:
+        """What it waited for is never going to happen."""
+        with self._lock:
+            request.lost = HandOverError(Why.BROKEN, f"prefill's pages are lost: {error}")
+            pushes = self._pushes_of(request)
+        for push in pushes:
+            self._advance(push, request)
+
     def _meet(self, push: Push) -> None:
         """Joins both sides, if both are there. Raises HandOverError: then it was refused."""
         try:
@@ -188,24 +258,31 @@ class PushTable:
                 raise HandOverError(Why.UNKNOWN, f"nothing under {push.asked.key!r}")
         except HandOverError:
             with self._lock:
-                self._pushes.pop(push.asked.key, None)
+                self._remove(push)
             push.over.set()
             raise
         with self._lock:
             request = self._requests.get(request_id or "")
             if request is None or push.request is not None or push.sending.error is not None:
                 return
+            if request.error is not None or push.asked.share.ranks & request.taken:
+                self._remove(push)
+                push.over.set()
+                raise request.error or HandOverError(
+                    Why.TAKEN, f"{push.asked.key!r} was handed over already"
+                )
             push.request = request
             push.met_at = time.monotonic()
         try:
-            way = push.way(self._movers, self._shape)
+            movers = dict(zip(self._ranks, self._movers, strict=True))
+            way = push.way(movers, self._shape)
         except (OSError, TransferError) as error:
             with self._lock:
                 push.sending.stop(HandOverError(Why.BROKEN, f"no mover: {error}"))
             self._look(push)
             return
         with self._lock:
-            ended = self._pushes.get(push.asked.key) is not push
+            ended = push not in self._pushes.get(push.asked.key, ())
             if not ended:
                 push.begin(way)
         if ended:
@@ -217,15 +294,18 @@ class PushTable:
     def _advance(self, push: Push, request: Request) -> None:
         """Sends whatever is ready."""
         with self._lock:
+            if request.lost is not None:
+                push.sending.stop(request.lost)
             due = push.due(request)
             needed = push.asked.tiles.tokens
-            if request.kept and min(request.tokens) < needed:
+            complete = request.kept and not request.pending
+            if complete and min(request.tokens) < needed:
                 push.sending.stop(
                     HandOverError(
                         Why.TOO_SHORT, f"{min(request.tokens)} tokens offered, {needed} needed"
                     )
                 )
-            context_due = request.kept and push.sending.finished()
+            context_due = complete and push.sending.finished()
         push.write(due, request.block_ids)
         if context_due:
             assert self._outbox is not None
@@ -233,27 +313,48 @@ class PushTable:
         self._look(push)
 
     def _look(self, push: Push) -> None:
-        """Ends the push once, if nothing of it moves any more."""
+        """Ends the push once, if nothing of it moves any more, and with the last its request."""
+        others: list[Push] = []
+        last = False
         with self._lock:
-            if not push.sending.over or self._pushes.get(push.asked.key) is not push:
+            if not push.sending.over or push not in self._pushes.get(push.asked.key, ()):
                 return
-            del self._pushes[push.asked.key]
+            self._remove(push)
             request, error = push.request, push.sending.error
             if request is not None:
-                request.done = error is None and not (request.kept or request.dropped)
-                if not request.done:
-                    self._requests.pop(request.id, None)
+                others = self._joined(request)
+                last = self._ended(request, push, others)
         push.close()
         if request is not None:
-            self._count(push, request, error)
+            self._offers.unclaim(push.asked.key, push)
+            self._count(push, error, last=last)
         else:
             self._unmet(push)
         if error is not None:
             push.line.say(messages.Failed(error.why, error.message))
         # Last of what concerns D: its connection may be closed from now on.
         push.over.set()
-        if request is not None:
-            self._let_go(request, error)
+        if request is not None and last:
+            self._let_go(request, request.error)
+        if error is not None:
+            for other in others:
+                self._look(other)
+
+    def _ended(self, request: Request, push: Push, others: Sequence[Push]) -> bool:
+        """Whether it was the last of the request. With the lock."""
+        error, share = push.sending.error, push.asked.share
+        if error is None:
+            request.taken |= share.ranks
+        else:
+            request.error = request.error or error
+            for other in others:
+                other.sending.stop(error)
+        if others or not (request.error is not None or request.taken >= share.of):
+            return False
+        request.done = request.error is None and not (request.kept or request.dropped)
+        if not request.done:
+            self._requests.pop(request.id, None)
+        return True
 
     def _unmet(self, push: Push) -> None:
         """D left before there was a request, or while the engine was telling us of it."""
@@ -262,19 +363,21 @@ class PushTable:
             request_id, _ = found
             self._core.abort(request_id)
 
-    def _count(self, push: Push, request: Request, error: HandOverError | None) -> None:
-        asked = push.asked
+    def _count(self, push: Push, error: HandOverError | None, *, last: bool) -> None:
+        asked, shape = push.asked, self._shape
         tokens = range(asked.tiles.chunks[0].start, asked.tiles.tokens)
         self._counters.add(seconds_sending=time.monotonic() - push.met_at)
         if error is None:
-            self._counters.add(sent=1, bytes_sent=moved_bytes(self._shape, asked.shape, tokens))
+            moving = shards.pairs(shape, asked.shape, asked.key, asked.between)
+            moved = shards.moved_bytes(shape, asked.shape, tokens, moving)
+            self._counters.add(sent=int(last), bytes_sent=moved)
         else:
             self._counters.add(sends_failed=1)
-        if request.lingering:
-            self._counters.add(lingering=-len(request.block_ids))
 
     def _let_go(self, request: Request, error: HandOverError | None) -> None:
         offered = False
+        if request.lingering:
+            self._counters.add(lingering=-len(request.block_ids))
         if error is None:
             self._offers.forget(request.id)
         else:
@@ -286,8 +389,17 @@ class PushTable:
             # What it computes is not going to be needed.
             self._core.abort(request.id)
 
-    def _push_of(self, request: Request) -> Push | None:
-        """The push that hands it over, if it has begun."""
-        push = self._pushes.get(request.key)
-        joined = push is not None and push.request is request and push.began
-        return push if joined else None
+    def _joined(self, request: Request) -> list[Push]:
+        """The pushes that hand it over."""
+        return [push for push in self._pushes.get(request.key, ()) if push.request is request]
+
+    def _pushes_of(self, request: Request) -> list[Push]:
+        """Those of them that have begun."""
+        return [push for push in self._joined(request) if push.began]
+
+    def _remove(self, push: Push) -> None:
+        left = [one for one in self._pushes.get(push.asked.key, ()) if one is not push]
+        if left:
+            self._pushes[push.asked.key] = left
+        else:
+            self._pushes.pop(push.asked.key, None)

@@ -12,6 +12,7 @@ from pdgate.transfer.messenger import messages
 from pdgate.transfer.messenger.errors import HandOverError, Why
 from pdgate.transfer.messenger.receiving import Phase, Receiving, Say
 from pdgate.transfer.messenger.shape import Shape
+from pdgate.transfer.messenger.workers import Elsewhere
 from pdgate.transfer.runtime.channel import Channel
 from pdgate.transfer.runtime.handshake import Unproven
 
@@ -139,6 +140,8 @@ class Waiting:
                 self._meet(shape)
             case messages.Refused() | messages.Failed():
                 machine.gone(HandOverError(_why(said.why), said.message))
+            case messages.Elsewhere(engine_id, shape, workers):
+                machine.gone(Elsewhere(engine_id, shape, workers))
             case messages.Stopped():
                 machine.gone(HandOverError(Why.BROKEN, "the prefill engine stopped unasked"))
             case messages.Pong():

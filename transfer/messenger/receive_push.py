@@ -4,7 +4,7 @@ No message says "done": when the count is complete, the pages are there.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 
@@ -23,11 +23,13 @@ class Receiver:
 
     Attributes:
         closing: Whether the engine ends.
+        readers: Names of the processes of our other workers.
     """
 
     memory: Memory
     patience: Patience
     closing: Callable[[], bool]
+    readers: Callable[[], Sequence[str]] = tuple
 
 
 def receive(
@@ -61,7 +63,7 @@ def receive(
         waiting = Waiting(peer.channel, machine, adrift, receiver.closing, incoming.expect)
         try:
             if source.prompt:
-                peer.prefill(source.key, source.prompt, source.lent)
+                peer.prefill(source.key, source.prompt, source.lent, receiver.readers())
             interrupt.arm(waiting.cancel)
             peer.say(incoming.message(peer.engine_id, peer.name))
             waiting.run()

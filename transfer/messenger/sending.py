@@ -16,7 +16,7 @@ class Sending:
         """`with_context`: one more write is due, when all is computed (context.py)."""
         self.tiles = tiles
         self._error: HandOverError | None = None
-        self._computed = [0] * tiles.layers
+        self._computed = dict.fromkeys(tiles.layers, 0)
         self._sent = [0] * len(tiles.lanes)
         self._context_due = with_context
         self._missing = tiles.count + with_context
@@ -41,6 +41,8 @@ class Sending:
 
     def computed(self, layer: int, tokens: int) -> list[Tile]:
         """The tiles to write now; each is in flight until `landed` or `failed`."""
+        if layer not in self._computed:
+            return []
         self._computed[layer] = tokens
         if self._error is not None:
             return []

@@ -2,12 +2,14 @@
 
 import logging
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from pdgate.transfer import descriptors
-from pdgate.transfer.base import Grant, Op, Region
-from pdgate.transfer.messenger import asked, messages, shards
+from pdgate.transfer.base import Grant, Op, Region, TransferError
+from pdgate.transfer.device.base import wait
+from pdgate.transfer.messenger import asked, messages, shards, workers
 from pdgate.transfer.messenger.core import Core
 from pdgate.transfer.messenger.counters import Counters, Readings
 from pdgate.transfer.messenger.errors import HandOverError, Why
@@ -15,7 +17,8 @@ from pdgate.transfer.messenger.line import Line
 from pdgate.transfer.messenger.offers import Offer, Offers
 from pdgate.transfer.messenger.push import Push
 from pdgate.transfer.messenger.push_table import PushTable
-from pdgate.transfer.messenger.shape import Shape
+from pdgate.transfer.messenger.shape import ALL, Ranks, Shape
+from pdgate.transfer.messenger.workers import Worker
 from pdgate.transfer.runtime import fleet
 from pdgate.transfer.runtime.channel import Channel, Door
 from pdgate.transfer.runtime.fleet import Identity
@@ -30,8 +33,9 @@ SILENCE_SECONDS = 10.0
 
 log = logging.getLogger(__name__)
 
-Submit = Callable[[str, Sequence[int], messages.Lent | None, str], None]
-"""Starts a prefill under a key, for the peer of this name; some of the prompt may be lent by it.
+Submit = Callable[[str, Sequence[int], messages.Lent | None, Sequence[str]], None]
+"""Starts a prefill under a key, for the processes of these names; the first of them asks, and
+may lend some of the prompt.
 
 Raises HandOverError.
 """
@@ -39,7 +43,11 @@ Raises HandOverError.
 
 @dataclass(frozen=True, slots=True)
 class Offering:
-    """What a service offers from, and who it is."""
+    """What a service offers from, and who it is.
+
+    Attributes:
+        ranks: Which of the engine's ranks the regions are, in this order; empty for all.
+    """
 
     core: Core
     offers: Offers
@@ -48,9 +56,15 @@ class Offering:
     shape: Shape
     engine_id: str
     counters: Counters = field(default_factory=Counters)
+    ranks: Ranks = ALL
 
 
 class Service:
+    """
+    Attributes:
+        workers: Of the engine, this one included, where there are several.
+    """
+
     def __init__(
         self,
         host: str,
@@ -65,6 +79,7 @@ class Service:
         identity = identity or Identity()
         sock = fleet.listening("KV hand-over", host, port, identity)
         self.port: int = sock.getsockname()[1]
+        self.workers: Sequence[Worker] = ()
         self._offering = offering
         self._submit = submit
         door = Door("hand-over", identity, {messages.PURPOSE: self.serve}, older)
@@ -78,7 +93,7 @@ class Service:
 
     def serve(self, channel: Channel) -> None:
         """A proven connection, also one that another port has accepted. Raises OSError."""
-        _Conversation(Line(channel), self._offering, self._submit).run()
+        _Conversation(Line(channel), self._offering, self._submit, self.workers).run()
 
 
 def older(head: bytes) -> bytes:
@@ -92,9 +107,12 @@ def older(head: bytes) -> bytes:
 class _Conversation:
     """One connection."""
 
-    def __init__(self, line: Line, offering: Offering, submit: Submit) -> None:
+    def __init__(
+        self, line: Line, offering: Offering, submit: Submit, workers: Sequence[Worker]
+    ) -> None:
         self._line = line
         self._offering = offering
+        self._workers = workers
         self._submit = submit
         self._push: Push | None = None
         self._silence: float | None = None
@@ -146,12 +164,11 @@ class _Conversation:
                 case messages.Abandon(key, engine_id):
                     self._meant(engine_id)
                     return messages.Released(self._abandon(key))
-                case messages.Prefill(key, prompt, lent):
-                    self._submit(key, prompt, lent, self._line.peer)
+                case messages.Prefill(key, prompt, lent, readers):
+                    self._submit(key, prompt, lent, (self._line.peer, *readers))
                     return messages.Accepted()
                 case messages.Push():
-                    self._start(message)
-                    return None
+                    return self._start(message)
                 case messages.Cancel() if self._push is not None:
                     why = HandOverError(Why.CANCELLED, "the decode engine gave up")
                     self._offering.pushes.leave(self._push, why)
@@ -168,23 +185,27 @@ class _Conversation:
         if engine_id not in ("", self._offering.engine_id):
             raise HandOverError(Why.WRONG_ENGINE, "that was another life of this engine")
 
-    def _offer(self, ask: messages.Ask) -> messages.Offered:
+    def _offer(self, ask: messages.Ask) -> messages.Offered | messages.Elsewhere:
         self._meant(ask.engine_id)
-        ours = self._offering.shape
+        ours, held = self._offering.shape, self._offering.ranks
         # Before the wait: pages that do not fit are not worth waiting for.
         shards.meet(ours, ask.shape)
+        share = workers.share(ours, held, ask.shape, ask.ranks, ask.key, only_here=ask.only_here)
+        if share is None:
+            return self._elsewhere()
         if not (math.isfinite(ask.wait_seconds) and math.isfinite(ask.read_seconds)):
             raise messages.BadMessage("a wait without end")
         peer = self._line.peer
         try:
             offer = self._offering.offers.wait(
-                ask.key, _within(ask.wait_seconds), self, peer, self._line.gone
+                ask.key, _within(ask.wait_seconds), self, peer, self._line.gone, share
             )
         except HandOverError as error:
             # It comes no more, so whatever arrives under the key is for no peer.
             if error.why in (Why.BROKEN, Why.UNKNOWN) and ask.wait_seconds > 0:
                 self._abandon(ask.key)
             raise
+        self._await(offer, _within(ask.read_seconds))
         self._silence = _within(ask.read_seconds) + READ_MARGIN_SECONDS
         held_tokens = ours.blocks_for(offer.tokens) * ours.block_tokens
         self._readings.began(offer.id, ask.shape.bytes_of(held_tokens))
@@ -196,7 +217,25 @@ class _Conversation:
             offer.tokens,
             offer.context.first_token,
             offer.context.data,
+            held,
         )
+
+    def _await(self, offer: Offer, seconds: float) -> None:
+        """Until what is offered is in its pages. Raises HandOverError."""
+        if offer.after is None:
+            return
+        try:
+            if wait(offer.after, time.monotonic() + seconds, self._line.gone):
+                return
+        except TransferError as error:
+            raise HandOverError(Why.BROKEN, f"prefill's pages are lost: {error}") from None
+        raise HandOverError(Why.TOO_LATE, "the device has not come so far in time")
+
+    def _elsewhere(self) -> messages.Elsewhere:
+        offering = self._offering
+        if not self._workers:
+            raise HandOverError(Why.CLOSING, "the prefill engine is still starting")
+        return messages.Elsewhere(offering.engine_id, offering.shape, tuple(self._workers))
 
     def _granted(self, offer: Offer) -> list[Grant]:
         """Who asked may read these pages, here and nowhere else, until the offer is released."""
@@ -215,23 +254,28 @@ class _Conversation:
         for grant in self._grants.pop(offer_id, ()):
             grant.revoke()
 
-    def _start(self, push: messages.Push) -> None:
+    def _start(self, push: messages.Push) -> messages.Elsewhere | None:
         self._meant(push.engine_id)
         if self._push is not None:
             raise messages.BadMessage("a second push on one connection")
-        backend, pushes = self._offering.regions[0].descriptor.backend, self._offering.pushes
-        wanted = asked.check(push, self._offering.shape, backend, pushes.context_bytes)
+        offering = self._offering
+        backend, pushes = offering.regions[0].descriptor.backend, offering.pushes
+        wanted = asked.check(push, offering.shape, backend, pushes.context_bytes, offering.ranks)
+        if wanted is None:
+            return self._elsewhere()
         self._push = pushes.ask(self._line, wanted)
         self._silence = SILENCE_SECONDS
+        return None
 
     def _release(self, said: messages.Release) -> bool:
         self._revoke(said.offer_id)
-        request_id = self._offering.offers.release(said.key, said.offer_id)
-        held = request_id is not None
-        self._readings.ended(said.offer_id, held=held, bytes_read=said.bytes_read)
-        if request_id is not None:
-            self._free(request_id)
-        return held
+        done = self._offering.offers.release(said.key, said.offer_id, self)
+        self._readings.ended(
+            said.offer_id, held=done.held, bytes_read=said.bytes_read, last=done.free is not None
+        )
+        if done.free is not None:
+            self._free(done.free)
+        return done.held
 
     def _abandon(self, key: str) -> bool:
         found = self._offering.offers.abandon(key, self._line.peer)

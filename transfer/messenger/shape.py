@@ -1,13 +1,18 @@
 """The numbers that have to agree before one engine may read the other's pages."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
 from pdgate.transfer.messenger.errors import HandOverError, Why
 from pdgate.transfer.parts import Blocks
 from pdgate.transfer.plan.layout import Order
+
+Ranks = tuple[int, ...]
+"""Of an engine, by the number of their region: those of the first stage first."""
+ALL: Final[Ranks] = ()
+"""Every rank there is."""
 
 MUST_BE_EQUAL = ("model", "layers", "kv_heads", "head_dim", "planes", "dtype", "item_bytes")
 
@@ -31,6 +36,8 @@ class Pages(Protocol):
     def item_bytes(self) -> int: ...
     @property
     def tp(self) -> int: ...
+    @property
+    def planes(self) -> int: ...
 
 
 class Shape(msgspec.Struct, frozen=True):
@@ -75,6 +82,7 @@ class Shape(msgspec.Struct, frozen=True):
             pages.dtype,
             pages.item_bytes,
             pages.tp,
+            pages.planes,
             order=order,
             stages=stages,
         )

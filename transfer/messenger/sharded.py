@@ -5,7 +5,7 @@ some of it for D: it is over when all of them are.
 """
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 
 from pdgate.transfer.base import TransferError
@@ -19,13 +19,13 @@ from pdgate.transfer.plan.pair import Chunk
 
 
 class Sharded:
-    def __init__(self, movers: Sequence[Mover], line: int, source: Shape, asked: Asked) -> None:
-        """`movers`: one per region. `line` as in `Mover.open`.
+    def __init__(self, movers: Mapping[int, Mover], line: int, source: Shape, asked: Asked) -> None:
+        """`movers`: by the number of their region. `line` as in `Mover.open`.
 
         Raises OSError, TransferError, HandOverError.
         """
         self._asked = asked
-        self._pairs = shards.pairs(source, asked.shape, asked.key)
+        self._pairs = shards.pairs(source, asked.shape, asked.key, asked.between)
         self._lock = threading.Lock()
         self._planned: dict[int, list[Chunk]] = {}
         self._lanes_left: dict[int, int] = {}

@@ -8,6 +8,7 @@ What moves is the planner's business (transfer/plan); here it is put in the mess
 words: shapes, and the number of a region on either side. A region is a rank's memory.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -16,7 +17,7 @@ from typing import Any
 from pdgate.transfer import descriptors
 from pdgate.transfer.base import Descriptor, OutOfBounds, Range
 from pdgate.transfer.messenger.errors import HandOverError, Why
-from pdgate.transfer.messenger.shape import Shape, differences
+from pdgate.transfer.messenger.shape import ALL, Ranks, Shape, differences
 from pdgate.transfer.plan import count
 from pdgate.transfer.plan.agree import LayoutMismatch
 from pdgate.transfer.plan.count import Rhythm
@@ -56,14 +57,39 @@ def region(shape: Shape, rank: Rank) -> int:
     return rank.stage * shape.tp + rank.tp
 
 
-def pairs(source: Shape, destination: Shape, key: str) -> list[Pair]:
-    """All ranks that exchange something. `key` spreads the load over copies of a head.
+def numbers(ranks: Ranks, shape: Shape) -> frozenset[int]:
+    """Of these ranks, or of all that there are."""
+    return frozenset(ranks or range(shape.ranks))
+
+
+@dataclass(frozen=True, slots=True)
+class Between:
+    """Which ranks of both sides a conversation is about."""
+
+    sources: Ranks = ALL
+    destinations: Ranks = ALL
+
+
+EVERY = Between()
+
+
+def pairs(source: Shape, destination: Shape, key: str, between: Between = EVERY) -> list[Pair]:
+    """Ranks that exchange something. `key` spreads the load over copies of a head.
 
     Raises HandOverError: wrong layout.
     """
     met = _meet(source, destination)
     choose = spread(key)
-    return [pair for rank in met.destination.layout.ranks(0) for pair in met.to(rank, choose)]
+    found = [pair for rank in met.destination.layout.ranks(0) for pair in met.to(rank, choose)]
+    if between == EVERY:
+        return found
+    senders, takers = numbers(between.sources, source), numbers(between.destinations, destination)
+    return [
+        pair
+        for pair in found
+        if region(source, pair.link.source) in senders
+        and region(destination, pair.link.destination) in takers
+    ]
 
 
 def reads(
@@ -72,6 +98,7 @@ def reads(
     key: str,
     blocks: tuple[Sequence[int], Sequence[int]],
     tokens: range,
+    between: Between = EVERY,
 ) -> list[Cut]:
     """What the destination reads: all layers.
 
@@ -84,7 +111,7 @@ def reads(
             region(source, pair.link.source),
             pair.segments(*blocks, tokens).reads(),
         )
-        for pair in pairs(source, destination, key)
+        for pair in pairs(source, destination, key, between)
     ]
 
 
@@ -93,10 +120,22 @@ def unit_tokens(one: Shape, other: Shape) -> int:
     return min(one.block_tokens, other.block_tokens)
 
 
-def moved_bytes(source: Shape, destination: Shape, tokens: range) -> int:
-    """What the destination gets, a last unit that is not full included."""
+def layers(moving: Sequence[Pair]) -> range:
+    """From the first to the last layer that these pairs share."""
+    if not moving:
+        return range(0)
+    return range(
+        min(pair.link.layers.start for pair in moving),
+        max(pair.link.layers.stop for pair in moving),
+    )
+
+
+def moved_bytes(source: Shape, destination: Shape, tokens: range, moving: Sequence[Pair]) -> int:
+    """What these pairs move, a last unit that is not full included."""
     unit = unit_tokens(source, destination)
-    return destination.bytes_of(-(-tokens.stop // unit) * unit - tokens.start)
+    rows = sum(len(pair.link.layers) * len(pair.link.heads) for pair in moving)
+    row_bytes = destination.planes * destination.head_dim * destination.item_bytes
+    return (-(-tokens.stop // unit) * unit - tokens.start) * rows * row_bytes
 
 
 def rhythm(source: Shape, destination: Shape, wanted: Rhythm) -> Rhythm:
@@ -105,18 +144,26 @@ def rhythm(source: Shape, destination: Shape, wanted: Rhythm) -> Rhythm:
     return count.fitting(met.source.layout, met.destination.layout, wanted)
 
 
-def counts(source: Shape, destination: Shape, tokens: range, beat: Rhythm) -> list[int]:
-    """How many writes land in each region of the destination. Raises HandOverError."""
-    met = _meet(source, destination)
-    layouts = met.source.layout, met.destination.layout
-    return [count.expected(*layouts, rank, tokens, beat) for rank in layouts[1].ranks(0)]
+def counts(moving: Sequence[Pair], destination: Shape, tokens: range, beat: Rhythm) -> Counter[int]:
+    """How many writes of these pairs land in each region of the destination, by its number."""
+    due: Counter[int] = Counter()
+    for pair in moving:
+        at = region(destination, pair.link.destination)
+        due[at] += count.writes(pair.link.layers, tokens, beat)
+    return due
 
 
-def remotes(data: Sequence[Mapping[str, Any]], shape: Shape, backend: str) -> list[Descriptor]:
-    """The peer's regions, one per rank. Raises HandOverError."""
-    if len(data) != shape.ranks:
-        raise HandOverError(Why.WRONG_SHAPE, f"{len(data)} regions for {shape.ranks} ranks")
-    return [remote(one, shape.region_bytes(number), backend) for number, one in enumerate(data)]
+def remotes(
+    data: Sequence[Mapping[str, Any]], shape: Shape, backend: str, ranks: Ranks = ALL
+) -> dict[int, Descriptor]:
+    """The peer's regions, one for each of these ranks of its. Raises HandOverError."""
+    wanted = ranks or range(shape.ranks)
+    if len(data) != len(wanted):
+        raise HandOverError(Why.WRONG_SHAPE, f"{len(data)} regions for {len(wanted)} ranks")
+    return {
+        number: remote(one, shape.region_bytes(number), backend)
+        for number, one in zip(wanted, data, strict=True)
+    }
 
 
 def remote(data: Mapping[str, Any], needed_bytes: int, backend: str) -> Descriptor:

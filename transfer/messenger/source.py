@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from pdgate.transfer.messenger.context import NOTHING, Context
 from pdgate.transfer.messenger.messages import Lent
+from pdgate.transfer.messenger.shape import ALL, Ranks
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,8 @@ class Source:
         by_layer: A push goes layer by layer, while prefill computes; else after it.
         context: A push carries a context (context.py), without which it is not complete. An
             offer that we read has one if prefill gave it one.
+        ranks: Of prefill, which this worker of it holds, where others are asked themselves
+            (workers.py); empty if it has to have all that we need.
     """
 
     host: str
@@ -41,6 +44,7 @@ class Source:
     push: bool = False
     by_layer: bool = True
     context: bool = False
+    ranks: Ranks = ALL
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,14 +38,15 @@ class Tiles:
     chunks: tuple[range, ...]
 
     @classmethod
-    def of(cls, layers: int, tokens: range, rhythm: Rhythm) -> Self:
-        alone = tuple(range(layer, layer + 1) for layer in range(layers))
-        lanes = alone if rhythm.by_layer else (range(layers),)
+    def of(cls, layers: range, tokens: range, rhythm: Rhythm) -> Self:
+        alone = tuple(range(layer, layer + 1) for layer in layers)
+        lanes = alone if rhythm.by_layer else (layers,)
         return cls(lanes, tuple(count.chunks(tokens, rhythm.chunk_tokens)))
 
     @property
-    def layers(self) -> int:
-        return self.lanes[-1].stop
+    def layers(self) -> range:
+        """Of the whole model, those that are written at all."""
+        return range(self.lanes[0].start, self.lanes[-1].stop)
 
     @property
     def tokens(self) -> int:
@@ -57,7 +58,7 @@ class Tiles:
         return len(self.lanes) * len(self.chunks)
 
     def lane_of(self, layer: int) -> int:
-        return layer if len(self.lanes) > 1 else 0
+        return layer - self.lanes[0].start if len(self.lanes) > 1 else 0
 
     def ready(self, computed_tokens: int) -> int:
         """How many of a lane's tiles are, from the first one on."""

@@ -15,6 +15,9 @@ What we do not leave to it (observed with mooncake-transfer-engine 0.3.13.post1,
                      long as they need. Only an engine that is destroyed moves nothing
     a hung peer      holds a call until the peer ends; nothing cancels it
 
+Memory of a GPU goes by its address, by RDMA alone: the card reads it itself (GPUDirect). By TCP the
+library would have to be one that was built for CUDA, which it does not tell. Not run on a GPU yet.
+
 So one engine serves peers and another moves what we ask for, and that one is replaced
 after a failure. Destroying it takes a second in which no Python code runs.
 """
@@ -28,6 +31,7 @@ from typing import Any, ClassVar
 from pdgate.transfer.base import PeerLost, TransferError
 from pdgate.transfer.external_mover.backend import Visiting
 from pdgate.transfer.external_mover.library import Library, Move
+from pdgate.transfer.memory import CUDA, HOST
 from pdgate.transfer.mooncake.engine import HANDSHAKE, Engine, Make, Settings, maker
 from pdgate.transfer.runtime.fleet import Identity
 
@@ -41,6 +45,7 @@ log = logging.getLogger(__name__)
 
 class Mooncake(Visiting):
     name: ClassVar = "mooncake"
+    moves: ClassVar = frozenset({HOST, CUDA})
 
     def __init__(
         self,
@@ -64,14 +69,17 @@ class Mooncake(Visiting):
         return {**super().adopter_options(), **dataclasses.asdict(self._settings)}
 
     def open_library(self, host: str, advertise: str) -> Library:
-        engines = Engines(maker(advertise, self._settings))
+        engines = Engines(
+            maker(advertise, self._settings), reaches_devices=self._settings.protocol == "rdma"
+        )
         log.warning("mooncake listens on every interface, not only on %s", host)
         return engines
 
 
 class Engines(Library):
-    def __init__(self, make: Make) -> None:
+    def __init__(self, make: Make, *, reaches_devices: bool = False) -> None:
         self._make = make
+        self._reaches_devices = reaches_devices
         self._server = make()
         self._lock = threading.Condition()
         self._registered: dict[int, int] = {}
@@ -80,6 +88,14 @@ class Engines(Library):
 
     def card(self) -> bytes:
         return self._server.segment
+
+    def register_on(self, place: str, address: int, length: int) -> None:
+        if not self._reaches_devices:
+            raise TransferError(
+                f"mooncake reaches memory of {place} by rdma alone: take protocol rdma, or the "
+                "transfer tcp, which stages it"
+            )
+        self.register(address, length)
 
     def register(self, address: int, length: int) -> None:
         with self._lock:

@@ -8,6 +8,9 @@ What we do not leave to it (observed with nixl-cu12 1.5.1): a peer that deregist
 memory is read and written all the same, releasing a transfer under way is no cancel, and
 what a peer knows of us is a snapshot. A counted write carries a notice, which NIXL
 delivers after the data, so the owner counts what it has seen and not what it was told.
+
+Memory of a GPU is described as VRAM. What the plugin cannot move is refused when it is registered.
+Not run on a GPU yet.
 """
 
 import contextlib
@@ -22,6 +25,7 @@ from pdgate.transfer.base import Op, PeerLost, TransferError
 from pdgate.transfer.descriptors import new_epoch
 from pdgate.transfer.external_mover.backend import Visiting
 from pdgate.transfer.external_mover.library import Library, Move
+from pdgate.transfer.memory import CUDA, HOST
 from pdgate.transfer.nixl import library as nixl_library
 from pdgate.transfer.runtime.fleet import Identity
 
@@ -29,12 +33,12 @@ FIRST_LOOK_SECONDS = 50e-6
 LONGEST_LOOK_SECONDS = 1e-3
 NOTICE_SECONDS = 5.0
 MAX_UNCLAIMED_NOTICES = 4096
-MEMORY = "DRAM"
 UCX = "UCX"
 
 
 class Nixl(Visiting):
     name: ClassVar = "nixl"
+    moves: ClassVar = frozenset({HOST, CUDA})
 
     def __init__(
         self,
@@ -43,29 +47,44 @@ class Nixl(Visiting):
         *,
         port: int = 0,
         plugin: str = UCX,
+        devices: str = "",
         progress_microseconds: int = nixl_library.PROGRESS_MICROSECONDS,
         identity: Identity | None = None,
     ) -> None:
-        """`plugin`: NIXL's, it moves the bytes. `progress_microseconds`: between two looks of its
+        """`plugin`: NIXL's, it moves the bytes: UCX, LIBFABRIC (for EFA). `devices`: network cards
+        that UCX may use, as in UCX_NET_DEVICES; empty: what suits each pair. `progress_microseconds`: between two looks of its
         progress thread; 0 takes a core for it.
 
         Raises LookupError (not installed), ValueError, OSError.
         """
         if progress_microseconds < 0:
             raise ValueError(f"nixl cannot look every {progress_microseconds} µs")
-        self._plugin, self._progress_microseconds = plugin, progress_microseconds
+        if devices and plugin != UCX:
+            raise ValueError(f"nixl tells {plugin} no devices: they are for UCX")
+        self._plugin, self._devices = plugin, devices
+        self._progress_microseconds = progress_microseconds
         super().__init__(host, advertise, port=port, identity=identity)
 
     def adopter_options(self) -> Mapping[str, Any]:
         return {
             **super().adopter_options(),
             "plugin": self._plugin,
+            "devices": self._devices,
             "progress_microseconds": self._progress_microseconds,
         }
 
     def open_library(self, host: str, advertise: str) -> Library:
-        ucx = "NET_DEVICES=lo" if self._plugin == UCX and _is_loopback(host) else ""
+        devices = self._devices
+        if not devices and self._plugin == UCX and _is_loopback(host):
+            devices = "lo"
+        ucx = f"NET_DEVICES={devices}" if devices else ""
         return Agent(ucx, self._plugin, self._progress_microseconds)
+
+
+def memory_type(place: str) -> tuple[str, int]:
+    """NIXL's name for memory there, and the device's number."""
+    number = place.partition(":")[2]
+    return ("DRAM", 0) if place == HOST else ("VRAM", int(number))
 
 
 class Agent(Library):
@@ -96,9 +115,13 @@ class Agent(Library):
         return self._card
 
     def register(self, address: int, length: int) -> None:
-        with self._lock, self._translated("registering memory"):
-            memory = [(address, length, 0, "")]
-            self._registered[address] = self._agent.register_memory(memory, MEMORY)
+        self.register_on(HOST, address, length)
+
+    def register_on(self, place: str, address: int, length: int) -> None:
+        kind, number = memory_type(place)
+        with self._lock, self._translated(f"registering memory of {place}"):
+            memory = [(address, length, number, "")]
+            self._registered[address] = self._agent.register_memory(memory, kind)
             self._card = self._agent.get_agent_metadata()
 
     def unregister(self, address: int, length: int) -> None:
@@ -137,8 +160,13 @@ class Agent(Library):
             if move.notice:
                 agent.send_notif(peer, notice)
             return
-        local = agent.get_xfer_descs([(one.local, one.length, 0) for one in move.pieces], MEMORY)
-        remote = agent.get_xfer_descs([(one.remote, one.length, 0) for one in move.pieces], MEMORY)
+        ours, theirs = memory_type(move.ours), memory_type(move.theirs)
+        local = agent.get_xfer_descs(
+            [(one.local, one.length, ours[1]) for one in move.pieces], ours[0]
+        )
+        remote = agent.get_xfer_descs(
+            [(one.remote, one.length, theirs[1]) for one in move.pieces], theirs[0]
+        )
         op = "READ" if move.op is Op.READ else "WRITE"
         handle = agent.initialize_xfer(op, local, remote, peer, notice)
         try:

@@ -14,8 +14,8 @@ all layers that the two share.
 
 from dataclasses import dataclass, replace
 
-from pdgate.transfer.plan.layout import KvLayout, Rank
-from pdgate.transfer.plan.links import common, parts_of
+from pdgate.transfer.plan.layout import KvLayout
+from pdgate.transfer.plan.links import common
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,19 +52,7 @@ def chunks(tokens: range, chunk_tokens: int) -> list[range]:
     ]
 
 
-def sources(source: KvLayout, destination: KvLayout, to: Rank) -> int:
-    """How many ranks send the pages of one layer to this destination rank."""
-    return len(parts_of(source, destination.heads(to)))
-
-
-def expected(
-    source: KvLayout, destination: KvLayout, to: Rank, tokens: range, rhythm: Rhythm
-) -> int:
-    """Writes that reach this destination rank, whichever replicas send them."""
-    shared = [
-        len(common(source.stage_layers(stage), destination.layers_of(to)))
-        for stage in range(len(source.stages))
-    ]
-    per_chunk = sum(shared) if rhythm.by_layer else sum(layers > 0 for layers in shared)
-    senders = sources(source, destination, to)
-    return per_chunk * senders * len(chunks(tokens, rhythm.chunk_tokens))
+def writes(layers: range, tokens: range, rhythm: Rhythm) -> int:
+    """How many a source rank makes for a destination rank that shares these layers with it."""
+    per_chunk = len(layers) if rhythm.by_layer else min(1, len(layers))
+    return per_chunk * len(chunks(tokens, rhythm.chunk_tokens))

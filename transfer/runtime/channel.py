@@ -111,7 +111,11 @@ def _dialled(
     host, port = address
     if identity.is_open and not loopback(host):
         raise Unproven(f"{host} is not loopback, and we have no KV secret", Reason.SECRET)
-    sock = socket.create_connection(address, timeout=seconds)
+    try:
+        sock = socket.create_connection(address, timeout=seconds)
+    # A host name that IDNA cannot encode; it may be whatever stood in a store.
+    except UnicodeError as error:
+        raise OSError(f"{host!r} is not a host: {error}") from None
     try:
         if watch is not None:
             watch(sock)

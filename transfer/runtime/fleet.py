@@ -173,7 +173,8 @@ def loopback(host: str) -> bool:
         return False
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except OSError:
+    # UnicodeError: a host name that IDNA cannot encode.
+    except (OSError, UnicodeError):
         return False
     return all(_is_loopback(str(one[4][0])) for one in found)
 

@@ -21,7 +21,9 @@ from pdgate.transfer.base import (
     StaleDescriptor,
     Transfer,
     TransferError,
+    place,
 )
+from pdgate.transfer.memory import MEMORY
 from pdgate.transfer.runtime import ranges as lists
 from pdgate.transfer.runtime.jobs import Jobs, Plan
 from pdgate.transfer.runtime.ranges import Piece
@@ -101,7 +103,10 @@ class Moving(Backend):
     ) -> Transfer:
         descriptors.check_backend(remote, self.name)
         region = self._ours(local)
-        pieces = lists.pieces(ranges, len(region.memory), remote.length)
+        # Host memory on both sides is what every backend here moves.
+        if region.on_device is not None or MEMORY in remote.address:
+            self.check_pair(region.place, place(remote))
+        pieces = lists.pieces(ranges, region.descriptor.length, remote.length)
         epoch = descriptors.epoch_bytes(remote.epoch)
         order = Order(op, region, remote, epoch, pieces, lists.total(pieces), immediate)
         what = f"{self.name} {op} of {order.bytes} bytes at {descriptors.place(remote)}"

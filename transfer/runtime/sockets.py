@@ -60,6 +60,13 @@ def hung_up(sock: socket.socket) -> bool:
     return bool(watch.poll(0))
 
 
+def gone(sock: socket.socket) -> bool:
+    """Whether the peer has hung up, of one that may still have something to say."""
+    watch = select.poll()
+    watch.register(sock, select.POLLRDHUP)
+    return bool(watch.poll(0))
+
+
 def _pass(left: deque[V], count: int) -> None:
     """So many bytes of the views are done."""
     while count:

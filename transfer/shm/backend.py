@@ -9,7 +9,8 @@
 No process serves the bytes, so a busy owner slows no peer down. Whether a copy is good is
 decided after it: a region that was closed meanwhile, or an owner that died, fails it.
 
-Memory that the backend did not allocate is copied by the kernel (foreign.py).
+Memory that the backend did not allocate is copied by the kernel (foreign.py). A device's is moved by
+its owner, through slots that both map (windows.py, staged.py).
 
 Both have to run as the same user and in the same network namespace (that is where
 abstract socket names live): one host, or containers of one pod.
@@ -17,23 +18,28 @@ abstract socket names live): one host, or containers of one pod.
 
 import secrets
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from pdgate.transfer import descriptors
-from pdgate.transfer.base import Descriptor, Op, PeerLost, Region, StaleDescriptor
-from pdgate.transfer.memory import Memory
-from pdgate.transfer.memory import address as address_of
+from pdgate.transfer.base import Descriptor, Op, Region
+from pdgate.transfer.device.base import Device
+from pdgate.transfer.device.opening import KINDS
+from pdgate.transfer.memory import HOST, DeviceMemory, Memory
 from pdgate.transfer.memory import view as view_of
 from pdgate.transfer.runtime.jobs import Plan
 from pdgate.transfer.runtime.moving import Moving, Order
+from pdgate.transfer.runtime.passage import Stagings, device_of
 from pdgate.transfer.runtime.ranges import Piece
 from pdgate.transfer.runtime.running import Interrupted, Running
 from pdgate.transfer.shm.links import Link, Links
 from pdgate.transfer.shm.owner import Owner, ShmMemory, ShmRegion
 from pdgate.transfer.shm.segment import Segment
+from pdgate.transfer.shm.staged import through_buffers
+from pdgate.transfer.shm.windows import WINDOW, WindowRegion, Windows
 
 CHUNK_BYTES = 8 << 20
 """Copied between two looks at whether anybody still waits."""
@@ -44,16 +50,30 @@ AT_ONCE_PIECES = 64
 
 Bytes = npt.NDArray[np.uint8]
 
+_AS_IT_IS = nullcontext()
+
 
 class Shm(Moving):
     name: ClassVar = "shm"
 
-    def __init__(self, host: str = "", advertise: str = "", *, socket_name: str = "") -> None:
-        """Listens on this abstract socket; a random one if empty. Raises OSError.
+    moves: ClassVar = frozenset({HOST, *KINDS})
 
-        It needs no network, so it makes nothing of `host` and `advertise`.
+    def __init__(
+        self,
+        host: str = "",
+        advertise: str = "",
+        *,
+        socket_name: str = "",
+        staging_mib: int = 64,
+    ) -> None:
+        """Listens on this abstract socket; a random one if empty. Raises OSError, ValueError.
+
+        It needs no network, so it makes nothing of `host` and `advertise`. `staging_mib`: pinned
+        memory that a device's bytes pass through, for peers and for what we move.
         """
         super().__init__()
+        self._windows = Windows(staging_mib)
+        self._stagings = Stagings(staging_mib)
         self._socket_name = socket_name or f"pdgate-{secrets.token_hex(8)}"
         self._owner = Owner(self._socket_name)
         self._links = Links()
@@ -62,6 +82,9 @@ class Shm(Moving):
         return self._open(length, None)
 
     def register(self, memory: Memory) -> Region:
+        if isinstance(memory, DeviceMemory):
+            self.check_pair(memory.device, memory.device)
+            return self._open_device(memory)
         registered = view_of(memory)
         return self._open(len(registered), registered)
 
@@ -70,25 +93,54 @@ class Shm(Moving):
         return ShmMemory(descriptor, Segment(fd, length).memory)
 
     def plan(self, order: Order) -> Plan:
-        assert isinstance(order.local, ShmMemory)
-        local = order.local
-        name = descriptors.text(order.remote.address, "socket")
+        address = order.remote.address
+        name = descriptors.text(address, "socket")
+        key = descriptors.epoch_bytes(str(address[WINDOW])) if WINDOW in address else order.epoch
 
         def work(transfer: Running) -> None:
-            link = self._links.get(name, order.epoch, order.remote.length, transfer)
+            link = self._links.get(name, key, order.remote.length, transfer, self.opener(order))
             try:
-                link.check()
-                _copy_all(transfer, link, order.op, local, order.pieces)
-                link.check()
+                with link.used() if link.opened is not None else _AS_IT_IS:
+                    link.check()
+                    counted = self.move(transfer, link, order)
+                    link.check()
                 # After the copy: a system call in between orders the two for other cores.
-                if order.immediate is not None:
+                if order.immediate is not None and not counted:
                     transfer.on_interrupt(None)
                     link.landed(order.immediate)
-            except (PeerLost, StaleDescriptor):
-                self._links.drop(order.epoch)
+            except BaseException:
+                if not link.good:
+                    self._links.drop(link)
                 raise
 
         return Plan(work, at_once=self._at_once(order))
+
+    def opener(self, order: Order) -> Device | None:
+        """What opens a peer's allocations, where peers share them."""
+        return None
+
+    def move(self, transfer: Running, link: Link, order: Order) -> bool:
+        """Whether a counted write has been counted too. Raises TransferError, Interrupted."""
+        local, op, pieces = order.local, order.op, order.pieces
+        if link.window is not None:
+            link.window.move(transfer, op, local, order.epoch, pieces, order.immediate)
+            return True
+        if local.on_device is not None:
+            staged = self._stagings.pool(local.on_device, served=False)
+            with staged.taken(lambda: transfer.over) as lane:
+                through_buffers(
+                    lane,
+                    local.on_device,
+                    op,
+                    pieces,
+                    lambda view, beside: _copy_all(
+                        transfer, link, op, np.frombuffer(view, np.uint8), beside
+                    ),
+                )
+            return False
+        assert isinstance(local, ShmMemory)
+        _copy_all(transfer, link, op, local.bytes, pieces)
+        return False
 
     def close(self) -> None:
         with self._lock:
@@ -96,6 +148,7 @@ class Shm(Moving):
         self._owner.close()
         self._jobs.close()
         self._links.close()
+        self._stagings.close()
 
     def _open(self, length: int, registered: memoryview | None) -> Region:
         with self.open_still():
@@ -105,24 +158,30 @@ class Shm(Moving):
             self._owner.add(region)
         return region
 
+    def _open_device(self, memory: DeviceMemory) -> Region:
+        device = device_of(memory)
+        with self.open_still():
+            descriptor = descriptors.of_memory(self.name, memory, {"socket": self._socket_name})
+            region = WindowRegion(memory, descriptor, device, self._windows, self._owner.forget)
+            self._owner.add(region)
+        return region
+
     def _at_once(self, order: Order) -> bool:
         """To meet the owner, and to copy by the kernel, may take its time."""
         if order.bytes > AT_ONCE_BYTES or len(order.pieces) > AT_ONCE_PIECES:
             return False
         link = self._links.known(order.epoch)
-        if link is None or link.foreign is not None:
+        if link is None or link.foreign is not None or order.local.on_device is not None:
             return False
         return order.immediate is None or link.has_room()
 
 
-def _copy_all(
-    transfer: Running, link: Link, op: Op, local: ShmMemory, pieces: Sequence[Piece]
-) -> None:
+def _copy_all(transfer: Running, link: Link, op: Op, ours: Bytes, pieces: Sequence[Piece]) -> None:
     if link.foreign is not None:
         move = link.foreign.read if op is Op.READ else link.foreign.write
-        move(address_of(local.memory), pieces, lambda: _look(transfer, link))
+        move(ours.ctypes.data, pieces, lambda: _look(transfer, link))
         return
-    ours, theirs = local.bytes, link.segment.bytes
+    theirs = link.segment.bytes
     for here, there, length in pieces:
         mine, its = ours[here : here + length], theirs[there : there + length]
         if op is Op.READ:

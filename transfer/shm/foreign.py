@@ -62,10 +62,10 @@ class Foreign:
                 raise _error(ctypes.get_errno() if done < 0 else 0)
 
 
-def batches(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
-    """In order, at most CHUNK_BYTES and MAX_PIECES at a time; long pieces are cut."""
+def batches(pieces: Sequence[Piece], most_bytes: int = CHUNK_BYTES) -> Iterator[list[Piece]]:
+    """In order, at most so many bytes and MAX_PIECES at a time; long pieces are cut."""
     batch: list[Piece] = []
-    room = CHUNK_BYTES
+    room = most_bytes
     for here, there, whole in pieces:
         done = 0
         while done < whole:
@@ -75,7 +75,7 @@ def batches(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
             room -= length
             if not room or len(batch) == MAX_PIECES:
                 yield batch
-                batch, room = [], CHUNK_BYTES
+                batch, room = [], most_bytes
     if batch:
         yield batch
 

@@ -3,6 +3,7 @@
 import os
 import socket
 import threading
+from abc import abstractmethod
 
 import numpy as np
 import numpy.typing as npt
@@ -17,25 +18,42 @@ from pdgate.transfer.shm.segment import create
 
 
 class ShmMemory(LocalMemory):
-    """Memory that we may move."""
+    """Host memory that we may move."""
 
     def __init__(self, descriptor: Descriptor, memory: memoryview) -> None:
         super().__init__(memory, descriptor)
         self.bytes: npt.NDArray[np.uint8] = np.frombuffer(memory, np.uint8)
 
 
-class ShmRegion(ShmMemory):
-    """Memory that peers may reach: a segment, or another's memory beside an empty segment."""
+class Owned(LocalMemory):
+    """Memory that peers may reach.
 
+    Attributes:
+        key: By which a peer asks for it in HELLO.
+        arrivals: Of writes into it.
+    """
+
+    key: bytes
     arrivals: Arrivals
+
+    @abstractmethod
+    def serve(self, sock: socket.socket) -> bool:
+        """One peer, until it leaves. False, and nothing was said, if it is closed.
+
+        Raises wire.BadMessage, OSError.
+        """
+
+
+class ShmRegion(ShmMemory, Owned):
+    """Host memory that peers may reach: a segment, or another's memory beside an empty segment."""
 
     def __init__(
         self, descriptor: Descriptor, owner: "Owner", registered: memoryview | None = None
     ) -> None:
         """Raises TransferError, OSError."""
-        self.epoch = bytes.fromhex(descriptor.epoch)
+        self.key = bytes.fromhex(descriptor.epoch)
         length = descriptor.length if registered is None else 0
-        self._fd, self.segment = create(length, self.epoch)
+        self._fd, self.segment = create(length, self.key)
         super().__init__(descriptor, self.segment.memory if registered is None else registered)
         self._address = 0 if registered is None else address(registered)
         self.arrivals = Arrivals()
@@ -50,8 +68,15 @@ class ShmRegion(ShmMemory):
         with self._lock:
             if not self._closed:
                 length = self.descriptor.length
-                wire.send_reply(sock, wire.Status.OK, length, self._fd, self._address)
+                wire.send_reply(sock, wire.Status.OK, length, [self._fd], self._address)
             return not self._closed
+
+    def serve(self, sock: socket.socket) -> bool:
+        if not self.hand_to(sock):
+            return False
+        while (immediate := wire.receive_landed(sock)) is not None:
+            self.arrivals.count(immediate)
+        return True
 
     def close(self) -> None:
         """Peers that have it mapped see that the epoch is gone, also in the middle of a read.
@@ -79,14 +104,14 @@ class Owner:
         except BaseException:
             sock.close()
             raise
-        self._regions: dict[bytes, ShmRegion] = {}
+        self._regions: dict[bytes, Owned] = {}
         self._listener = Listener("pdgate-shm", sock, self._serve)
 
-    def add(self, region: ShmRegion) -> None:
-        self._regions[region.epoch] = region
+    def add(self, region: Owned) -> None:
+        self._regions[region.key] = region
 
-    def forget(self, region: ShmRegion) -> None:
-        self._regions.pop(region.epoch, None)
+    def forget(self, region: Owned) -> None:
+        self._regions.pop(region.key, None)
 
     def close(self) -> None:
         for region in list(self._regions.values()):
@@ -103,10 +128,7 @@ class Owner:
                 wire.send_reply(sock, wire.Status.REFUSED)
                 return
             region = self._regions.get(epoch)
-            if region is None or not region.hand_to(sock):
+            if region is None or not region.serve(sock):
                 wire.send_reply(sock, wire.Status.STALE)
-                return
-            while (immediate := wire.receive_landed(sock)) is not None:
-                region.arrivals.count(immediate)
         except wire.BadMessage:
             wire.send_reply(sock, wire.Status.REFUSED)

@@ -5,10 +5,22 @@
       | <-- OK length, address, memfd |   or STALE
       | LANDED immediate -----------> |   after each counted write
       |            ...                |
-      | <-- end of file               |   the owner is gone, however it went
+      | <-- end of file               |   the owner is gone, however it went, or closes the region
 
 The address is 0 where the memfd is the memory; else the memory is the owner's alone, at
 this address, and the memfd is a header without bytes.
+
+A device's memory is not mapped. Its owner moves it through a window of two slots, which the memfd
+is; the address says how long a slot is:
+
+      | HELLO window [16] ----------> |
+      | <-- STAGED length, slot bytes |
+      | MOVE op, slot, epoch, ranges, |   epoch: the region's, or a grant's
+      |      immediate -------------> |   between the slot and the device; counted behind it
+      | <-- MOVED status              |
+
+With cuda-ipc the peer opens the device's allocations itself: SHARED instead of OK has what that
+takes behind it (msgpack), and descriptors beside it.
 
 The socket's name is abstract (Linux): no file is left behind. Abstract names know no
 permissions, so the owner asks the kernel which process calls.
@@ -16,17 +28,30 @@ permissions, so the owner asks the kernel which process calls.
 Source: unix(7), "Abstract sockets" and SO_PEERCRED.
 """
 
+import itertools
 import os
 import socket
 import struct
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import Final, NamedTuple
 
+from pdgate.transfer.base import Op
+
 MAGIC: Final = b"PDSM"
+MAX_REPLY_BYTES: Final = 64 << 10
+MAX_FDS: Final = 192
+MAX_RANGES: Final = 512
+"""Of a MOVE."""
 
 _HELLO = struct.Struct("<4s16s")
 _REPLY = struct.Struct("<4sBxxxQQ")
 _LANDED = struct.Struct("<4sI")
+_MOVE = struct.Struct("<4sBBBxI16sI")
+_RANGE_BYTES: Final = 16
+_MOVED = struct.Struct("<4sB")
+_OPS: Final = {1: Op.READ, 2: Op.WRITE}
+_NUMBERS: Final = {op: number for number, op in _OPS.items()}
 _CREDENTIALS = struct.Struct("3i")
 
 
@@ -34,6 +59,12 @@ class Status(IntEnum):
     OK = 0
     STALE = 1
     REFUSED = 2
+    STAGED = 3
+    SHARED = 4
+    OUT_OF_BOUNDS = 5
+    FORBIDDEN = 6
+    FAILED = 7
+    NO_ROOM = 8
 
 
 class Reply(NamedTuple):
@@ -41,12 +72,25 @@ class Reply(NamedTuple):
     Attributes:
         length: Of the region.
         fds: The caller closes them.
+        more: Of SHARED.
     """
 
     status: Status
     length: int
     address: int
     fds: list[int]
+    more: bytes
+
+
+class Move(NamedTuple):
+    """Between a slot of the window, from its start on, and ranges of the region in their order."""
+
+    op: Op
+    slot: int
+    epoch: bytes
+    offsets: Sequence[int]
+    lengths: Sequence[int]
+    immediate: int | None
 
 
 class BadMessage(Exception):
@@ -93,26 +137,31 @@ def receive_hello(sock: socket.socket) -> bytes | None:
 
 
 def send_reply(
-    sock: socket.socket, status: Status, length: int = 0, fd: int | None = None, address: int = 0
+    sock: socket.socket,
+    status: Status,
+    length: int = 0,
+    fds: Sequence[int] = (),
+    address: int = 0,
+    more: bytes = b"",
 ) -> None:
-    message = _REPLY.pack(MAGIC, status, length, address)
-    if fd is None:
-        sock.sendall(message)
+    message = _REPLY.pack(MAGIC, status, length, address) + more
+    if fds:
+        socket.send_fds(sock, [message], list(fds))
     else:
-        socket.send_fds(sock, [message], [fd])
+        sock.sendall(message)
 
 
 def receive_reply(sock: socket.socket) -> Reply:
     """Raises BadMessage, OSError."""
-    data, fds, _, _ = socket.recv_fds(sock, _REPLY.size + 1, 1)
+    data, fds, _, _ = socket.recv_fds(sock, MAX_REPLY_BYTES, MAX_FDS)
     if not data:
         raise ConnectionResetError("the owner hung up")
-    if len(data) != _REPLY.size or data[:4] != MAGIC or data[4] not in tuple(Status):
+    if len(data) < _REPLY.size or data[:4] != MAGIC or data[4] not in tuple(Status):
         for fd in fds:
             os.close(fd)
         raise BadMessage
-    _, status, length, address = _REPLY.unpack(data)
-    return Reply(Status(status), length, address, fds)
+    _, status, length, address = _REPLY.unpack_from(data)
+    return Reply(Status(status), length, address, fds, data[_REPLY.size :])
 
 
 def send_landed(sock: socket.socket, immediate: int) -> None:
@@ -127,3 +176,41 @@ def receive_landed(sock: socket.socket) -> int | None:
     if len(data) != _LANDED.size or data[:4] != MAGIC:
         raise BadMessage
     return int(_LANDED.unpack(data)[1])
+
+
+def send_move(sock: socket.socket, move: Move) -> None:
+    counted, immediate = move.immediate is not None, move.immediate or 0
+    count = len(move.offsets)
+    op = _NUMBERS[move.op]
+    head = _MOVE.pack(MAGIC, op, move.slot, counted, immediate, move.epoch, count)
+    flat = itertools.chain.from_iterable(zip(move.offsets, move.lengths, strict=True))
+    sock.sendall(head + struct.pack(f"<{2 * count}Q", *flat))
+
+
+def receive_move(sock: socket.socket) -> Move | None:
+    """None if the peer left. Raises BadMessage, OSError."""
+    data = sock.recv(_MOVE.size + MAX_RANGES * _RANGE_BYTES + 1)
+    if not data:
+        return None
+    if len(data) < _MOVE.size or data[:4] != MAGIC:
+        raise BadMessage
+    _, number, slot, counted, immediate, epoch, count = _MOVE.unpack_from(data)
+    op = _OPS.get(number)
+    if op is None or slot > 1 or counted > 1 or len(data) != _MOVE.size + count * _RANGE_BYTES:
+        raise BadMessage
+    flat = struct.unpack_from(f"<{2 * count}Q", data, _MOVE.size)
+    return Move(op, slot, epoch, flat[::2], flat[1::2], immediate if counted else None)
+
+
+def send_moved(sock: socket.socket, status: Status) -> None:
+    sock.sendall(_MOVED.pack(MAGIC, status))
+
+
+def receive_moved(sock: socket.socket) -> Status:
+    """Raises BadMessage, OSError."""
+    data = sock.recv(_MOVED.size + 1)
+    if not data:
+        raise ConnectionResetError("the owner hung up")
+    if len(data) != _MOVED.size or data[:4] != MAGIC or data[4] not in tuple(Status):
+        raise BadMessage
+    return Status(data[4])

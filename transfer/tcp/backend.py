@@ -1,9 +1,12 @@
-"""KV transfer over TCP, for any two hosts: threads, and no copy on our side.
+"""KV transfer over TCP, for any two hosts: threads, and no copy of host memory on our side.
 
     peer                                     owner
       | epoch, (offset, length) x n    --->    checks epoch and bounds
       | read:  <--- status, then the bytes     sendmsg from the pages
       | write: the bytes ---> status           recv_into the pages
+
+Memory of a device passes through pinned buffers on its side (device/staging.py); the peer does not
+notice.
 
 Connections are kept and used again; each carries one transfer at a time. Both ends of one have
 proven that they know the fleet's secret (runtime/handshake.py), and the owner checks each request
@@ -17,13 +20,15 @@ from typing import ClassVar
 
 from pdgate.transfer import descriptors
 from pdgate.transfer.base import Descriptor, OutOfBounds, Region
-from pdgate.transfer.memory import Memory
+from pdgate.transfer.device.opening import KINDS
+from pdgate.transfer.memory import HOST, DeviceMemory, Memory
 from pdgate.transfer.memory import view as view_of
 from pdgate.transfer.runtime import memfd
 from pdgate.transfer.runtime.fleet import Identity
 from pdgate.transfer.runtime.jobs import MAX_THREADS, Plan
 from pdgate.transfer.runtime.links import Links
 from pdgate.transfer.runtime.moving import Moving, Order
+from pdgate.transfer.runtime.passage import Direct, Passage, Stagings
 from pdgate.transfer.runtime.ranges import split
 from pdgate.transfer.runtime.regions import LocalMemory
 from pdgate.transfer.tcp.owner import PURPOSE, Owner, TcpRegion
@@ -37,6 +42,7 @@ STRIPE_BYTES = 4 << 20
 
 class Tcp(Moving):
     name: ClassVar = "tcp"
+    moves: ClassVar = frozenset({HOST, *KINDS})
 
     def __init__(
         self,
@@ -46,17 +52,20 @@ class Tcp(Moving):
         port: int = 0,
         connections: int = 1,
         crc: bool = False,
+        staging_mib: int = 32,
         identity: Identity | None = None,
     ) -> None:
         """Listens on host:port (0: any); peers dial `advertise`, or `host` if that is empty.
 
         `connections`: a large transfer goes over as many at once. `crc`: all carry checksums.
         Both are for our transfers and, by the descriptors, for those of peers with our memory.
+        `staging_mib`: pinned memory for each device and direction, which its bytes pass through.
         Raises ValueError, OSError.
         """
         if not 1 <= connections <= MAX_CONNECTIONS:
             raise ValueError(f"tcp takes 1 to {MAX_CONNECTIONS} connections, not {connections}")
         super().__init__()
+        self._stagings = Stagings(staging_mib)
         self._identity = identity or Identity()
         self._owner = Owner(host, port, self._identity, checked=crc)
         self._address = {
@@ -75,16 +84,22 @@ class Tcp(Moving):
 
     def allocate(self, length: int) -> Region:
         fd, memory = memfd.shared(length)
-        return self._open(memory, fd)
+        return self._open(memory, Direct(memory), Direct(memory), fd)
 
     def register(self, memory: Memory) -> Region:
-        return self._open(view_of(memory), None)
+        if isinstance(memory, DeviceMemory):
+            self.check_pair(memory.device, memory.device)
+            mine, served = (self._stagings.of(memory, served=one) for one in (False, True))
+            return self._open(memory, mine, served, None)
+        registered = view_of(memory)
+        return self._open(registered, Direct(registered), Direct(registered), None)
 
     def adopt(self, fd: int, length: int) -> Region:
         descriptor = Descriptor(self.name, descriptors.new_epoch(), length, {})
-        return LocalMemory(memfd.mapped(fd, length), descriptor)
+        return _Adopted(memfd.mapped(fd, length), descriptor)
 
     def plan(self, order: Order) -> Plan:
+        assert isinstance(order.local, TcpRegion | _Adopted)
         address, pieces = order.remote.address, order.pieces
         if len(pieces) > MAX_RANGES:
             raise OutOfBounds(f"{len(pieces)} ranges are more than {MAX_RANGES}")
@@ -93,7 +108,7 @@ class Tcp(Moving):
             descriptors.owner(address),
             order.op,
             order.epoch,
-            order.local.memory,
+            order.local.passage,
             self._crc or address.get("crc") is True,
             InUse(),
         )
@@ -115,16 +130,24 @@ class Tcp(Moving):
         self._jobs.close()
         self._helpers.shutdown(wait=False)
         self._links.close()
+        self._stagings.close()
 
-    def _open(self, memory: memoryview, fd: int | None) -> Region:
+    def _open(
+        self, memory: memoryview | DeviceMemory, ours: Passage, served: Passage, fd: int | None
+    ) -> Region:
         try:
             with self.open_still():
-                epoch = descriptors.new_epoch()
-                descriptor = Descriptor(self.name, epoch, len(memory), self._address)
-                region = TcpRegion(memory, descriptor, self._owner, fd)
+                descriptor = descriptors.of_memory(self.name, memory, self._address)
+                region = TcpRegion(memory, descriptor, self._owner, (ours, served), fd)
                 self._owner.add(descriptor, region)
         except BaseException:
             if fd is not None:
                 os.close(fd)
             raise
         return region
+
+
+class _Adopted(LocalMemory):
+    def __init__(self, memory: memoryview, descriptor: Descriptor) -> None:
+        super().__init__(memory, descriptor)
+        self.passage: Passage = Direct(memory)

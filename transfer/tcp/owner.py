@@ -1,67 +1,39 @@
 """The owner's side of tcp: what peers may do with regions, and a thread per connection."""
 
+import logging
 import os
 import socket
 import struct
-import threading
-import time
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 
-from pdgate.transfer.base import Descriptor, Grant, Op, StaleDescriptor
-from pdgate.transfer.descriptors import new_epoch
+from pdgate.transfer.base import Descriptor, Grant, Op, StaleDescriptor, TransferError
+from pdgate.transfer.memory import DeviceMemory
 from pdgate.transfer.parts import Part
 from pdgate.transfer.runtime import fleet
 from pdgate.transfer.runtime.arrivals import Arrivals
 from pdgate.transfer.runtime.channel import Channel, Door
 from pdgate.transfer.runtime.fleet import Identity
-from pdgate.transfer.runtime.listener import Listener, shut
+from pdgate.transfer.runtime.grants import Entrance, PartGrant, Verdict
+from pdgate.transfer.runtime.listener import Listener
+from pdgate.transfer.runtime.passage import Direct, Passage
 from pdgate.transfer.runtime.regions import LocalMemory
-from pdgate.transfer.runtime.sockets import send_views
+from pdgate.transfer.runtime.running import Interrupted
+from pdgate.transfer.runtime.sockets import gone
 from pdgate.transfer.tcp import wire
 
 STALL_SECONDS = 30.0
 """Without a byte in the middle of a request; a peer that is slower has left."""
-CLOSE_SECONDS = 5.0
-LEAVE_SECONDS = 0.5
 PURPOSE = "tcp"
 
+log = logging.getLogger(__name__)
+
+_STATUSES = {
+    Verdict.FINE: wire.Status.OK,
+    Verdict.STALE: wire.Status.STALE,
+    Verdict.FORBIDDEN: wire.Status.FORBIDDEN,
+}
 _OPS = {wire.Op.READ: Op.READ, wire.Op.WRITE: Op.WRITE}
-
-
-class Entrance:
-    """Lets connections use memory until it is shut, which breaks off those that are inside."""
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._users: set[socket.socket] = set()
-        self._shut = False
-
-    @contextmanager
-    def used_by(self, sock: socket.socket) -> Iterator[bool]:
-        """False if it is shut."""
-        with self._changed:
-            usable = not self._shut
-            if usable:
-                self._users.add(sock)
-        try:
-            yield usable
-        finally:
-            with self._changed:
-                self._users.discard(sock)
-                self._changed.notify_all()
-
-    def shut(self, grace_seconds: float = 0.0) -> bool:
-        """Returns when no transfer is inside any more; False if it was shut before."""
-        with self._changed:
-            if self._shut:
-                return False
-            self._shut = True
-            self._changed.wait_for(lambda: not self._users, grace_seconds)
-            for sock in self._users:
-                shut(sock)
-            self._changed.wait_for(lambda: not self._users, CLOSE_SECONDS)
-        return True
 
 
 class TcpRegion(LocalMemory):
@@ -70,15 +42,23 @@ class TcpRegion(LocalMemory):
     arrivals: Arrivals
 
     def __init__(
-        self, memory: memoryview, descriptor: Descriptor, owner: "Owner", fd: int | None = None
+        self,
+        memory: memoryview | DeviceMemory,
+        descriptor: Descriptor,
+        owner: "Owner",
+        ways: tuple[Passage, Passage],
+        fd: int | None = None,
     ) -> None:
-        """`fd`: of the file that the memory is, if it is one; it is closed with the region."""
+        """`ways`: of its bytes when we move them, and when peers do. `fd`: of the file that the
+        memory is, if it is one; it is closed with the region.
+        """
         super().__init__(memory, descriptor)
+        self.passage, self.served = ways
         self._fd = fd
         self.arrivals = Arrivals()
         self._owner = owner
         self._entrance = Entrance()
-        self._grants: set[TcpGrant] = set()
+        self._grants: set[PartGrant[TcpRegion]] = set()
 
     def share(self) -> int | None:
         return self._fd
@@ -86,12 +66,15 @@ class TcpRegion(LocalMemory):
     def grant(
         self, peer: str, op: Op, part: Part, seconds: float, immediates: range | None = None
     ) -> Grant:
-        until = time.monotonic() + seconds
-        grant = TcpGrant(self, self._owner, peer, op, part, until, immediates)
+        grant: PartGrant[TcpRegion] = PartGrant(
+            self, peer, op, part, seconds, immediates, self._forget
+        )
         self._grants.add(grant)
+        self._owner.add(grant.descriptor, grant)
         return grant
 
-    def forget(self, grant: "TcpGrant") -> None:
+    def _forget(self, grant: "PartGrant[TcpRegion]") -> None:
+        self._owner.forget(grant.descriptor)
         self._grants.discard(grant)
 
     def used_by(self, sock: socket.socket) -> AbstractContextManager[bool]:
@@ -110,65 +93,17 @@ class TcpRegion(LocalMemory):
         self.arrivals.fail(StaleDescriptor("the region was closed"))
 
 
-class TcpGrant(Grant):
-    """A part of a region, for one peer."""
-
-    def __init__(
-        self,
-        region: TcpRegion,
-        owner: "Owner",
-        peer: str,
-        op: Op,
-        part: Part,
-        until: float,
-        immediates: range | None,
-    ) -> None:
-        """`peer`: empty for any that has the descriptor. `until` is of time.monotonic()."""
-        there = region.descriptor
-        self.descriptor = Descriptor(there.backend, new_epoch(), there.length, there.address)
-        self.region = region
-        self._owner = owner
-        self._peer = peer
-        self._op = op
-        self._part = part
-        self._until = until
-        self._immediates = immediates
-        self._entrance = Entrance()
-        owner.add(self.descriptor, self)
-
-    def revoke(self) -> None:
-        self._owner.forget(self.descriptor)
-        self.region.forget(self)
-        # A peer that has just heard that all is there is about to leave by itself.
-        self._entrance.shut(LEAVE_SECONDS)
-
-    def used_by(self, sock: socket.socket) -> AbstractContextManager[bool]:
-        return self._entrance.used_by(sock)
-
-    def judge(self, peer: str, request: wire.Request) -> wire.Status:
-        """Of a request that lies inside the region."""
-        if self._peer not in ("", peer) or time.monotonic() > self._until:
-            return wire.Status.STALE
-        counts = request.immediate
-        fine = (
-            _OPS[request.op] is self._op
-            and (counts is None or self._immediates is None or counts in self._immediates)
-            and self._part.covers(request.offsets, request.lengths)
-        )
-        return wire.Status.OK if fine else wire.Status.FORBIDDEN
-
-
 class Owner:
     def __init__(self, host: str, port: int, identity: Identity, *, checked: bool) -> None:
         """`checked`: a peer that does not send checksums is refused. Raises OSError, ValueError."""
         sock = fleet.listening("the tcp transfer", host, port, identity)
         self.port: int = sock.getsockname()[1]
         self._checked = checked
-        self._open: dict[bytes, TcpRegion | TcpGrant] = {}
+        self._open: dict[bytes, TcpRegion | PartGrant[TcpRegion]] = {}
         door = Door("tcp", identity, {PURPOSE: self._serve}, _older)
         self._listener = Listener("pdgate-tcp", sock, door)
 
-    def add(self, descriptor: Descriptor, opened: TcpRegion | TcpGrant) -> None:
+    def add(self, descriptor: Descriptor, opened: TcpRegion | PartGrant[TcpRegion]) -> None:
         self._open[bytes.fromhex(descriptor.epoch)] = opened
 
     def forget(self, descriptor: Descriptor) -> None:
@@ -207,16 +142,23 @@ class Owner:
 
 
 def _answer_of(
-    region: TcpRegion, channel: Channel, request: wire.Request, grant: TcpGrant | None
+    region: TcpRegion, channel: Channel, request: wire.Request, grant: PartGrant[TcpRegion] | None
 ) -> None:
     with region.used_by(channel.sock) as usable:
         status = wire.Status.OK
         if not usable:
             status = wire.Status.STALE
-        elif not request.inside(len(region.memory)):
+        elif not request.inside(region.descriptor.length):
             status = wire.Status.OUT_OF_BOUNDS
         elif grant is not None:
-            status = grant.judge(channel.peer, request)
+            verdict = grant.judge(
+                channel.peer,
+                _OPS[request.op],
+                request.offsets,
+                request.lengths,
+                request.immediate,
+            )
+            status = _STATUSES[verdict]
         if status is wire.Status.OK:
             _move(channel, request, region)
         else:
@@ -235,19 +177,36 @@ def _refuse(channel: Channel, request: wire.Request, status: wire.Status) -> Non
 
 
 def _move(channel: Channel, request: wire.Request, region: TcpRegion) -> None:
-    sock, memory, checked = channel.sock, region.memory, request.checked
-    views = [
-        memory[offset : offset + length]
-        for offset, length in zip(request.offsets, request.lengths, strict=True)
-    ]
+    """Raises OSError."""
+    ranges = list(zip(request.offsets, request.lengths, strict=True))
+    if isinstance(region.served, Direct):
+        _answer_with(channel, request, region, region.served.at_once(ranges))
+        return
+    try:
+        with region.served.opened(lambda: gone(channel.sock)) as through:
+            batches = through.out if request.op is wire.Op.READ else through.into
+            _answer_with(channel, request, region, batches(ranges))
+    except (Interrupted, TransferError) as error:
+        # There is no status in the middle of bytes: the peer sees that we hang up.
+        log.warning("%s did not move: %s", region.place, error)
+        raise ConnectionAbortedError(str(error)) from None
+
+
+def _answer_with(
+    channel: Channel,
+    request: wire.Request,
+    region: TcpRegion,
+    batches: Iterable[Sequence[memoryview]],
+) -> None:
+    """Raises OSError, and what the batches raise."""
+    sock, checked = channel.sock, request.checked
     if request.op is wire.Op.READ:
-        trailer = [wire.checksum(views)] if checked else []
         answer = channel.sealed(wire.answer(wire.Status.OK, checked=checked))
-        send_views(sock, [answer, *views, *trailer])
+        wire.send_bytes(sock, answer, batches, checked=checked)
         return
     status = wire.Status.OK
     try:
-        wire.receive_bytes(sock, views, checked=checked)
+        wire.receive_bytes(sock, batches, checked=checked)
     except wire.Corrupt:
         status = wire.Status.CORRUPT
     # Counted before the answer, so a writer that saw the end may rely on the count.

@@ -2,7 +2,7 @@
 
 import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, wait
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -19,9 +19,9 @@ from pdgate.transfer.base import (
 from pdgate.transfer.runtime.channel import Channel
 from pdgate.transfer.runtime.links import Address, Links
 from pdgate.transfer.runtime.listener import shut
+from pdgate.transfer.runtime.passage import Direct, Passage
 from pdgate.transfer.runtime.ranges import Piece
 from pdgate.transfer.runtime.running import Interrupted, Running
-from pdgate.transfer.runtime.sockets import send_views
 from pdgate.transfer.tcp import wire
 
 _REFUSALS: dict[wire.Status, Callable[[str], TransferError]] = {
@@ -71,13 +71,12 @@ class Talk:
     address: Address
     op: Op
     epoch: bytes
-    memory: memoryview
+    passage: Passage
     checked: bool
     in_use: InUse
 
     def ask(self, transfer: Running, pieces: Sequence[Piece], immediate: int | None) -> None:
         """One request on one connection. Raises TransferError, Interrupted."""
-        what, memory = transfer.what, self.memory
         request = wire.Request(
             _OPS[self.op],
             self.epoch,
@@ -86,12 +85,25 @@ class Talk:
             immediate,
             self.checked,
         )
-        views = [memory[local : local + length] for local, _, length in pieces]
+        ranges = [(local, length) for local, _, length in pieces]
+        if isinstance(self.passage, Direct):
+            status = self._asked(transfer, request, self.passage.at_once(ranges))
+        else:
+            with self.passage.opened(lambda: transfer.over) as through:
+                batches = through.out if self.op is Op.WRITE else through.into
+                status = self._asked(transfer, request, batches(ranges))
+        if status is not wire.Status.OK:
+            raise _REFUSALS[status](f"{transfer.what}: {status.name.lower().replace('_', ' ')}")
+
+    def _asked(
+        self, transfer: Running, request: wire.Request, batches: Iterable[Sequence[memoryview]]
+    ) -> wire.Status:
+        what = transfer.what
         channel = self._channel(transfer)
         try:
             transfer.on_interrupt(self.in_use.interrupt)
             with self.in_use.using(channel.sock):
-                status = _converse(channel, request, views)
+                status = _converse(channel, request, batches)
         except OSError as error:
             channel.close()
             if transfer.over:
@@ -104,8 +116,7 @@ class Talk:
             channel.close()
             raise
         self.links.give_back(self.address, channel)
-        if status is not wire.Status.OK:
-            raise _REFUSALS[status](f"{what}: {status.name.lower().replace('_', ' ')}")
+        return status
 
     def _channel(self, transfer: Running) -> Channel:
         """Raises TransferError, Interrupted."""
@@ -123,19 +134,20 @@ class Talk:
                 raise PeerLost(f"{transfer.what}: {error}") from None
 
 
-def _converse(channel: Channel, request: wire.Request, views: Sequence[memoryview]) -> wire.Status:
+def _converse(
+    channel: Channel, request: wire.Request, batches: Iterable[Sequence[memoryview]]
+) -> wire.Status:
     sock, checked = channel.sock, request.checked
     head = channel.sealed(wire.encode(request))
     if request.op is wire.Op.WRITE:
         # All at once, without asking whether it is welcome: that would take a round trip.
-        trailer = [wire.checksum(views)] if checked else []
-        send_views(sock, [head, *views, *trailer])
+        wire.send_bytes(sock, head, batches, checked=checked)
         return wire.receive_answer(channel, checked=checked)
     sock.sendall(head)
     status = wire.receive_answer(channel, checked=checked)
     if status is wire.Status.OK:
         try:
-            wire.receive_bytes(sock, views, checked=checked)
+            wire.receive_bytes(sock, batches, checked=checked)
         except wire.Corrupt:
             return wire.Status.CORRUPT
     return status

@@ -28,7 +28,13 @@ from typing import Final
 
 from pdgate.transfer.runtime.channel import Channel
 from pdgate.transfer.runtime.handshake import MAC_BYTES
-from pdgate.transfer.runtime.sockets import View, receive, receive_first, receive_views
+from pdgate.transfer.runtime.sockets import (
+    View,
+    receive,
+    receive_first,
+    receive_views,
+    send_views,
+)
 
 MAGIC: Final = b"PDKV"
 CHECKED_MAGIC: Final = b"PDKC"
@@ -140,18 +146,40 @@ def receive_answer(channel: Channel, *, checked: bool) -> Status:
     return status
 
 
-def checksum(views: Iterable[View | bytearray]) -> bytes:
-    """Of all of them in order."""
-    crc = 0
+def checksum(views: Iterable[View | bytearray], crc: int = 0) -> int:
+    """Of all of them in order, behind those that gave `crc`."""
     for view in views:
         crc = zlib.crc32(view, crc)
-    return _CRC.pack(crc)
+    return crc
 
 
-def receive_bytes(sock: socket.socket, views: Sequence[memoryview], *, checked: bool) -> None:
+def send_bytes(
+    sock: socket.socket, head: bytes, batches: Iterable[Sequence[memoryview]], *, checked: bool
+) -> None:
+    """A head, and a transfer's bytes behind it. Raises OSError."""
+    crc = 0
+    rest = [head]
+    for views in batches:
+        send_views(sock, [*rest, *views])
+        rest = []
+        if checked:
+            crc = checksum(views, crc)
+    if checked:
+        rest.append(_CRC.pack(crc))
+    if rest:
+        send_views(sock, rest)
+
+
+def receive_bytes(
+    sock: socket.socket, batches: Iterable[Sequence[memoryview]], *, checked: bool
+) -> None:
     """A transfer's. Raises Corrupt, OSError."""
-    receive_views(sock, views)
-    if checked and receive(sock, _CRC.size) != checksum(views):
+    crc = 0
+    for views in batches:
+        receive_views(sock, views)
+        if checked:
+            crc = checksum(views, crc)
+    if checked and receive(sock, _CRC.size) != _CRC.pack(crc):
         raise Corrupt
 
 

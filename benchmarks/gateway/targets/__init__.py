@@ -23,6 +23,7 @@ TARGETS: Final[Mapping[str, Target]] = {
         pdgate.TWO,
         pdgate.DEFAULTS,
         pdgate.ASGI,
+        pdgate.APPLICATION,
         vllm_router.TARGET,
         smg.TARGET,
         nginx.TARGET,

@@ -1,9 +1,10 @@
-"""pdgate of this checkout, four times; a fifth, compiled, has a file of its own.
+"""pdgate of this checkout, five times; a sixth, compiled, has a file of its own.
 
 pdgate            with an API key, limits for admission, and all that is on by default
 pdgate-two        the same in two processes
 pdgate-defaults   as `pdgate serve` comes
 pdgate-asgi       like the first, with the front end that runs in any ASGI server
+pdgate-app        like the first, by the routes of its FastAPI application, on uvicorn
 """
 
 import sys
@@ -58,4 +59,14 @@ ASGI = Target(
     2,
     write_key,
     lambda place: all_on(place, "benchmarks.gateway.asgi_front"),
+)
+APPLICATION = Target(
+    "pdgate-app",
+    "this checkout, as the first, FastAPI application",
+    2,
+    write_key,
+    lambda place: [
+        *(sys.executable, "-m", "benchmarks.gateway.application", str(place.port)),
+        *(place.prefill, place.decode, str(place.folder / "keys.toml")),
+    ],
 )

@@ -58,7 +58,10 @@ function timeline(record) {
 }
 
 function stages(record) {
-  const found = Object.entries(record.stages_ms);
+  // Where decode is asked when prefill has answered, both are the same time: from there to its first byte.
+  const { kv_wait: waited, decode_first_byte: first } = record.stages_ms;
+  const same = waited !== undefined && first !== undefined && Math.abs(waited - first) < 0.1;
+  const found = Object.entries(record.stages_ms).filter(([stage]) => !(same && stage === "decode_first_byte"));
   if (!found.length) return null;
   const tags = found.map(([stage, took]) => h("span", {}, `${STAGES[stage] ?? stage.replaceAll("_", " ")} `, h("b", {}, milliseconds(took))));
   return h("div", {}, h("h3", {}, `Stages (${record.protocol}, ${record.mode || "one leg"})`), h("div", { class: "stages" }, tags));
@@ -94,6 +97,7 @@ function choiceBox(choice, several) {
   ].join("");
   return h(
     "div", { class: "choice" }, h("p", {}, h("b", {}, title)),
+    choice.decided_by ? h("p", {}, `Decided by: ${choice.decided_by}`) : null,
     h("table", {}, h("tbody", {}, considered.map((one) => row(one, "", one.score)), left.map((one) => row(one, "quiet", null)))),
     choice.more ? h("p", { class: "quiet" }, `and ${choice.more} more`) : null,
   );

@@ -84,7 +84,7 @@ class Exchange:
         self._heard_at = now
         self._answers()
         began = self._clock()
-        self.load.take_in(entries)
+        await self.load.take_in(entries)
         worked += self._clock() - began
         return max(EXCHANGE_SECONDS, worked / SHARE)
 

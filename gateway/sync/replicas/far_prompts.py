@@ -32,6 +32,12 @@ MOST_BYTES: Final = 64 << 10
 """Of hashes that are told at a time: some 30 prompts of 128 KB, or hundreds of shorter ones."""
 
 
+TURN_BYTES: Final = 64 << 10
+"""That are learnt in one turn of the event loop: 10 ms."""
+PROMPT_BYTES: Final = 64
+"""That a prompt of no blocks counts for."""
+
+
 class FarPrompts:
     """
     Attributes:
@@ -94,7 +100,7 @@ class FarPrompts:
             return AWAY_SECONDS
         self._away = False
         self.told += len(ours)
-        self._take_in(news)
+        await self._take_in(news)
         return TELL_SECONDS
 
     def _tell(self, instance_id: str, blocks: Sequence[int], kept: int | None) -> None:
@@ -106,7 +112,8 @@ class FarPrompts:
         self._bytes += size
         self._ours.append(sent(name_of(endpoint.instance), blocks, kept))
 
-    def _take_in(self, news: Sequence[bytes]) -> None:
+    async def _take_in(self, news: Sequence[bytes]) -> None:
+        """With turns for calls in between: that of a busy fleet, or of a stranger, takes its time."""
         if not news:
             return
         ids = {name_of(one.instance): one.instance.id for one in self._endpoints}
@@ -114,15 +121,21 @@ class FarPrompts:
             try:
                 batch = decode(data)
                 if batch.gateway != self._gateway:
-                    self._learn(batch, ids)
+                    await self._learn(batch, ids)
             except BadPrompts as error:
                 self.refused += 1
                 if self.refused == 1:
                     log.warning("what a replica tells of its prompts is ignored: %s", error)
+            await asyncio.sleep(0)
 
-    def _learn(self, batch: Batch, ids: dict[str, str]) -> None:
+    async def _learn(self, batch: Batch, ids: dict[str, str]) -> None:
         """Raises BadPrompts."""
+        done = 0
         for one in batch.sent:
+            done += PROMPT_BYTES + len(one.blocks)
+            if done > TURN_BYTES:
+                done = 0
+                await asyncio.sleep(0)
             instance_id, hashes = ids.get(one.engine), one.hashes()
             # One that this replica does not know, or no longer.
             if instance_id is not None:

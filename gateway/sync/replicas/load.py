@@ -1,11 +1,13 @@
-"""Our engines' accounts as an entry, and the others' entries in our accounts. No I/O, no clock.
+"""Our engines' accounts as an entry, and the others' entries in our accounts. No clock, and no I/O but turns for calls.
 
 ours      this process's part of each account --> told()
 theirs    take_in(entries) --> added up, for each engine --> `far` of its account
 """
 
+import asyncio
 import logging
 from collections.abc import Mapping
+from typing import Final
 
 from pdgate.gateway.sync.replicas.entry import BadEntry, Entry, Load, decode, encode, name_of
 from pdgate.scheduling.endpoints import Endpoints
@@ -14,6 +16,9 @@ from pdgate.scheduling.neighbours import Numbers, Shared
 log = logging.getLogger(__name__)
 
 NOTHING: Numbers = (0, 0, 0, 0)
+
+TURN_BYTES: Final = 64 << 10
+"""Of entries that are read, or added up, in one turn of the event loop: 2 ms."""
 
 
 class FarLoad:
@@ -42,18 +47,28 @@ class FarLoad:
                 load[name] = _sum(load.get(name, NOTHING), own)
         return encode(self._gateway, load)
 
-    def take_in(self, entries: Mapping[str, bytes]) -> None:
+    async def take_in(self, entries: Mapping[str, bytes]) -> None:
         """Process -> its entry, of all whose lease has not ended."""
         if any(self._changed(process, data) for process, data in entries.items()) or (
             entries.keys() != self._read.keys()
         ):
-            self._read = {process: self._known(process, data) for process, data in entries.items()}
-            self._add_up()
+            read: dict[str, tuple[bytes, Entry | None]] = {}
+            done = 0
+            for process, data in entries.items():
+                if self._changed(process, data):
+                    done += len(data)
+                read[process] = self._known(process, data)
+                if done > TURN_BYTES:
+                    done = 0
+                    await asyncio.sleep(0)
+            self._read = read
+            await self._add_up()
         self._apply()
 
     def forget(self) -> None:
         """Nothing is known of the others any more."""
-        self.take_in({})
+        self.replicas, self._read, self._theirs = frozenset(), {}, {}
+        self._apply()
 
     def _changed(self, process: str, data: bytes) -> bool:
         known = self._read.get(process)
@@ -72,10 +87,15 @@ class FarLoad:
                 log.warning("what the replica %s tells of its load is ignored: %s", process, error)
             return data, None
 
-    def _add_up(self) -> None:
+    async def _add_up(self) -> None:
         theirs: Load = {}
         replicas = set()
-        for _, entry in self._read.values():
+        done = 0
+        for data, entry in self._read.values():
+            done += len(data)
+            if done > TURN_BYTES:
+                done = 0
+                await asyncio.sleep(0)
             if entry is not None and entry.gateway != self._gateway:
                 replicas.add(entry.gateway)
                 for name, numbers in entry.load.items():

@@ -2,7 +2,7 @@
 
     {"version": 1, "gateway": "3f9c...", "sent": [["http://10.0.0.1:8100", null, <hashes>], ...]}
 
-Of each prompt the hashes of its beginnings (scheduling/prefix/blocks.py), 8 bytes each, little-endian, and how
+Of each prompt the hashes of its beginnings (scheduling/prefix/index.py), 8 bytes each, little-endian, and how
 many of them the engine has after all; null for all. An engine is named as in entry.py. msgpack, as it is mostly
 hashes: 2 KB for a prompt of 128 KB.
 """
@@ -14,7 +14,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from pdgate.scheduling.prefix.blocks import MOST_BLOCKS
+from pdgate.scheduling.prefix.index import MOST_BLOCKS
 
 VERSION: Final = 1
 BLOCK_BYTES: Final = 8

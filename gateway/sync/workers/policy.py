@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from pdgate.protocols.call import Call
 from pdgate.protocols.instance import Instance
-from pdgate.scheduling.decision_trace import Weighed
+from pdgate.scheduling.decision_trace import Rule, Weighed
 from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.partners import Partners
 from pdgate.scheduling.policy import Policy
@@ -50,3 +50,11 @@ class LooksAround(Policy):
         self, call: Call, endpoints: Sequence[Endpoint], peer: Instance | None = None
     ) -> Sequence[Weighed]:
         return self._policy.explain(call, endpoints, peer)
+
+    def explain_ahead(
+        self, call: Call, endpoints: Sequence[Endpoint], partners: Partners
+    ) -> Sequence[Weighed]:
+        return self._policy.explain_ahead(call, endpoints, partners)
+
+    def rule(self, call: Call, endpoints: Sequence[Endpoint], peer: Instance | None = None) -> Rule:
+        return self._policy.rule(call, endpoints, peer)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from html import escape
 
+from pdgate.lab.simulator.bound import Bound
 from pdgate.lab.simulator.comparing import Case
 from pdgate.lab.simulator.pictures.chart import LEFT, TOP, WIDTH, Axis, Points, chart, opening
 from pdgate.lab.simulator.report import COLUMNS
@@ -25,13 +26,16 @@ STYLE += (
 
 
 def pictures(
-    several: Sequence[Case], ran: Sequence[Ran], figures: Sequence[Summary]
+    several: Sequence[Case],
+    ran: Sequence[Ran],
+    figures: Sequence[Summary],
+    limits: Mapping[float, Bound],
 ) -> dict[str, str]:
     """File name, without its end -> SVG."""
     drawn = {}
     scales = list(dict.fromkeys(case.scale for case in several))
     if len(scales) > 1:
-        drawn["goodput"] = goodput(several, figures)
+        drawn["goodput"] = goodput(several, figures, limits)
     for scale in scales:
         of_scale = {
             case.policy: one for case, one in zip(several, ran, strict=True) if case.scale == scale
@@ -40,10 +44,16 @@ def pictures(
     return drawn
 
 
-def goodput(several: Sequence[Case], figures: Sequence[Summary]) -> str:
+def goodput(
+    several: Sequence[Case], figures: Sequence[Summary], limits: Mapping[float, Bound]
+) -> str:
+    """`limits`: scale -> the bound there, of scales for which it is known."""
     lines: dict[str, list[tuple[float, float]]] = {}
     for case, one in zip(several, figures, strict=True):
         lines.setdefault(case.policy, []).append((case.scale, 100 * one.goodput))
+    for scale, limit in limits.items():
+        lines.setdefault("bound", []).append((scale, 100 * limit.goodput))
+        lines.setdefault("bound, LRU", []).append((scale, 100 * limit.goodput_lru))
     scales = [case.scale for case in several]
     return chart(
         "Goodput over load",

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import logging
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from pdgate.cluster.directory import Joined, Left, Listed, Lost, Resumed
+from pdgate.cluster.etcd import directory as etcd_directory
 from pdgate.cluster.etcd import wire
 from pdgate.cluster.etcd.access import Access
 from pdgate.cluster.etcd.directory import Etcd
@@ -146,16 +148,62 @@ async def test_who_comes_before_the_store_is_listed_when_it_starts(etcd: EtcdSer
         assert listed == Listed({P.key: P}) or await told.next() == Joined(P.key, P)
 
 
-async def test_an_entry_whose_lease_ended_is_made_again(etcd: EtcdServer) -> None:
+async def test_an_entry_whose_lease_ended_is_made_again(
+    etcd: EtcdServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was not renewed for longer than it lasts, as when this process was stopped."""
+    ahead = 0.0
+    monkeypatch.setattr(etcd_directory, "now", lambda: time.monotonic() + ahead)
     async with following(directory(etcd)) as told:
         await told.next()
-        async with directory(etcd).announce(P):
+        async with directory(etcd).announce(P) as listing:
             await told.until(Joined(P.key, P))
-            (lease,) = etcd.leases()
-            etcd.revoke(lease)
+            revoked = asyncio.create_task(listing.revoked())
+            ahead = LEASE_SECONDS
+            etcd.revoke(*etcd.leases())
 
             assert await told.next() == Left(P.key)
             assert await told.next() == Joined(P.key, P)
+            assert not revoked.done()
+            revoked.cancel()
+
+
+@pytest.mark.parametrize("renewed", [False, True], ids=["at once", "after a renewal"])
+async def test_a_lease_that_is_revoked_is_not_made_again(etcd: EtcdServer, renewed: bool) -> None:
+    async with following(directory(etcd)) as told, asyncio.timeout(PATIENCE_SECONDS):
+        await told.next()
+        async with directory(etcd).announce(P) as listing:
+            await told.until(Joined(P.key, P))
+            if renewed:
+                # Before it is written anew it has been renewed.
+                await listing.change(replace(P, role=Role.DECODE))
+                await told.until(Left(P.key))
+            etcd.revoke(*etcd.leases())
+
+            await listing.revoked()
+        assert etcd.keys() == []
+        assert isinstance(await told.next(), Left)
+        assert told.nothing_more()
+
+
+async def test_an_etcd_that_was_set_up_anew_has_revoked_nothing(
+    etcd: EtcdServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However short its outage was, and though its revisions are soon where the old one's were."""
+    monkeypatch.setattr(etcd_directory, "now", lambda: 0.0)
+    async with directory(etcd).announce(P) as listing, following(directory(etcd)) as told:
+        listed = await told.first(Listed)
+        assert listed == Listed({P.key: P}) or await told.next() == Joined(P.key, P)
+        await listing.change(P)
+        await stop(etcd)
+        etcd.forget()
+        await start(etcd)
+        for _ in range(20):
+            etcd.put("/elsewhere", b"")
+
+        await told.first(Lost)
+        listed = await told.first(Listed)
+        assert listed == Listed({P.key: P}) or await told.next() == Joined(P.key, P)
 
 
 async def test_an_empty_store_is_told_of_everybody_again(etcd: EtcdServer) -> None:
@@ -204,18 +252,21 @@ async def test_a_living_engine_stays_longer_than_its_lease(etcd: EtcdServer) -> 
 
 
 async def test_an_engine_that_changes_more_often_than_it_renews_stays(etcd: EtcdServer) -> None:
-    """A write prolongs no lease."""
+    """A write prolongs no lease; and this one outlives a core that stands still for a second or two."""
+    lasts = 2 * LEASE_SECONDS
     roles = itertools.cycle((replace(P, role=Role.DECODE), P))
     async with following(directory(etcd)) as told:
         await told.next()
-        async with directory(etcd).announce(P) as listing:
+        async with Etcd(
+            list(etcd.endpoints), lease_seconds=lasts, beat_seconds=BEAT_SECONDS
+        ).announce(P) as listing:
             await told.until(Joined(P.key, P))
             (ours,) = etcd.leases()
-            clock = etcd.ask("/v3/lease/grant", {"TTL": str(2 * LEASE_SECONDS)})["ID"]
+            clock = etcd.ask("/v3/lease/grant", {"TTL": str(2 * lasts)})["ID"]
             etcd.ask("/v3/kv/put", wire.put(D.key, D.value(), clock))
             while clock in etcd.leases():
                 await listing.change(next(roles))
-                await asyncio.sleep(LEASE_SECONDS / RENEWALS / 4)
+                await asyncio.sleep(lasts / RENEWALS / 4)
 
             assert etcd.leases() == [ours]
 

@@ -1,19 +1,16 @@
 """Who we are to the API server, whom we believe to be it, and how its answers are read."""
 
 import json
-from collections.abc import AsyncIterator, Iterator
-from itertools import pairwise
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from pdgate.cluster.directory import Left, Listed, Lost
 from pdgate.cluster.kubernetes.access import Access
 from pdgate.cluster.kubernetes.directory import Kubernetes
-from pdgate.cluster.kubernetes.http import KubernetesHttp, lines
-from pdgate.cluster.kubernetes.wire import Interrupted, KubernetesError
+from pdgate.cluster.kubernetes.http import KubernetesHttp
+from pdgate.cluster.kubernetes.wire import KubernetesError
 from tests.cluster.kubernetes.services import QUICK, access, service, slice_name
 from tests.cluster.watching import P, following
 from tests.support.certificates import Authority
@@ -102,32 +99,3 @@ async def test_certificates_that_are_gone_are_a_loss_and_no_failure(tmp_path: Pa
         lost = await told.first(Lost)
 
     assert nowhere in lost.why
-
-
-texts = st.lists(st.binary(min_size=1, max_size=9).map(lambda text: text.replace(b"\n", b"-")))
-
-
-@settings(max_examples=30)
-@given(texts, st.lists(st.integers(0, 60)))
-async def test_lines_do_not_depend_on_the_borders_of_pieces(
-    texts: list[bytes], cuts: list[int]
-) -> None:
-    whole = b"".join(text + b"\n" for text in texts)
-    borders = sorted({0, len(whole), *(cut for cut in cuts if cut < len(whole))})
-
-    async def pieces() -> AsyncIterator[bytes]:
-        for start, end in pairwise(borders):
-            yield whole[start:end]
-
-    assert [line async for line in lines(pieces())] == texts
-
-
-async def test_a_line_without_an_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pdgate.cluster.kubernetes.http.LONGEST_LINE", 100)
-
-    async def pieces() -> AsyncIterator[bytes]:
-        for _ in range(3):
-            yield b"x" * 50
-
-    with pytest.raises(Interrupted, match="more than 100 bytes"):
-        _ = [line async for line in lines(pieces())]

@@ -12,6 +12,7 @@ from pdgate.cluster.queue import settings
 from pdgate.cluster.queue.contract import Buried, Depth, Queue, QueueFull
 from pdgate.cluster.queue.opening import open_queue
 from tests.cluster.queue.items import item, taken
+from tests.support.waiting import wait_until
 
 Open = Callable[..., Queue]
 SOON = 0.2
@@ -197,7 +198,7 @@ def test_an_item_is_given_up_after_its_tries(start: Open, freed: bool) -> None:
 
 def test_depth_tells_who_waits_and_since_when(start: Open) -> None:
     queue = start()
-    assert queue.depth() == Depth(0, 0, 0, 0.0)
+    assert queue.depth() == Depth(0, 0, 0, 0.0, None)
     queue.put(item("x"))
     queue.put(item("y"))
     taken(queue)
@@ -214,3 +215,25 @@ def test_models_do_not_share_their_items() -> None:
 
     assert open_queue(chosen, "qwen").take("a", 0) is None
     assert open_queue(chosen, "llama").take("a", 0) is not None
+
+
+def test_a_queue_knows_whether_a_worker_asks(start: Open) -> None:
+    """By what decode engines do nobody is there."""
+    queue = start()
+    queue.put(item("x"))
+    queue.put(item("y"))
+    queue.done("y")
+    assert queue.depth().idle_seconds is None
+
+    held = taken(queue)
+
+    def idle() -> float:
+        found = queue.depth().idle_seconds
+        assert found is not None
+        return found
+
+    silent = wait_until(lambda: (now := idle()) >= 2.0 and now, "a worker that is silent")
+    wait_until(lambda: queue.hold(held) and idle() < silent, "a worker that holds what it has")
+
+    silent = wait_until(lambda: (now := idle()) >= 2.0 and now, "a worker that is silent")
+    wait_until(lambda: not queue.take("b", 0) and idle() < silent, "a worker that asks")

@@ -1,5 +1,6 @@
 """What only a queue on Redis can live through: outages, lost data, and foreign writers."""
 
+import json
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +15,35 @@ from pdgate.cluster.queue.redis_scripts import GROUP
 from pdgate.cluster.queue.redis_streams import RedisQueue
 from tests.cluster.queue.items import item, taken
 from tests.support.redis import RedisServer
+
+WHOLE: dict[str, object] = {
+    "id": "r0",
+    "host": "127.0.0.1",
+    "port": 1,
+    "tokens": 7,
+    "deadline": 4e9,
+}
+
+
+def forged(**fields: object) -> dict[bytes, bytes]:
+    return {b"item": json.dumps(WHOLE | fields).encode(), b"tries": b"0"}
+
+
+RUBBISH: list[dict[bytes, bytes]] = [
+    {b"item": b"{"},
+    {b"else": b"1"},
+    {b"item": b"{}", b"tries": b"0"},
+    {b"item": b"\xff\xfe", b"tries": b"0"},
+    {b"item": b'{"deep": ' + 100_000 * b"[", b"tries": b"0"},
+    forged() | {b"tries": b"\xff"},
+    forged() | {b"tries": b"9" * 5000},
+    forged(port=0),
+    forged(port=1 << 16),
+    forged(tokens=-1),
+    forged(id="r" * 5000),
+    forged(host="h" * 1000),
+    forged(padding="x" * (1 << 20)),
+]
 
 
 def opened(server: RedisServer, model: str = "tiny", **options: float) -> RedisQueue:
@@ -93,12 +123,12 @@ def test_holding_starts_the_wait_for_a_silent_worker_anew(redis: RedisServer) ->
 def test_what_is_no_item_is_put_aside(redis: RedisServer) -> None:
     model = uuid.uuid4().hex
     with closing(opened(redis, model)) as queue, redis.client() as client:
-        for rubbish in ({"item": "{"}, {"else": "1"}, {"item": "{}", "tries": "0"}):
+        for rubbish in RUBBISH:
             client.xadd(f"{{pdgate:prefill:{model}}}:items", rubbish)
         queue.put(item("x"))
 
         assert taken(queue).item == item("x")
-        assert queue.depth().buried == 3
+        assert queue.depth().buried == len(RUBBISH)
 
 
 def test_an_error_of_redis_is_no_outage(redis: RedisServer) -> None:

@@ -8,6 +8,7 @@ from pdgate.cluster.queue.memory import MemoryQueue
 from pdgate.cluster.queue.settings import QueueSettings
 from pdgate.cluster.queue.watch import Watch
 from tests.cluster.queue.items import PATIENCE_SECONDS, item
+from tests.support.waiting import wait_until
 
 OFTEN = 0.001
 
@@ -17,13 +18,15 @@ class Fickle(MemoryQueue):
 
     def __init__(self) -> None:
         super().__init__(QueueSettings("memory://it"))
-        self.away = False
+        self.away = self.broken = False
         self.asked = threading.Semaphore(0)
 
     def depth(self) -> Depth:
         self.asked.release()
         if self.away:
             raise QueueAway("gone for lunch")
+        if self.broken:
+            raise ZeroDivisionError
         return super().depth()
 
     def was_asked_again(self) -> None:
@@ -34,6 +37,18 @@ class Fickle(MemoryQueue):
             assert self.asked.acquire(timeout=PATIENCE_SECONDS)
 
 
+def test_a_bug_costs_an_answer_and_not_the_watch() -> None:
+    queue = Fickle()
+    with closing(Watch(queue, OFTEN)) as watch:
+        queue.was_asked_again()
+        queue.broken = True
+        queue.was_asked_again()
+        assert watch.depth is None
+
+        queue.broken = False
+        wait_until(lambda: watch.depth, "an answer")
+
+
 def test_the_depth_is_followed_through_an_outage() -> None:
     queue = Fickle()
     queue.put(item("x"))
@@ -42,12 +57,22 @@ def test_the_depth_is_followed_through_an_outage() -> None:
         assert watch.depth is not None
         assert (watch.depth.waiting, watch.away_seconds) == (1, 0.0)
 
+        wait_until(lambda: watch.unattended_seconds > 0.1, "no worker at all")
+        queue.take("worker", 0)
+        wait_until(lambda: watch.unattended_seconds > 0.1, "a worker that does not come again")
+
         queue.away = True
         queue.was_asked_again()
         assert watch.depth is None
         assert watch.away_seconds > 0
+        assert watch.unattended_seconds == 0.0
+        wait_until(lambda: watch.away_seconds > 0.5, "an outage")
 
         queue.away = False
         queue.was_asked_again()
         assert watch.depth is not None
         assert watch.away_seconds == 0.0
+        # Workers had no queue to ask, and take a moment.
+        idle = watch.depth.idle_seconds
+        assert idle is not None
+        assert watch.unattended_seconds < idle

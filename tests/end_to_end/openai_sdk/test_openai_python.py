@@ -7,12 +7,14 @@ a stream, parsed and raw, and check the type of all that comes back.
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import chain
+from pathlib import Path
 
 import pytest
 
+from tests.end_to_end.openai_sdk import application
 from tests.end_to_end.openai_sdk import suite as openai_python
 from tests.end_to_end.openai_sdk.suite import FILES, Suite
 from tests.support.ports import LOOPBACK, free_port
@@ -30,22 +32,50 @@ def suite() -> Suite:
 
 
 @pytest.fixture(scope="module")
-def gateway(suite: Suite) -> Iterator[str]:
-    """The URL of a gateway over two reference engines that serve the models of the suite."""
+def engines(suite: Suite) -> Iterator[tuple[str, str]]:
+    """URLs of a prefill and a decode engine that serve the models of the suite."""
     with ExitStack() as stack:
-        engines = [
+        started = [
             stack.enter_context(child(engine(role, suite.models()), name=role))
             for role in ("prefill", "decode")
         ]
-        urls = [
+        prefill, decode = (
             it.wait_for_line(rf"^pdgate engine ready (http\S+) role={it.name}", 60)[1]
-            for it in engines
-        ]
-        port = free_port()
-        url = f"http://{LOOPBACK}:{port}"
-        serve = stack.enter_context(child(front(port, *urls), name="gateway"))
-        serve.wait_for_http(f"{url}/ready")
+            for it in started
+        )
+        yield prefill, decode
+
+
+@pytest.fixture(params=["serve", "hypercorn", "granian"])
+def gateway(
+    request: pytest.FixtureRequest, engines: tuple[str, str], tmp_path: Path
+) -> Iterator[str]:
+    """URL of the gateway: its own server's, and its FastAPI application's on those of others."""
+    port = free_port()
+    url = f"http://{LOOPBACK}:{port}"
+    command, more = front(port, *engines), {}
+    if request.param != "serve":
+        config = tmp_path / "pdgate.toml"
+        config.write_text(CONFIG.format(PROTOCOL, *engines))
+        command, more = SERVERS[request.param](port), {"PDGATE_CONFIG": str(config)}
+    with child(command, name="gateway", env=more) as serving:
+        serving.wait_for_http(f"{url}/ready")
         yield url
+
+
+CONFIG = """
+pdd_protocol = "{}"
+instances = [{{ url = "{}", role = "prefill" }}, {{ url = "{}", role = "decode" }}]
+"""
+APPLICATION = f"{application.__name__}:app"
+BIN = Path(sys.executable).parent
+SERVERS: Mapping[str, Callable[[int], list[str]]] = {
+    "hypercorn": lambda port: [str(BIN / "hypercorn"), APPLICATION, "--bind", f"{LOOPBACK}:{port}"],
+    "granian": lambda port: [
+        *(str(BIN / "granian"), "--interface", "asgi", "--host", LOOPBACK, "--port", str(port)),
+        APPLICATION,
+    ],
+}
 
 
 def engine(role: str, models: Sequence[str]) -> list[str]:

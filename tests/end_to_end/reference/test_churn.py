@@ -20,7 +20,10 @@ CHANGES = int(os.environ.get("PDGATE_CHURN_CHANGES", "4"))
 PROMPTS = tuple(f"{number} bottles of beer on the wall" for number in range(8))
 
 
-@pytest.fixture(params=["vllm-nixl", "vllm-kvt", "decode-first"])
+# vllm-nixl's engines join and leave in test_directory.py.
+@pytest.fixture(
+    params=[pytest.param("vllm-nixl", marks=pytest.mark.matrix), "vllm-kvt", "decode-first"]
+)
 def hand_over(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, ...]]:
     """The protocol, and what else its engines are told."""
     if request.param != "decode-first":

@@ -4,12 +4,16 @@ The engines that things happen to are the test's own, and known to the queue onl
 """
 
 import signal
+import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import pytest
 
 from pdgate.protocols.dialects import decode_first
-from tests.end_to_end.reference.fleet import client
+from tests.end_to_end.reference.fleet import HTTP, Gateway, client
 from tests.end_to_end.reference.queue_site import (
     CALLS,
     MANY_BLOCKS,
@@ -17,6 +21,7 @@ from tests.end_to_end.reference.queue_site import (
     Site,
     asking,
     running_site,
+    started,
 )
 from tests.end_to_end.reference.test_same_tokens import BLOCK_TOKENS, PROMPTS, TOKENS, said
 
@@ -27,6 +32,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         yield site
 
 
+@pytest.mark.matrix("gateway", "chat", "stream")
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 @pytest.mark.parametrize("chat", [False, True], ids=["completions", "chat"])
 @pytest.mark.parametrize("gateway", ["static", "dynamic"])
@@ -69,6 +75,84 @@ def test_of_a_second_turn_only_what_is_new_is_computed(site: Site) -> None:
     site.wait_until(lambda: site.prefilled().since(before).computed > 0, "prefill's count")
     found = site.prefilled().since(before)
     assert (found.moved, found.computed) == (had, len(second) - had)
+
+
+def test_a_gateway_sees_what_others_have_put_on_the_queue(site: Site) -> None:
+    """It has no call at prefill itself, and would have gone on splitting."""
+    decode, over = client(site.decode[0].url).completions, threading.Event()
+
+    def ask(number: int) -> None:
+        while not over.is_set():
+            # Each is another prompt.
+            decode.create(
+                model=MODEL,
+                prompt=f"{number} {time.monotonic()} {MANY_BLOCKS}",
+                max_tokens=1,
+                extra_body={"kv_transfer_params": dict(decode_first.QUEUED)},
+            )
+
+    engines = [word for one in site.prefill for word in ("--prefill", one.url)]
+    engines += [word for one in site.decode for word in ("--decode", one.url)]
+    rule = ("--disaggregate", "uncached_tokens_above", "--uncached-tokens", "1")
+    known = ("--pdd-protocol", "decode-first", "--engine-metrics-interval", "0.2")
+    with (
+        site.fleet.serve(*known, *rule, *engines) as gateway,
+        ThreadPoolExecutor(CALLS) as pool,
+        release(over),
+    ):
+        answered = said(gateway.url, f"first {MANY_BLOCKS}", False, False)
+        assert decisions(gateway, "prefill is busy") == 0
+        others = [pool.submit(ask, number) for number in range(CALLS)]
+
+        def is_busy() -> bool | None:
+            answer = said(gateway.url, f"first {MANY_BLOCKS}", False, False)
+            assert answer[0] == answered[0]
+            return decisions(gateway, "prefill is busy") > 0 or None
+
+        gateway.process.wait_until(is_busy, "a call that is not split")
+        over.set()
+        for one in others:
+            one.result()
+
+
+@contextmanager
+def release(event: threading.Event) -> Iterator[None]:
+    """Whatever happens, those that wait for it end."""
+    try:
+        yield
+    finally:
+        event.set()
+
+
+def decisions(gateway: Gateway, reason: str) -> float:
+    lines = HTTP.get(f"{gateway.url}/metrics").text.splitlines()
+    return sum(
+        float(line.rsplit(" ", 1)[1])
+        for line in lines
+        if line.startswith("pdgate_disaggregation_decisions_total{") and f'"{reason}"' in line
+    )
+
+
+def test_decode_decides_by_what_it_has_left_to_compute(site: Site) -> None:
+    flags = ("--max-local-prefill", "40", "--max-prefill-queue", "100")
+    decode = started(site.fleet, site.redis, "decode", *flags)
+    chosen = "pdgate_engine_prompt_tokens_chosen_total"
+    flags = ("--pdd-protocol", "decode-first", "--engine-metrics-interval", "0.2")
+    with site.fleet.serve(
+        *flags, "--prefill", site.prefill[0].url, "--decode", decode.url
+    ) as gateway:
+        first = f"Once there was {MANY_BLOCKS}"
+        second = f"{first} and then?"
+        assert len(second) - len(first) < 40 < len(first)
+
+        answers = [said(gateway.url, text, False, False) for text in ("Hm.", first, second)]
+
+    single = site.fleet.single().url
+    assert answers == [said(single, text, False, False) for text in ("Hm.", first, second)]
+    # A token of the tiny model is a byte, and one begins each prompt.
+    there = (len(first) + 1) // BLOCK_TOKENS * BLOCK_TOKENS
+    assert decode.metric(chosen) == len("Hm.") + 1 + len(second) + 1 - there
+    assert decode.metric("pdgate_engine_kv_transfers_total") == 1
 
 
 @pytest.mark.parametrize("empty", [False, True], ids=["with its data", "empty"])

@@ -2,14 +2,17 @@
 
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.end_to_end.reference.callers import Callers, ask
+from tests.end_to_end.reference.callers import PROMPT, Callers, ask
 from tests.end_to_end.reference.fleet import Engine, Fleet, Gateway
 from tests.support.etcd import EtcdServer
+from tests.support.waiting import wait_until
 
 PROTOCOL, TRANSFER = "vllm-nixl", "tcp"
+RUNNING = "vllm:num_requests_running"
 CALLERS = 4
 
 
@@ -53,6 +56,53 @@ def test_engines_join_and_leave_under_load_and_no_call_fails(
 
         callers.wait_for(2 * CALLERS)
     assert len(etcd.keys()) == 2
+
+
+def test_a_revoked_lease_ends_an_engine_when_it_has_answered(
+    own_fleet: Fleet, etcd: EtcdServer
+) -> None:
+    """With calls under way, which no time cuts: a signal would have given them none."""
+    announced(own_fleet, etcd, "prefill")
+    flags = ("--min-itl-ms", "50", "--shutdown-timeout", "0")
+    before = set(etcd.leases())
+    decode = own_fleet.engine("decode", PROTOCOL, TRANSFER, "--etcd", etcd.endpoints[0], *flags)
+    (lease,) = decode.process.wait_until(
+        lambda: (len(etcd.keys()) == 2 and set(etcd.leases()) - before) or None, "both in etcd"
+    )
+    with (
+        own_fleet.serve("--etcd", etcd.endpoints[0]) as gateway,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        # Twice as long as it may take until the engine asks etcd again.
+        asked = pool.submit(ask, gateway, PROMPT, 160)
+        decode.process.wait_until(lambda: decode.metric(RUNNING) or None, "a call at decode")
+        etcd.revoke(lease)
+
+        decode.process.wait_for_line("does not list this engine any more")
+        assert not asked.done()
+        assert asked.result()
+        assert decode.process.wait_for_end() == 0
+    assert not [key for key in sorted(etcd.keys()) if "decode" in key]
+
+
+def test_an_engine_that_stood_still_for_longer_than_its_lease_is_listed_again(
+    own_fleet: Fleet, etcd: EtcdServer
+) -> None:
+    """etcd says of its lease what it says of one that was revoked; and a call was under way."""
+    options = [f"urls={etcd.endpoints[0]}", "lease_seconds=1"]
+    words = [word for option in options for word in ("--directory-option", option)]
+    engine = own_fleet.engine("plain", "plain", "shm", "--directory", "etcd", *words, "--min-itl-ms", "50")  # fmt: skip
+    engine.process.wait_until(lambda: etcd.keys() or None, "it in etcd")
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(ask, Gateway(engine.url, engine.process), PROMPT, 100)
+        engine.process.wait_until(lambda: engine.metric(RUNNING) or None, "a call")
+        engine.process.signal(signal.SIGSTOP)
+        wait_until(lambda: not etcd.keys(), "the end of its lease")
+        engine.process.signal(signal.SIGCONT)
+
+        wait_until(lambda: len(etcd.keys()) == 1, "its entry again")
+        assert asked.result()
+    assert engine.process.process.poll() is None
 
 
 @pytest.mark.parametrize(("away_seconds", "empty"), [(20, False), (1, True)])

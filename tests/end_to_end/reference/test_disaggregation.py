@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pdgate.scheduling.disaggregation.decision import MEASURING, SOONER
-from pdgate.scheduling.latency.rate import ENOUGH
+from pdgate.scheduling.latency.model import ENOUGH
 from tests.end_to_end.reference.fleet import HTTP, Fleet, Gateway, Route, client
 
 SHORT, LONG = "short", "a prompt that is longer than forty tokens of a byte each, by far"

@@ -17,6 +17,8 @@ WHERE = {
     ("vllm-nixl", "staged", ""): {RESPONSES: "disaggregated", MESSAGES: "disaggregated"},
     ("vllm-mooncake", "batch", "d"): {RESPONSES: "disaggregated", MESSAGES: "local"},
     ("vllm-kvt", "batch", ""): {RESPONSES: "local", MESSAGES: "local"},
+    # Its decode reads no prompts, so messages need a plain engine.
+    ("sglang", "batch", ""): {RESPONSES: "disaggregated"},
 }
 
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import httpx2
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from pdgate.protocols.call import CHAT
 from pdgate.protocols.instance import Role
@@ -17,6 +16,7 @@ from tests.end_to_end.reference.fleet import Fleet
 from tests.support.fleet import ANSWER, Engine, as_json, question
 from tests.support.raw_server import Peer, raw_server
 from tests.support.redis import RedisServer, redis_server
+from tests.support.scraped import samples
 
 PATIENCE_SECONDS = 180.0
 ENGINES = 5
@@ -111,13 +111,7 @@ async def gateways(fleet: Fleet, *flags: str) -> AsyncIterator[list[httpx2.Async
 
 async def calls_elsewhere(gateway: httpx2.AsyncClient) -> list[float]:
     """What the gateway has heard of others', at each engine."""
-    page = (await gateway.get("/metrics")).text
-    return [
-        sample.value
-        for family in text_string_to_metric_families(page)
-        for sample in family.samples
-        if sample.name == "pdgate_instance_replica_calls"
-    ]
+    return samples((await gateway.get("/metrics")).text, "pdgate_instance_replica_calls")
 
 
 async def fifty_calls(site: Site, one: httpx2.AsyncClient, other: httpx2.AsyncClient) -> float:

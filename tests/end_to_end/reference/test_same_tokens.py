@@ -12,12 +12,16 @@ import pytest
 from tests.end_to_end.reference.fleet import Engine, Fleet, Gateway, Pair, Route, client
 from tests.support.kv_backends import require
 
+WHOLE = pytest.mark.matrix
 ROUTES = [
     Route("vllm-nixl", "batch"),
     Route("vllm-nixl", "staged"),
     Route("vllm-kvt", "batch"),
     Route("vllm-kvt", "staged"),
-    *(Route("vllm-mooncake", mode, g) for g in "abcd" for mode in ("batch", "staged")),
+    *(
+        Route("vllm-mooncake", mode, g)
+        for g, mode in zip("abcd", ("batch", "staged") * 2, strict=True)
+    ),
     Route("sglang", "batch"),
     Route("neuron", "batch"),
 ]
@@ -99,6 +103,10 @@ def counts(decode: Engine) -> Counts:
 # backend is enough here: tests/engine/hand_over/test_same_tokens.py has them all.
 CASES = [
     *((route, "shm") for route in ROUTES),
+    *(
+        pytest.param((Route("vllm-mooncake", mode, g), "shm"), marks=WHOLE)
+        for g, mode in zip("abcd", ("staged", "batch") * 2, strict=True)
+    ),
     (Route("vllm-kvt", "batch"), "tcp"),
     (Route("vllm-mooncake", "batch", "d"), "mooncake"),
     (Route("vllm-nixl", "batch"), "nixl"),
@@ -129,6 +137,7 @@ def single(fleet: Fleet) -> Engine:
     return fleet.single()
 
 
+@pytest.mark.matrix("crossing", "stream", "chat")
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 @pytest.mark.parametrize("chat", [False, True], ids=["completions", "chat"])
 def test_the_answer_is_the_single_engines(

@@ -158,7 +158,12 @@ def _kv_address(url: str, kv: str) -> Sequence[str]:
     return "--instance", f"role=prefill,url={url},kv={kv}"
 
 
-def pdgate_over(backend: str, mode: str = "layerwise", mover: str = "process") -> Transfer:
+def pdgate_over(
+    backend: str,
+    mode: str = "layerwise",
+    mover: str = "process",
+    lease_seconds: float = LEASE_SECONDS,
+) -> Transfer:
     """A short lease, because it is P's only way to learn that D refused a call."""
 
     def connector(api_port: int, kv_port: int) -> dict[str, Any]:
@@ -169,7 +174,7 @@ def pdgate_over(backend: str, mode: str = "layerwise", mover: str = "process") -
             "kv_connector_extra_config": {
                 "transfer": backend,
                 "api": f"{LOOPBACK}:{api_port}",
-                "lease_seconds": LEASE_SECONDS,
+                "lease_seconds": lease_seconds,
                 "mode": mode,
                 "mover": mover,
             },

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # run.sh [PYTEST ARGUMENT...]: the gateway over stock vLLM 0.32 on the CPU, NIXL and Mooncake.
+# Without arguments all tests of this folder are run; with some, what these say.
 #
 #   PYTHON          the Python that has pdgate and its test tools        (default: python3)
 #   PDGATE_CACHE    where vLLM is kept between runs, about 4 GB          (default: ~/.cache/pdgate)
@@ -57,4 +58,4 @@ else
     run=(env)
 fi
 
-exec "${run[@]}" "$python" -m pytest -p no:cacheprovider "$here" "$@"
+exec "${run[@]}" "$python" -m pytest -p no:cacheprovider "${@:-$here}"

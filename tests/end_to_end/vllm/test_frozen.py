@@ -61,9 +61,13 @@ class Site:
         lines = [line for line in text.splitlines() if line.startswith("pdgate_legs_given_up_tot")]
         return sum(float(line.split()[-1]) for line in lines if f'why="{why}"' in line)
 
-    async def stream(self, number: int, salt: str, max_tokens: int) -> Waited:
+    async def stream(
+        self, number: int, salt: str, max_tokens: int, begun: Callable[[], object] = lambda: None
+    ) -> Waited:
         ids = [each % VOCABULARY_OF_OURS for each in prompt(TOKENS, f"{salt} {number}")]
-        return await wait_for(self.http, self.url, model=MODEL, prompt=ids, max_tokens=max_tokens)
+        return await wait_for(
+            self.http, self.url, model=MODEL, prompt=ids, max_tokens=max_tokens, begun=begun
+        )
 
 
 @pytest_asyncio.fixture
@@ -91,10 +95,13 @@ async def site(engine: Engine) -> AsyncIterator[Site]:
 
 
 async def under_streams(site: Site, salt: str, strike: Callable[[], object]) -> list[Waited]:
-    """Half of them have begun when it strikes; the others come then."""
+    """Half of them have begun when it strikes, and are far from their end; the others come then."""
+    begun = asyncio.Semaphore(0)
     async with asyncio.timeout(DEADLINE_SECONDS), asyncio.TaskGroup() as group:
-        tasks = [group.create_task(site.stream(n, salt, LONG_TOKENS)) for n in range(STREAMS // 2)]
-        await asyncio.sleep(2)
+        early = range(STREAMS // 2)
+        tasks = [group.create_task(site.stream(n, salt, LONG_TOKENS, begun.release)) for n in early]
+        for _ in early:
+            await begun.acquire()
         strike()
         late = range(STREAMS // 2, STREAMS)
         tasks += [group.create_task(site.stream(n, salt, 24)) for n in late]

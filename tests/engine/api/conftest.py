@@ -28,7 +28,7 @@ class Served:
 
 @asynccontextmanager
 async def serve(
-    faults: Faults | None = None, meeting: Meeting | None = None
+    faults: Faults | None = None, meeting: Meeting | None = None, *, head_first: bool = False
 ) -> AsyncIterator[Served]:
     where = layout(blocks=256)
     memory = memoryview(bytearray(where.total_bytes))
@@ -38,7 +38,14 @@ async def serve(
     if meeting is not None:
         core.connect(connector := FakeConnector(core, memory, meeting))
     metrics = EngineMetrics(core, connector, "tiny")
-    service = Service(core, output_queue, metrics, ("tiny", "alias"), default_max_tokens=32)
+    service = Service(
+        core,
+        output_queue,
+        metrics,
+        ("tiny", "alias"),
+        default_max_tokens=32,
+        head_first=head_first,
+    )
     transport = httpx2.ASGITransport(app.build(service), raise_app_exceptions=False)
     core.start()
     try:

@@ -76,6 +76,25 @@ async def test_a_failed_hand_over_has_its_status_also_in_a_stream(
     assert "error" in answer.json()
 
 
+@pytest.mark.parametrize(
+    ("params", "status"), [({"from": "x", "tokens": "y"}, 400), ({"from": "x", "tokens": 2}, 200)]
+)
+async def test_a_head_that_comes_first_leaves_only_refusals_their_status(
+    params: dict[str, Any], status: int
+) -> None:
+    async with serve(meeting=Meeting(layout(256)), head_first=True) as served:
+        body = {**ASKED, "kv_transfer_params": params, "stream": True}
+        answer = await served.http.post(COMPLETIONS, json=body)
+        whole = await served.http.post(COMPLETIONS, json={**body, "stream": False})
+
+    assert answer.status_code == status
+    assert '"error"' in answer.text
+    if status == 200:
+        # Nothing is said before it.
+        assert answer.text.startswith('data: {"error"')
+    assert whole.status_code == (400 if status == 400 else 500)
+
+
 async def test_what_the_connector_kept_is_in_the_answer() -> None:
     async with serve(meeting=Meeting(layout(256))) as served:
         kept = await served.http.post(

@@ -53,7 +53,7 @@ def test_idle_blocks_are_taken_last_and_the_oldest_first() -> None:
     allocator.drop([first])
     allocator.drop([third])
 
-    assert allocator.take(2) == [third, second]
+    assert allocator.take(2) == [second, third]
     assert forgotten == [second]
 
 

@@ -1,9 +1,12 @@
 """decode-first: the queue chooses who computes, and decode stays master of its pages."""
 
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,7 +14,7 @@ import pytest
 from pdgate.cluster.queue import settings
 from pdgate.cluster.queue.contract import Item, Queue
 from pdgate.cluster.queue.opening import open_queue
-from pdgate.engine.connector import Arrival, Keep, Pages
+from pdgate.engine.connector import Arrival, Compute, Keep, Load, Pages
 from pdgate.engine.hand_over.decode_first import DecodeFirst
 from pdgate.engine.prefill_worker import worker
 from pdgate.protocols.dialects import decode_first
@@ -99,6 +102,37 @@ def test_decode_computes_what_it_is_not_told_to_queue_or_what_is_too_short(
     start: Start, asked: Arrival
 ) -> None:
     assert start("decode").connector.plan(asked) is None
+
+
+@pytest.mark.parametrize(
+    ("cached", "plan"), [(0, Load), (len(PROMPT) - 5, Load), (len(PROMPT) - 4, Compute)]
+)
+def test_decode_computes_what_is_short_but_for_what_it_has_cached(
+    start: Start, cached: int, plan: type
+) -> None:
+    asked = replace(queued("d1"), cached_tokens=lambda: cached)
+
+    assert isinstance(start("decode", max_local_prefill=4).connector.plan(asked), plan)
+
+
+def test_decode_computes_all_while_the_queue_is_long(start: Start, queue: Queue) -> None:
+    """By the queue's own count, and by ours of what it will not have counted yet."""
+    d = start("decode", max_prefill_queue=1)
+    far = start("decode", max_prefill_queue=2)
+    for core in (d, far):
+        wait_until(partial(has_looked, core), "a look at the queue")
+        assert isinstance(core.connector.plan(queued("d0")), Load)
+
+    d.load(queued("d1"), D_BLOCKS)
+
+    assert isinstance(d.connector.plan(queued("d2")), Compute)
+    assert isinstance(far.connector.plan(queued("f1")), Load)
+    queue.put(Item("x", "127.0.0.1", 9, 5, time.time() + SECONDS))
+    wait_until(lambda: isinstance(far.connector.plan(queued("f1")), Compute), "the queue's count")
+
+
+def has_looked(core: FakeCore) -> bool:
+    return core.connector.gauges()["pdgate_prefill_queue_up"][1] == 1
 
 
 def test_it_is_told_in_a_way_that_is_checked(start: Start) -> None:
@@ -230,6 +264,28 @@ def test_nobody_comes_before_the_deadline(start: Start, queue: Queue) -> None:
     d.load(queued("d1"), D_BLOCKS)
 
     assert d.result() == "too late: no prefill worker came for it"
+    assert emptied(queue)
+
+
+def test_a_prompt_does_not_wait_for_workers_that_are_gone(
+    start: Start, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Frozen, cut off from the queue or ended: it waited for its whole lease, at each attempt."""
+    p, d = start("prefill"), start("decode")
+    d.load(queued("d1"), D_BLOCKS)
+    assert d.result() is None
+
+    assert isinstance(p.connector, DecodeFirst)
+    its_worker = p.connector._worker
+    assert its_worker is not None
+    p.connector.leave()
+    assert its_worker.wait(SECONDS)
+    monkeypatch.setattr(d.connector, "_unattended_seconds", 1.0)
+    d.load(queued("d2"), D_BLOCKS)
+
+    error = d.result()
+    assert error is not None
+    assert error.startswith("too late: no prefill worker has asked for a prompt for ")
     assert emptied(queue)
 
 

@@ -90,7 +90,7 @@ def test_who_asks_again_is_there() -> None:
 def test_who_asks_for_the_prefill_itself_is_there() -> None:
     offers = Offers()
     assert offers.abandon("k") is None
-    assert offers.expect("k", "p1", only="decode")
+    assert offers.expect("k", "p1", only=("decode",))
 
 
 def _claims(offers: Offers) -> None:

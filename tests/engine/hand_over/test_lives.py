@@ -34,8 +34,8 @@ SERIAL = [row for row in ROWS if row.mode is Mode.STAGED or row.generation == "a
 AT_ONCE = [row for row in ROWS if row not in SERIAL]
 SAYS_GOODBYE = [row for row in AT_ONCE if row.protocol != "neuron"]
 """Neuron has no word for it: prefill's lease ends what decode does not come back for."""
-ASKED_BY_ID = [row for row in ROWS if row.protocol != "vllm-nixl" and row != KVT_BATCH]
-"""NIXL's prefill gives out ids of its own, and KVT's is not asked by HTTP."""
+ASKED_BY_ID = [row for row in ROWS if row.protocol not in ("vllm-nixl", "tpu") and row != KVT_BATCH]
+"""NIXL's and the TPU's prefill give out ids of their own, and KVT's is not asked by HTTP."""
 
 
 class Engine:

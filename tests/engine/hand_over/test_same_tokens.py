@@ -16,6 +16,8 @@ from dataclasses import replace
 
 import pytest
 
+from pdgate.engine.hand_over.neuron import Neuron
+from pdgate.engine.hand_over.two_sided import TwoSided
 from pdgate.engine.request import Sampling
 from pdgate.transfer import registry
 from pdgate.transfer.base import Region
@@ -75,6 +77,7 @@ def expected() -> dict[str, list[int]]:
     return found
 
 
+@pytest.mark.matrix("memories", "row", "split")
 @pytest.mark.parametrize("split", SPLITS, ids=lambda split: f"{split[0]}to{split[1]}")
 @pytest.mark.parametrize("row", ROWS, ids=str)
 def test_the_answer_is_the_single_engines(
@@ -83,6 +86,7 @@ def test_the_answer_is_the_single_engines(
     assert_crossing(memories, expected, row, split, (BLOCK_TOKENS, BLOCK_TOKENS))
 
 
+@pytest.mark.matrix("memories", "row", "blocks")
 @pytest.mark.parametrize("blocks", [(8, 32), (32, 8)], ids=lambda both: f"{both[0]}to{both[1]}")
 @pytest.mark.parametrize("row", [one for one in ROWS if one.protocol != "neuron"], ids=str)
 def test_blocks_may_have_other_sizes(
@@ -124,6 +128,7 @@ def assert_crossing(
         assert found == expected
         lengths = [len(ask("", prompt).prompt) for prompt in ASKED]
         # But the last token of each, where prefill does not hand the one behind it over.
+        assert isinstance(decode.connector, TwoSided | Neuron)
         computed = 0 if decode.connector.hands_first_token else len(lengths)
         assert decode.stats.prompts_from_peer == sum(lengths) - computed
         assert decode.stats.prompts_computed == computed

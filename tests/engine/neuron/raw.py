@@ -1,7 +1,6 @@
 """Peers on the signal plane that are not ours: they say what the test tells them to."""
 
 import json
-from types import TracebackType
 from typing import Any, Self
 
 import zmq
@@ -27,12 +26,7 @@ class _Raw:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

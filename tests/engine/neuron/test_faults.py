@@ -145,11 +145,8 @@ def test_a_decode_that_does_not_take_what_it_asked_for_stalls_nobody_else(start:
         assert p.freed.get(timeout=SECONDS) == "p2"
 
 
-def test_a_transfer_that_is_given_up_frees_its_place_and_its_pages(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(neuron, "BATCH", 1)
-    p, d = start("prefill", patience=SHORT), start("decode")
+def test_a_transfer_that_is_given_up_frees_its_place_and_its_pages(start: Start) -> None:
+    p, d = start("prefill", patience=SHORT, max_seqs=1), start("decode")
     p.prefill(to_prefill(1), (1, 3))
     p.prefill(to_prefill(2), P_BLOCKS)
     with paired(p, d, "127.0.0.1:9") as dead:
@@ -164,10 +161,9 @@ def test_a_transfer_that_is_given_up_frees_its_place_and_its_pages(
 def test_who_has_waited_longest_gets_the_place_that_becomes_free(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(neuron, "BATCH", 1)
     # They ask once, and not in a rhythm of their own.
     monkeypatch.setattr(turns, "STALE_SECONDS", SECONDS)
-    p, d = start("prefill", patience=SHORT), start("decode")
+    p, d = start("prefill", patience=SHORT, max_seqs=1), start("decode")
     for n in range(1, 4):
         p.prefill(to_prefill(n), (n, n + 3))
     with (

@@ -13,7 +13,7 @@ import pytest
 
 from pdgate.engine.connector import Keep
 from pdgate.engine.hand_over.neuron import Neuron
-from pdgate.engine.neuron import kv_map
+from pdgate.engine.neuron import kv_map, peers
 from pdgate.transfer import descriptors
 from pdgate.transfer.messenger.shape import Shape
 from tests.engine.neuron.raw import RawDecode, RawPrefill
@@ -234,6 +234,24 @@ def test_decode_says_what_the_fork_says() -> None:
         "block_ids_in_peer_device": list(D_BLOCKS),
     }  # fmt: skip
     assert d.result() == "expired: too late"
+
+
+def test_the_prefill_of_a_static_pair_is_met_before_any_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also one that starts after its decode, and again after it was gone."""
+    monkeypatch.setattr(peers, "MEET_AGAIN_SECONDS", 0.01)
+    with ExitStack() as stack:
+        p_port = free_port(neighbours=1)
+        d = stack.enter_context(
+            closing(FakeCore("tcp", "neuron", "decode", peer=f"127.0.0.1:{p_port}"))
+        )
+        for _ in range(2):
+            with RawPrefill(p_port + 1) as raw:
+                raw.expect("handshake", {"status": "ok", "timestamp": 1.0})
+                raw.expect("kv_map_init", {"kv_map": of_prefill(d), "nc_offset": 0})
+
+        assert d.results.empty()
 
 
 def test_answers_for_an_earlier_life_are_passed_over() -> None:

@@ -14,6 +14,8 @@ from pdgate.cluster.queue.memory import MemoryQueue
 from pdgate.cluster.queue.settings import QueueSettings
 from pdgate.engine.hand_over.claim_desk import ClaimDesk
 from pdgate.engine.hand_over.tickets import Ticket, Tickets
+from pdgate.engine.prefill_worker import worker
+from pdgate.engine.prefill_worker.claim import Claiming
 from pdgate.engine.prefill_worker.worker import Health, Serving, Worker, always
 from pdgate.transfer.messenger.source import Target
 from pdgate.transfer.runtime.channel import Channel
@@ -214,6 +216,45 @@ def test_items_of_an_engine_that_is_not_there_go_when_nobody_can_want_them(start
     assert queue.finished.acquire(timeout=SECONDS)
 
     assert queue.depth().taken == 1
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["a..b", "h" * 64, "\ud800", "x\0y", ""],
+    # A name that is no text cannot be sent between the processes that share the tests.
+    ids=["an empty label", "a long label", "a surrogate", "a zero", "nothing"],
+)
+def test_an_item_of_an_impossible_host_costs_no_worker(
+    start: Start, decode: Decode, host: str
+) -> None:
+    """Whoever reaches the queue may put any there; one of these ended every worker that took it."""
+    queue, ticket = Watched(), decode.ticket()
+    queue.put(Item("forged", host, 1, tokens=7, deadline=0.0))
+    queue.put(ticket.item)
+    start(queue)
+
+    assert decode.tickets.wait(ticket.turn, SECONDS)
+    assert queue.finished.acquire(timeout=SECONDS)
+
+
+def test_a_bug_costs_an_item_and_no_worker(
+    start: Start, decode: Decode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "RETRY_SECONDS", 0.01)
+    queue, ticket = Watched(), decode.ticket()
+    bad = Item("bad", "127.0.0.1", decode.desk.port, tokens=7, deadline=4e9)
+
+    def broken(item: Item, identity: Identity) -> Claiming:
+        if item is bad:
+            raise ZeroDivisionError
+        return Claiming(item, identity)
+
+    monkeypatch.setattr(worker, "Claiming", broken)
+    queue.put(bad)
+    queue.put(ticket.item)
+    start(queue)
+
+    assert decode.tickets.wait(ticket.turn, SECONDS)
 
 
 def test_a_stopped_worker_finishes_what_it_has_and_takes_nothing_more(

@@ -61,6 +61,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
             "KVConnectorMetadata": Plain,
             "KVConnectorRole": Role,
             "KVConnectorTransferResults": TransferResults,
+            "KVConnectorWorkerMetadata": Plain,
             "SupportsHMA": Plain,
         },
         f"{BASE}.metrics": {"KVConnectorPromMetrics": Plain, "KVConnectorStats": Stats},
@@ -80,13 +81,16 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delitem(sys.modules, f"pdgate.engine.vllm.{module}")
 
 
-def config(tp: int = 1, **extra: Any) -> Any:
+def config(context_parallel: int = 1, **extra: Any) -> Any:
     return SimpleNamespace(
         kv_transfer_config=SimpleNamespace(
             kv_role="kv_both", kv_port=0, kv_connector_extra_config=extra
         ),
         parallel_config=SimpleNamespace(
-            tensor_parallel_size=tp, pipeline_parallel_size=1, data_parallel_index=0
+            tensor_parallel_size=1,
+            pipeline_parallel_size=1,
+            data_parallel_index=0,
+            decode_context_parallel_size=context_parallel,
         ),
         model_config=SimpleNamespace(served_model_name="tiny", model="/model"),
         cache_config=SimpleNamespace(block_size=4),
@@ -94,5 +98,14 @@ def config(tp: int = 1, **extra: Any) -> Any:
     )
 
 
-def cache_groups(count: int = 1) -> Any:
-    return SimpleNamespace(kv_cache_groups=[object()] * count)
+class FullAttentionSpec:
+    """Named as vLLM's."""
+
+
+class SlidingWindowSpec:
+    """As well."""
+
+
+def cache_groups(*kinds: type) -> Any:
+    groups = [SimpleNamespace(kv_cache_spec=kind()) for kind in kinds or (FullAttentionSpec,)]
+    return SimpleNamespace(kv_cache_groups=groups)

@@ -27,20 +27,25 @@ class Storage:
 class Tensor:
     """
     Attributes:
+        strides: In numbers; empty if it is contiguous.
         storage: Address of the first byte of the storage that it is a view of.
     """
 
     address: int
     shape: tuple[int, ...] = SHAPE
     dtype: Any = "torch.float32"
-    contiguous: bool = True
+    strides: tuple[int, ...] = ()
     storage: int = BASE
+    item_bytes: int = 4
 
     def element_size(self) -> int:
-        return 4
+        return self.item_bytes
 
-    def is_contiguous(self) -> bool:
-        return self.contiguous
+    def stride(self) -> tuple[int, ...]:
+        """Of vLLM's LBHNC, unless it is said."""
+        if self.strides:
+            return self.strides
+        return tuple(math.prod(self.shape[axis + 1 :]) for axis in range(len(self.shape)))
 
     def data_ptr(self) -> int:
         return self.address

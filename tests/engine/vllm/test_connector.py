@@ -8,8 +8,16 @@ import pytest
 
 from pdgate.engine.vllm import guard
 from pdgate.engine.vllm.guard import Complaints
-from pdgate.engine.vllm.orders import Fetch, Refuse
-from tests.engine.vllm.fake_surface import Role, Status, cache_groups, config, install
+from pdgate.engine.vllm.orders import Cancel, Fetch, Refuse
+from tests.engine.vllm.fake_surface import (
+    FullAttentionSpec,
+    Role,
+    SlidingWindowSpec,
+    Status,
+    cache_groups,
+    config,
+    install,
+)
 from tests.engine.vllm.fake_vllm import Request
 
 FETCH = {"remote_host": "h", "remote_port": 1, "do_remote_prefill": True}
@@ -87,6 +95,7 @@ def test_no_hook_of_the_scheduler_raises(module: Any, scheduler: Any) -> None:
     assert scheduler.request_finished_all_groups(request(FETCH), 7) == (False, None)
     scheduler.set_xfer_handshake_metadata({0: module.Handshake({})})
     scheduler.set_xfer_handshake_metadata({})
+    scheduler.update_connector_output(Broken())
     scheduler.update_state_after_alloc(request(FETCH), Broken(), 0)
     assert scheduler.build_connector_meta(Broken()).orders == ()
 
@@ -124,6 +133,7 @@ def test_no_hook_of_the_worker_raises(module: Any, worker: Any) -> None:
     assert worker.get_finished(set()) == (None, None)
     assert worker.get_kv_connector_stats() is None
     assert worker.get_handshake_metadata() is None
+    assert worker.build_connector_worker_meta() is None
     worker.shutdown()
 
 
@@ -139,11 +149,39 @@ def test_hooks_before_the_kv_cache_is_known_do_nothing(module: Any, worker: Any)
 @pytest.mark.parametrize(
     ("settings", "groups", "why"),
     [
-        (config(tp=2), 1, "tensor and pipeline parallel"),
-        (config(), 2, "one group of KV blocks"),
-        (config(mode="pul"), 1, "mode"),
+        (config(context_parallel=2), [], "decode_context_parallel_size is 2"),
+        (config(), [FullAttentionSpec, SlidingWindowSpec], "FullAttentionSpec, SlidingWindowSpec"),
+        (config(), [SlidingWindowSpec], "this model has SlidingWindowSpec"),
+        (config(mode="pul"), [], "mode"),
     ],
 )
-def test_what_cannot_work_ends_the_start(settings: Any, groups: int, why: str, module: Any) -> None:
+def test_what_cannot_work_ends_the_start(
+    settings: Any, groups: list[type], why: str, module: Any
+) -> None:
     with pytest.raises(ValueError, match=why):
-        module.PdgateConnector(settings, Role.WORKER, cache_groups(groups))
+        module.PdgateConnector(settings, Role.WORKER, cache_groups(*groups))
+
+
+def test_sleep_mode_is_refused_by_both_releases(module: Any) -> None:
+    """By its setting here; 0.33 asks the connector, by a name that may be a method or not."""
+    asleep = config()
+    asleep.model_config.enable_sleep_mode = True
+    with pytest.raises(ValueError, match="enable-sleep-mode"):
+        module.PdgateConnector(asleep, Role.WORKER, cache_groups())
+
+    assert not module.PdgateConnector.supports_sleep_mode
+    assert not module.PdgateConnector.supports_sleep_mode()
+
+
+def test_a_load_that_failed_at_one_worker_is_cancelled_at_the_others(
+    module: Any, scheduler: Any
+) -> None:
+    scheduler.update_state_after_alloc(request(FETCH), blocks(5, 6, 7), 9)
+    scheduler.build_connector_meta(SimpleNamespace())
+    failed = module.FailedLoads(frozenset({"cmpl-r-0"})).aggregate(
+        module.FailedLoads(frozenset({"unknown"}))
+    )
+
+    scheduler.update_connector_output(SimpleNamespace(kv_connector_worker_meta=failed))
+
+    assert scheduler.build_connector_meta(SimpleNamespace()).orders == (Cancel("cmpl-r-0"),)

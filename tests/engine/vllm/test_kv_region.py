@@ -3,14 +3,18 @@
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
-from pdgate.engine.vllm.kv_region import open_region, pages_of
+from pdgate.engine.vllm.kv_region import open_region, pages_of, place_of
 from pdgate.transfer import registry
 from pdgate.transfer.base import Backend
+from pdgate.transfer.device.fake import FakeDevice
 from pdgate.transfer.memory import address
+from pdgate.transfer.plan.layout import Order
 from tests.engine.vllm.tensors import BASE, LAYER_BYTES, Tensor, rebase, two_layers
+from tests.support.kv_devices import replace as replace_device
 
 LAYERS = two_layers()
 
@@ -18,10 +22,10 @@ LAYERS = two_layers()
 def test_all_layers_are_one_stretch_of_pages() -> None:
     found = pages_of(LAYERS, "cpu-vec")
 
-    layout = found.layout
-    assert (layout.layers, layout.blocks, layout.kv_heads) == (2, 256, 2)
-    assert (layout.block_tokens, layout.head_dim, layout.dtype) == (32, 32, "float32 cpu-vec")
-    assert layout.page_bytes == 16384
+    share = found.share
+    assert (share.layers, share.blocks, share.kv_heads) == (2, 256, 2)
+    assert (share.block_tokens, share.content, share.dtype) == (32, 64, "float32 cpu-vec")
+    assert share.order is None
     assert (found.address, found.length) == (BASE, 2 * LAYER_BYTES)
     assert found.layers == ("layers.0", "layers.1")
 
@@ -34,7 +38,7 @@ SECOND = LAYERS["layers.1"]
     [
         replace(SECOND, address=SECOND.address + 64),
         replace(SECOND, storage=1),
-        replace(SECOND, contiguous=False),
+        replace(SECOND, strides=(4096, 64, 128, 1)),
         replace(SECOND, dtype="torch.bfloat16"),
         replace(SECOND, shape=(256, 2, 16, 128)),
     ],
@@ -44,7 +48,35 @@ def test_layers_that_do_not_follow_one_another_are_refused(second: Tensor) -> No
         pages_of({**LAYERS, "layers.1": second}, "")
 
 
-@pytest.mark.parametrize("shape", [(2, 256, 32, 2, 32), (256, 2, 32, 33)])
+@pytest.mark.parametrize(
+    ("strides", "order"), [((4096, 2048, 64, 1), Order.HND), ((4096, 64, 128, 1), Order.NHD)]
+)
+def test_the_strides_tell_the_order(strides: tuple[int, ...], order: Order) -> None:
+    tensors = {name: replace(one, strides=strides) for name, one in LAYERS.items()}
+
+    assert pages_of(tensors, "").share.order is order
+
+
+def test_a_latent_has_one_head() -> None:
+    share = pages_of({"layers.0": Tensor(BASE, (256, 1, 32, 576))}, "").share
+
+    assert (share.kv_heads, share.content, share.order) == (1, 576, Order.HND)
+
+
+@pytest.mark.parametrize(
+    "strides",
+    [
+        pytest.param((8192, 2048, 64, 1), id="BLHNC: layers within a block"),
+        pytest.param((2048, 524288, 64, 1), id="LHBNC: blocks within a head"),
+        pytest.param((4160, 2048, 64, 1), id="padded pages"),
+    ],
+)
+def test_pages_that_are_not_in_a_row_are_refused(strides: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="no pages in a row"):
+        pages_of({"layers.0": Tensor(BASE, strides=strides)}, "")
+
+
+@pytest.mark.parametrize("shape", [(2, 256, 32, 2, 32), (256, 32, 33)])
 def test_another_kind_of_cache_is_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="not known"):
         pages_of({"layers.0": Tensor(BASE, shape)}, "")
@@ -98,3 +130,33 @@ def test_it_stays_where_that_is_wanted(backend: Backend) -> None:
 
     assert region.share() is None
     assert tensors == two_layers()
+
+
+def test_memory_of_a_device_stays_where_it_is_and_is_registered_as_that() -> None:
+    device = FakeDevice()
+    replace_device(device)
+    base = device.allocate(2 * LAYER_BYTES).address
+    tensors = {
+        "layers.0": Tensor(base, storage=base),
+        "layers.1": Tensor(base + LAYER_BYTES, storage=base),
+    }
+    with closing(registry.load("cuda-ipc")) as backend:
+        region, found = open_region(backend, tensors, tensors.values(), "", rebase, "fake:0")
+
+        assert (region.place, region.descriptor.length) == ("fake:0", 2 * LAYER_BYTES)
+        assert found.address == base == tensors["layers.0"].address
+        assert found.share.order is Order.HND
+
+
+def test_a_device_that_is_neither_a_cpu_nor_nvidias_is_refused_by_name() -> None:
+    def on(kind: str, index: int | None = None) -> SimpleNamespace:
+        return SimpleNamespace(device=SimpleNamespace(type=kind, index=index))
+
+    assert [place_of(on(*one)) for one in (("cpu",), ("cuda", 3), ("cuda",))] == [
+        "host",
+        "cuda:3",
+        "cuda:0",
+    ]
+    other = on("xpu", 0)
+    with pytest.raises(ValueError, match="CPUs and NVIDIA GPUs"):
+        place_of(other)

@@ -3,6 +3,7 @@
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -87,3 +88,33 @@ def test_without_a_queue_the_call_fails_alone(params: dict[str, Any], stack: Exi
     pair.d.fetch(params)
 
     assert pair.d.outcome().failed == {"d1"}
+
+
+def test_a_queued_load_begins_behind_what_the_device_still_does(
+    url: str, queue: Queue, stack: ExitStack
+) -> None:
+    """As of when it was ordered: later its turn comes on another thread, with another stream."""
+    pair = Pair("shm", stack, queue=url)
+    event, behind = Happened(), []
+    decode = pair.d.hand_over
+    decode.settings = replace(decode.settings, moment=lambda: event)
+    start = decode._loads.start
+
+    def watch(*words: Any) -> None:
+        behind.append(words[3])
+        start(*words)
+
+    decode._loads.start = watch  # type: ignore[method-assign, assignment]
+    pair.d.fetch(QUEUED)
+
+    assert behind == [event]
+    pair.d.obey([Cancel("d1")])
+    assert pair.d.outcome().failed == {"d1"}
+
+
+class Happened:
+    def query(self) -> bool:
+        return True
+
+    def synchronize(self) -> None:
+        return

@@ -6,6 +6,7 @@ from contextlib import closing
 import pytest
 
 from pdgate.engine.vllm import settings
+from pdgate.engine.vllm.census import Seat
 from pdgate.engine.vllm.running import Running
 from pdgate.transfer.base import TransferError
 from tests.engine.vllm.tensors import rebase, two_layers
@@ -14,7 +15,9 @@ from tests.engine.vllm.tensors import rebase, two_layers
 def start(**extra: object) -> Running:
     read = settings.read("kv_consumer", 0, extra, "tiny")
     tensors = two_layers()
-    return Running.start(read, "/model", tensors, tensors.values(), "cpu-vec", rebase)
+    return Running.start(
+        read, "/model", tensors, tensors.values(), "cpu-vec", rebase, Seat(), lambda mine: [mine]
+    )
 
 
 def test_it_listens_where_its_answers_say() -> None:

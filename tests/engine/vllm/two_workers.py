@@ -4,7 +4,7 @@ The test is vLLM: it gives the orders of each step and calls the hook of each la
 """
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from typing import Any
 
@@ -14,7 +14,7 @@ from pdgate.engine.layout import Layout
 from pdgate.engine.vllm.dialects import Dialects, Mode, QueuedDialects
 from pdgate.engine.vllm.intent import PREFILL_ID
 from pdgate.engine.vllm.orders import Asked, Fetch, Hold, Kept
-from pdgate.engine.vllm.prefill_call import Calls, Failed
+from pdgate.engine.vllm.prefill_call import NOTHING, Calls, Failed
 from pdgate.engine.vllm.reports import Results
 from pdgate.engine.vllm.worker_side import WorkerSide
 from pdgate.transfer import registry
@@ -67,7 +67,9 @@ class Engine(WorkerSide, Calls):
     def _its_own_api(self, failed: Failed) -> Calls:
         return self
 
-    def start(self, prefill_id: str, prompt: Sequence[int]) -> None:
+    def start(
+        self, prefill_id: str, prompt: Sequence[int], params: Mapping[str, Any] = NOTHING
+    ) -> None:
         self.prefills.append(prefill_id)
         self.asked_for.set()
 

@@ -12,7 +12,7 @@ from pdgate.engine.vllm.orders import (
     Kept,
     Order,
 )
-from pdgate.engine.vllm.prefill_call import Calls
+from pdgate.engine.vllm.prefill_call import NOTHING, Calls
 from pdgate.engine.vllm.reports import Results
 from pdgate.engine.vllm.worker_side import WorkerSide
 from pdgate.transfer.messenger.counters import Counters
@@ -81,7 +81,9 @@ class FakeCalls(Calls):
     cancelled: list[str] = field(default_factory=list)
     refuses: bool = False
 
-    def start(self, prefill_id: str, prompt: Sequence[int]) -> None:
+    def start(
+        self, prefill_id: str, prompt: Sequence[int], params: Mapping[str, Any] = NOTHING
+    ) -> None:
         if self.refuses:
             raise ValueError("no API")
         self.started.append((prefill_id, prompt))

@@ -54,8 +54,10 @@ Come = Callable[..., "Caller"]
 async def callers(gate: Gate) -> AsyncIterator[Come]:
     made: list[Caller] = []
 
-    def come(urgency: int = 3, tenant: str = "", model: str | None = MODEL) -> Caller:
-        made.append(Caller(gate, Place(urgency, tenant, 10), model))
+    def come(
+        urgency: int = 3, tenant: str = "", model: str | None = MODEL, tokens: int = 10
+    ) -> Caller:
+        made.append(Caller(gate, Place(urgency, tenant, tokens), model))
         return made[-1]
 
     try:
@@ -335,3 +337,28 @@ async def test_who_would_be_read_too_late_is_told_so_at_once(endpoints: Endpoint
 async def begins(caller: Caller) -> bool:
     await settled()
     return caller.inside.is_set()
+
+
+async def test_calls_wait_here_while_engines_have_enough_to_read(endpoints: Endpoints) -> None:
+    """And one that cannot be in time any more lets those pass that can."""
+    limits = Limits(prefill_seconds=1.0, in_time_seconds=4.0, late_share=0.0)
+    gate = Gate(limits, endpoints)
+    prefill = endpoints.get("p")
+    assert prefill is not None
+    prefill.unread_tokens = 30_000
+    async with callers(gate) as come:
+        late, in_time = come(tokens=60_000), come(tokens=100)
+        await settled()
+        assert not late.inside.is_set()
+        assert not in_time.inside.is_set()
+
+        prefill.unread_tokens = 5_000
+        gate.look()
+        assert await begins(in_time)
+        prefill.unread_tokens = 20_000
+        gate.look()
+        assert not await begins(late)
+
+        prefill.unread_tokens = 0
+        gate.look()
+        assert await begins(late)

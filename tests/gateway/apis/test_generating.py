@@ -35,7 +35,10 @@ from tests.support.fleet import (
 )
 from tests.support.raw_server import chunk
 
-pytestmark = pytest.mark.usefixtures("front_end")
+pytestmark = [
+    pytest.mark.usefixtures("front_end"),
+    pytest.mark.parametrize("front_end", ["asgi", "hot", "hypercorn"], indirect=True),
+]
 
 ASKED: list[tuple[str, dict[str, Any], Any]] = [
     (RESPONSES, QUESTION, RESPONDED),

@@ -9,7 +9,10 @@ from pdgate.protocols.apis import APIS, Kind
 from pdgate.protocols.instance import Role
 from tests.support.fleet import Engine, as_json, engine_error, gateway_of, says
 
-pytestmark = pytest.mark.usefixtures("front_end")
+pytestmark = [
+    pytest.mark.usefixtures("front_end"),
+    pytest.mark.parametrize("front_end", ["asgi", "hot", "hypercorn"], indirect=True),
+]
 
 READS = [path for path, api in APIS.items() if api.kind is Kind.READS]
 COUNTS = [path for path, api in APIS.items() if api.kind is Kind.COUNTS]

@@ -42,6 +42,11 @@ def test_a_directory_is_what_the_settings_name(keys: dict[str, Any], kind: type 
         ({"directory": "redis", "etcd": ETCD, "redis": REDIS}, "not etcd and 'redis'"),
         ({"directory_options": ["path=x"]}, "without a 'directory'"),
         ({"directory": "file", "directory_options": ["x"]}, "must be name=value"),
+        # The second worker could not listen, and knew of no engine.
+        (
+            {"directory": "mori-io", "listen.workers": 2},
+            "'listen.workers'.* is one process, and not 2",
+        ),
     ],
     ids=str,
 )

@@ -17,7 +17,7 @@ def fleet(*flags: str, **keys: Any) -> tuple[Instance, ...]:
 def test_a_flag_says_everything_that_a_record_holds() -> None:
     (instance,) = fleet(
         "id=p,role=prefill,url=http://[::1]:80/base/,kv=[::1]:14579,protocol=vllm-mooncake,"
-        "model=m/x,generation=c,dp_rank=1,dp_size=2,host=h,rack=r,zone=z"
+        "model=m/x,generation=c,dp_rank=1,dp_size=2,pair=first,host=h,rack=r,zone=z"
     )
 
     assert instance == Instance(
@@ -30,6 +30,7 @@ def test_a_flag_says_everything_that_a_record_holds() -> None:
         kv="[::1]:14579",
         dp_rank=1,
         dp_size=2,
+        pair="first",
         place=Place("h", "r", "z"),
     )
 
@@ -100,6 +101,23 @@ def test_what_is_wrong_with_an_engine_is_named(flags: list[str], sentence: str) 
         fleet(*flags)
 
     assert sentence in str(error.value)
+
+
+STATIC = "protocol=neuron,generation=static"
+TWO_PAIRS = [f"role={role},url=http://{role}{n},{STATIC}" for role in ("prefill", "decode") for n in "ab"]  # fmt: skip
+
+
+def test_static_pairs_that_could_be_crossed_are_refused() -> None:
+    """A call to halves of two pairs waits for KV that never comes."""
+    with pytest.raises(ConfigError, match=r"'prefill-0' and 'prefill-1' are both prefill.*'pair'"):
+        fleet(*TWO_PAIRS)
+
+
+@pytest.mark.parametrize("told_apart", ["pair", "model"])
+def test_static_pairs_that_are_told_apart_are_served(told_apart: str) -> None:
+    named = [f"{flag},{told_apart}={number % 2}" for number, flag in enumerate(TWO_PAIRS)]
+
+    assert len(fleet(*named)) == 4
 
 
 def test_settings_made_by_hand_are_checked_too() -> None:

@@ -69,6 +69,20 @@ async def test_who_hangs_is_counted_and_not_waited_for(
             assert one.silent == 1
 
 
+async def test_half_an_answer_is_none(tmp_path: Path) -> None:
+    """Of a worker that is killed while it gives it; it ended the picture of all, or was shown as it was."""
+
+    async def half(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readline()
+        writer.write(b'{"in_flight": 1')
+        writer.close()
+
+    server = await asyncio.start_unix_server(half, str(tmp_path / "1-killed.ask"))
+    async with server, worker(tmp_path, b"a") as one:
+        assert await one.ask(b"part") == []
+        assert one.silent == 1
+
+
 async def test_without_room_for_a_socket_a_worker_is_alone(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

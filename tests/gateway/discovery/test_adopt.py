@@ -41,6 +41,16 @@ def test_who_cannot_be_spoken_to_is_told_apart(member: Member, why: str) -> None
         adopter(Settings())(member)
 
 
+def test_an_announced_static_engine_has_to_name_its_pair() -> None:
+    """Another may join at any time, and no call may then cross to a peer that it does not know."""
+    adopt_static = adopter(Settings(neuron_generation="static"))
+
+    with pytest.raises(Unusable, match="has to say 'pair'"):
+        adopt_static(engine(1, protocol="neuron"))
+    said = Member(Role.DECODE, "10.0.0.1", 8000, protocol="neuron", pair="first")
+    assert adopt_static(said).pair == "first"
+
+
 def test_engines_of_a_kind_are_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A check looks at all that is installed, and every event of a directory asks for everybody."""
     checked: list[tuple[object, ...]] = []

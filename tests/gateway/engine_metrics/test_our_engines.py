@@ -16,6 +16,7 @@ def test_a_page_of_the_reference_engine_is_read() -> None:
     made = engine()
     stats = made.core.stats
     stats.prompts_computed, stats.prompts_from_cache, stats.prompts_from_peer = 1, 2, 3
+    stats.prompts_chosen = 10
     stats.first_tokens, stats.steps, stats.stepping_seconds = 4, 5, 6.0
     connector = FakeConnector(made.core, made.memory, Meeting(layout()))
     moved = connector.counters
@@ -27,6 +28,7 @@ def test_a_page_of_the_reference_engine_is_read() -> None:
 
     assert page.counters == Counters(
         computed=1,
+        chosen=10,
         cached=2,
         transferred=3,
         first_tokens=4,

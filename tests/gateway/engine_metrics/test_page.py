@@ -56,6 +56,20 @@ def test_a_page_of_vllm_is_read() -> None:
     )
 
 
+def test_a_page_of_vllm_with_mooncake_says_what_failed() -> None:
+    """From 0.33 on; of both sides, as one engine may be either."""
+    page = parse(
+        b"""vllm:mooncake_xfer_time_seconds_count{engine="0"} 8.0
+vllm:mooncake_bytes_transferred_sum{engine="0"} 4096.0
+vllm:mooncake_num_failed_transfers_total{engine="0"} 1.0
+vllm:mooncake_num_failed_recvs_total{engine="0"} 2.0
+vllm:mooncake_num_kv_expired_reqs_total{engine="0"} 4.0
+"""
+    )
+
+    assert page.counters == Counters(loads=8, loads_failed=3, expired=4)
+
+
 def test_a_page_of_sglang_says_its_load() -> None:
     page = parse(
         b'sglang:num_running_reqs{model_name="m"} 8\n'

@@ -13,7 +13,7 @@ from pdgate.gateway.upstream.one_shot import Gone, Said
 from pdgate.scheduling.account import calls_there
 from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.status import Status
-from tests.support.scripted import D0, P0, fleet
+from tests.support.scripted import D0, P0, P1, fleet
 from tests.support.visited import Answer, Question, Visited
 
 INTERVAL_SECONDS = 5.0
@@ -269,6 +269,26 @@ async def test_who_comes_back_and_does_not_tell_is_named_again(
     await scene.round()
 
     assert len(caplog.records) == 2
+
+
+async def test_the_prefill_queue_is_shared_out_to_those_that_take_from_it() -> None:
+    """Which of them takes a prompt is not known before, and decode engines take none."""
+    scene = Scene()
+    scene.instances.put(P1)
+    scene.instances.mark_up("p1", ["m"])
+    page = "pdgate_prefill_queue_waiting 5\nvllm:num_requests_running 1"
+    for host in (P_HOST, P1.host, D_HOST):
+        scene.says(host, page)
+
+    await scene.round()
+
+    shares = {name: scene.status(name) for name in ("p0", "p1", "d0")}
+    assert shares == {
+        "p0": Status(running=1, queue_share=3),
+        "p1": Status(running=1, queue_share=3),
+        "d0": Status(running=1),
+    }
+    assert calls_there(scene.endpoint("p0")) == 4
 
 
 def never(endpoint: Endpoint, page: Page) -> None:

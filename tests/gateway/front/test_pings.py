@@ -83,25 +83,32 @@ async def test_an_answer_that_is_no_stream_gets_no_comments() -> None:
 class Silent:
     """A stream that says nothing; `twice` is set when that was noticed so often."""
 
+    seconds = due = 0.0
     seen = False
 
-    def __init__(self) -> None:
+    def __init__(self, pings: Pings) -> None:
         self.times = 0
         self.twice = asyncio.Event()
+        self._pings = pings
 
     def expired(self) -> None:
         self.times += 1
+        assert self._pings.silences is not None
+        self._pings.silences.watch(self, self.seconds)
         if self.times == 2:
             self.twice.set()
 
 
 async def test_a_stream_is_watched_again_after_each_silence_and_not_when_it_is_over() -> None:
-    pings, over, other = Pings(0.01), Silent(), Silent()
-    with pings.during(over):
-        await asyncio.wait_for(over.twice.wait(), PATIENCE_SECONDS)
+    pings = Pings(0.01)
+    silences, over, other = pings.begin(), Silent(pings), Silent(pings)
+    silences.watch(over, pings.seconds)
+    await asyncio.wait_for(over.twice.wait(), PATIENCE_SECONDS)
+    silences.forget(over)
     until_then = over.times
 
-    with pings.during(other):
-        await asyncio.wait_for(other.twice.wait(), PATIENCE_SECONDS)
+    silences.watch(other, pings.seconds)
+    await asyncio.wait_for(other.twice.wait(), PATIENCE_SECONDS)
 
     assert over.times == until_then
+    silences.close()

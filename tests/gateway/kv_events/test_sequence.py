@@ -2,9 +2,11 @@
 
 from collections import deque
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pdgate.gateway.kv_events import sequence
 from pdgate.gateway.kv_events.sequence import Counts, Sequence
 
 
@@ -258,3 +260,26 @@ def test_what_is_known_is_always_an_unbroken_stretch_of_one_life(
     if replays:
         last = [payload for _, payload in engine.buffer][-1:]
         assert engine.known[-1:] == last, "and it reaches to the present"
+
+
+def test_what_comes_during_a_replay_is_kept_as_far_as_there_is_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In bytes, too: the oldest is asked for again."""
+    monkeypatch.setattr(sequence, "MAX_HELD_BYTES", 50)
+    engine = Engine()
+    sent = [engine.publishes()]
+    sent.append(engine.publishes(arrives=False))
+    # The gap is asked for, and this is what comes meanwhile.
+    sent += [engine.publishes() for _ in range(8)]
+    assert sum(map(len, sent[-engine.sequence.held :])) <= 50
+
+    # The engine repeats what was missing, and no more.
+    engine.sequence.replayed(0, sent[0])
+    engine.sequence.replayed(1, sent[1])
+    engine.sequence.replay_over()
+    assert engine.asked == [0, 1]
+    engine.answers()
+
+    assert engine.known == sent
+    assert engine.sequence.held == engine.sequence._held_bytes == 0

@@ -1,7 +1,6 @@
 """What a look at the legs makes of them; its clock is the test's."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from pdgate.gateway.liveness.detector import SWEEP_SECONDS, Detector
 from pdgate.protocols.instance import Instance, Role
@@ -11,21 +10,14 @@ SECONDS = 10.0
 D0 = Instance("d0", "http://10.0.1.1:8200", Role.DECODE, "plain")
 
 
-@dataclass
-class Purpose:
-    behind: str = ""
-    loads: bool = False
-    streams: bool = True
-    prompt_tokens: int = 10
-
-
 class Leg:
     """A stream that has begun, and has been silent since `heard`."""
 
     def __init__(self, at: Instance) -> None:
         self.at = at
         self.has_begun = True
-        self.purpose = Purpose()
+        self.behind, self.loads = "", False
+        self.streams, self.prompt_tokens = True, 10
         self.heard = 0.0
         self.ended = ""
 

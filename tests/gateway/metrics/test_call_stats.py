@@ -1,7 +1,6 @@
 """What is counted of calls: by model, by stage, by instance, and what streams feel like."""
 
 from collections.abc import Iterator
-from contextlib import suppress
 
 import pytest
 
@@ -14,6 +13,7 @@ from pdgate.protocols.errors import EngineFailed
 from pdgate.protocols.instance import Role
 from pdgate.scheduling.endpoint import Endpoint
 from tests.support.answers import piece, usage
+from tests.support.by_hand import ByHand
 from tests.support.clock import Clock
 from tests.support.scripted import D0, P0, chat
 from tests.support.sinks import Collected
@@ -44,13 +44,15 @@ def split_call(stats: CallStats, clock: Clock, *, stream: bool = True) -> Record
     clock.now += 1
     record.queued_seconds = 1.0
     clock.now += 2
-    with record.leg(Role.PREFILL, P0, lambda *_: None):
-        clock.now += 4
+    prefill = record.leg(Role.PREFILL, P0)
+    clock.now += 4
+    prefill.end(None)
     clock.now += 8
-    with record.leg(Role.DECODE, D0, lambda *_: None) as decode:
-        clock.now += 16
-        decode.first_byte = record.committed = clock.now
-        clock.now += 32
+    decode = record.leg(Role.DECODE, D0)
+    clock.now += 16
+    decode.first_byte = record.committed = clock.now
+    clock.now += 32
+    decode.end(None)
     return record
 
 
@@ -92,9 +94,9 @@ def test_a_stage_that_failed_has_no_time(stats: CallStats, clock: Clock) -> None
     record = Record(chat(), clock)
     stats.opened(record)
     record.attempts, record.path = 1, DISAGGREGATED
-    with suppress(EngineFailed), record.leg(Role.PREFILL, P0, lambda *_: None):
-        clock.now += 4
-        raise EngineFailed("no")
+    prefill = record.leg(Role.PREFILL, P0)
+    clock.now += 4
+    prefill.end(EngineFailed("no"))
     record.end("engine_failed", 502)
     stats.closed(record)
 
@@ -153,16 +155,17 @@ def gaps_of_a_stream(stats: CallStats, clock: Clock) -> Iterator[Record]:
     stats.opened(record)
     record.path, record.protocol = PLAIN, "plain"
     if record.gaps is not None:
-        client = record.gaps.sink(Collected())
-        client.data(piece("a"))
+        answer = ByHand()
+        record.gaps.of(answer).start(Collected())
+        answer.data(piece("a"))
         clock.now += 2
         # Half an event is none.
-        client.data(piece("b")[:9])
+        answer.data(piece("b")[:9])
         clock.now += 3
-        client.data(piece("b")[9:])
+        answer.data(piece("b")[9:])
         clock.now += 7
-        client.data(sse.DONE)
-        client.ended(None)
+        answer.data(sse.DONE)
+        answer.ended(None)
         yield record
     record.committed = record.started
     record.end("ok", 200)

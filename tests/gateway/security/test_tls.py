@@ -1,6 +1,7 @@
 """TLS and mutual TLS, to engines and to clients, with real handshakes on the loopback."""
 
 import asyncio
+import json
 import ssl
 import sys
 from pathlib import Path
@@ -18,10 +19,19 @@ from pdgate.gateway.upstream.settings import UpstreamSettings
 from pdgate.protocols.call import CHAT
 from pdgate.protocols.errors import EngineRefused
 from pdgate.protocols.instance import Instance, Role
+from tests.support.answers import streamed
 from tests.support.certificates import Authority, Certificate, encrypted
-from tests.support.fleet import PATIENCE_SECONDS, Engine, question
+from tests.support.fleet import (
+    ANSWER,
+    PATIENCE_SECONDS,
+    Engine,
+    as_json,
+    question,
+    says,
+    streams,
+)
 from tests.support.processes import child
-from tests.support.raw_server import raw_server
+from tests.support.raw_server import Peer, raw_server
 from tests.support.scripted import chat
 
 NAME = "engine.internal"
@@ -152,7 +162,12 @@ async def test_the_command_speaks_tls_on_both_sides_and_serves_only_known_client
     clients: tuple[ssl.SSLContext, ssl.SSLContext],
 ) -> None:
     known, unknown = clients
-    engine = Engine(Role.PLAIN)
+
+    async def answers(peer: Peer) -> None:
+        asked = json.loads(peer.request.body)
+        await (streams(*streamed("a")) if asked["stream"] else says(as_json(ANSWER)))(peer)
+
+    engine = Engine(Role.PLAIN, answers)
     async with raw_server(engine.serve, tls=strict) as running:
         command = [sys.executable, "-m", "pdgate", "serve", "--port", "0", "--plain", running.url]
         command += ["--tls-cert-file", ours.cert, "--tls-key-file", ours.key]
@@ -164,11 +179,11 @@ async def test_the_command_speaks_tls_on_both_sides_and_serves_only_known_client
             async with httpx2.AsyncClient(
                 base_url=line[1], verify=known, trust_env=False, timeout=PATIENCE_SECONDS
             ) as client:
-                answer = await client.post(CHAT, json=question())
-                streamed = await client.post(CHAT, json=question(stream=True))
+                answer = await client.post(CHAT, json=question(stream=False))
+                events = await client.post(CHAT, json=question(stream=True))
             async with httpx2.AsyncClient(verify=unknown, trust_env=False) as client:
                 with pytest.raises((httpx2.TransportError, ssl.SSLError)):
                     await client.get(f"{line[1]}/health")
 
-    assert (answer.status_code, streamed.status_code) == (200, 200)
+    assert (answer.status_code, events.status_code) == (200, 200)
     assert len(engine.calls) == 2

@@ -174,7 +174,7 @@ def test_a_free_connection_reads(loop: asyncio.AbstractEventLoop) -> None:
 def test_a_sink_may_leave_in_the_middle(loop: asyncio.AbstractEventLoop) -> None:
     case = Case(loop)
     case.exchange.start(case.result)
-    case.result.on_data = lambda _: case.exchange.abandon()
+    case.result.on_data = lambda _: case.exchange._abandon()
     case.feed(reply(b"0123456789")[:-1], [])
 
     assert case.wire.closing

@@ -1,9 +1,17 @@
 from datetime import UTC, datetime
 
+import msgspec
 import pytest
 
 from pdgate.gateway.upstream.failures import failure, retry_after
-from pdgate.protocols.errors import EngineBusy, EngineFailed, EngineRejected, EngineTooSlow
+from pdgate.protocols.errors import (
+    EngineBusy,
+    EngineFailed,
+    EngineGaveUp,
+    EngineRejected,
+    EngineTooSlow,
+    KvNotLoaded,
+)
 from pdgate.protocols.instance import Instance, Role
 
 NOW = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
@@ -40,6 +48,16 @@ def test_everything_else_is_a_failure(status: int) -> None:
     assert type(error) is EngineFailed
     assert not isinstance(error, EngineTooSlow)
     assert error.worth_retrying
+    assert error.at == "d0"
+
+
+def test_kv_that_did_not_come_is_no_fault_of_the_call() -> None:
+    """Two engines that say so do not make it a call that breaks engines."""
+    body = msgspec.json.encode(KvNotLoaded("KV cache could not be loaded: too late").as_openai())
+
+    error = failure(500, (), body, D0)
+
+    assert type(error) is EngineGaveUp
     assert error.at == "d0"
 
 

@@ -139,7 +139,7 @@ async def test_one_that_was_in_use_when_the_others_were_looked_at_is_closed_as_w
         upstream._deadlines.forget(pool)
         pool.expired()
         assert not upstream._deadlines._watched
-        pool.give(connection)
+        connection._finish(reusable=True)
         async with asyncio.timeout(PATIENCE_SECONDS):
             await gone.wait()
         assert upstream.connections == 0

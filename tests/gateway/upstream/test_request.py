@@ -1,7 +1,7 @@
 import pytest
 
 from pdgate.forwarders.base import Leg
-from pdgate.gateway.upstream.request import Target
+from pdgate.gateway.upstream.pool import Target
 from pdgate.gateway.upstream.settings import FORWARDED
 from pdgate.protocols.call import Call, Headers
 from pdgate.protocols.instance import Instance, Role

@@ -1,5 +1,7 @@
 """What can be said, and what cannot, of calls and counters over one stretch of time."""
 
+from dataclasses import replace
+
 import pytest
 
 from pdgate.gateway.engine_metrics.counters import Counters
@@ -40,10 +42,28 @@ def test_a_decode_that_finds_prefixes_in_its_cache_has_recomputed_the_rest() -> 
     assert verdict == Verdict(Result.RECOMPUTED, verified=102, recomputed=198)
 
 
+def test_what_decode_chose_to_compute_was_not_computed_twice() -> None:
+    """It has the decision, where it is told of it (decode-first)."""
+    chosen = replace(grew(301, 0, 99, 2), chosen=300.0)
+
+    verdict = judge(chosen, NOBODY, Given(handed_over=2))
+
+    assert verdict == Verdict(Result.VERIFIED, verified=100)
+
+
 def test_one_failed_load_among_many_is_counted_and_no_fault_of_setup() -> None:
     verdict = judge(grew(200, 0, 9_900, 100), NOBODY, Given(handed_over=100))
 
     assert verdict == Verdict(Result.VERIFIED, verified=10_000, recomputed=100)
+
+
+def test_what_decode_computes_by_design_is_no_surplus() -> None:
+    """A protocol that hands over full blocks leaves the rest of each prompt to decode."""
+    counted = grew(100 * 15, 0, 9_900, 100)
+
+    verdict = judge(counted, NOBODY, Given(handed_over=100), spare=16)
+
+    assert verdict == Verdict(Result.VERIFIED, verified=11_400)
 
 
 def test_requests_are_as_many_as_there_can_be_where_the_engine_does_not_count_them() -> None:

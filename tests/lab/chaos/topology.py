@@ -19,10 +19,10 @@ from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextma
 from dataclasses import dataclass
 
 import httpx2
-from prometheus_client.parser import text_string_to_metric_families
 
 from pdgate.lab.chaos import FaultProxy, Program, Rule, running, until
 from tests.support.ports import free_port
+from tests.support.scraped import samples
 
 SPLIT = ("vllm-nixl", "vllm-kvt", "vllm-mooncake")
 PROTOCOLS = (*SPLIT, "plain")
@@ -94,13 +94,7 @@ class Gateway:
         return bool(sum(await self._samples("pdgate_instance_up", instance=engine.id)))
 
     async def _samples(self, name: str, **labels: str) -> list[float]:
-        text = (await self._http.get(f"{self.url}/metrics")).text
-        return [
-            sample.value
-            for family in text_string_to_metric_families(text)
-            for sample in family.samples
-            if sample.name == name and labels.items() <= sample.labels.items()
-        ]
+        return samples((await self._http.get(f"{self.url}/metrics")).text, name, **labels)
 
 
 @dataclass(frozen=True, slots=True)

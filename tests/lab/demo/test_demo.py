@@ -21,7 +21,10 @@ from pdgate.lab.demo.story import KV_BYTES, counter, curl, told, was_handed_over
         (Plan(protocol="sglang", mode="staged"), "sglang cannot do staged scheduling: both legs"),
         (Plan(prefills=0), "--prefills 0: it takes at least one engine of each role"),
         (Plan(decodes=-1), "--decodes -1: it takes at least one engine of each role"),
-        (Plan(transfer="rdma"), "--transfer rdma: there is no such backend; there are mooncake,"),
+        (
+            Plan(transfer="rdma"),
+            "--transfer rdma: there is no such backend; there are cuda-ipc, mooncake,",
+        ),
         (Plan(model=Path("nowhere")), "--model nowhere: there is no config.json"),
         (Plan(port=70000), "--port 70000 cannot be had"),
         (Plan(queue="redis://127.0.0.1:6379/0"), "--queue: vllm-nixl takes none"),

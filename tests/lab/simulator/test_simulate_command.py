@@ -163,3 +163,16 @@ def test_a_broken_line_is_named(tmp_path: Path) -> None:
 
     assert result.exit_code == 2
     assert "t.jsonl, line 1: Object missing required field `hash_ids`" in result.stderr
+
+
+def test_the_bound_is_said_and_drawn(tmp_path: Path) -> None:
+    few = (*FEW, "--scale", "1,8", "--policy", "round_robin", "--bound")
+    said = simulate(*few, "--out", str(tmp_path))
+    slow, fast = json.loads(simulate(*few, "--json").stdout)
+
+    assert said.exit_code == 0, said.output
+    assert said.stdout.count("in time at most with any policy") == 2
+    assert "capacity: scale" in said.stdout
+    assert ">bound<" in (tmp_path / "goodput.svg").read_text()
+    for one in (slow, fast):
+        assert one["goodput"] * 60 <= one["bound"]["in_time"] <= one["bound"]["possible"] <= 60

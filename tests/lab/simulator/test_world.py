@@ -14,14 +14,14 @@ from pdgate.lab.simulator.journey import LEASE_SECONDS
 from pdgate.lab.simulator.outcome import Outcome
 from pdgate.lab.simulator.summary import summary
 from pdgate.lab.simulator.synthetic import conversations
-from pdgate.lab.simulator.trace import Ask
+from pdgate.lab.simulator.trace import Ask, faster
 from pdgate.lab.simulator.world import Plan, Ran, run
 from pdgate.protocols.call import Call
 from pdgate.scheduling.admission import Limits
 from pdgate.scheduling.disaggregation import Never
 from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.policy import Policy
-from pdgate.scheduling.policy_context import PolicyContext
+from pdgate.scheduling.policy_context import PolicyContext, Targets
 
 ASKS = conversations(120, 3.0, Random(5))
 PLAN = Plan(prefills=2, decodes=2)
@@ -251,3 +251,19 @@ def test_a_call_longer_than_memory_is_refused() -> None:
     ran = run(PLAN, [Ask(0.0, 400_000, 5, ()), Ask(0.0, 10, 5, ())])
 
     assert [o.why for o in ran.outcomes] == ["longer than an engine's memory", ""]
+
+
+def test_calls_that_wait_in_the_gateway_are_more_often_in_time_and_end_sooner() -> None:
+    """In a burst of more than can be read: no engine is idle while calls wait, and late ones go last."""
+    asks = faster(conversations(1200, 3.4, Random(3)), 6)
+    plan = Plan(prefills=4, decodes=6, targets=Targets(5.0, 0.025))
+    limits = Limits(waiting=10_000, wait_seconds=10_000.0, prefill_seconds=1.0)
+    limits = limits.in_gateway(plan.targets)
+
+    at_engines, in_gateway = (run(replace(plan, limits=one), asks) for one in (plan.limits, limits))
+
+    assert all(outcome.why == "" for outcome in in_gateway.outcomes)
+    one, other = summary(at_engines), summary(in_gateway)
+    assert other.goodput > one.goodput + 0.05
+    assert other.seconds < 0.9 * one.seconds
+    assert other.ttft.p99 < one.ttft.p99

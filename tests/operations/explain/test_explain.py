@@ -44,6 +44,7 @@ async def test_the_story_of_a_call_that_was_retried() -> None:
     assert any(line.split()[:3] == ["decode", "decode-0", "engine_failed"] for line in lines)
     assert any(line.split()[:3] == ["decode", "decode-1", "ok"] for line in lines)
     assert any("left out: decode-0, as it has failed this call before" in line for line in lines)
+    assert any("decided by: lowest turn" in line for line in lines)
 
 
 async def test_programs_get_the_record() -> None:

@@ -92,4 +92,42 @@ def test_what_tenants_had_is_forgotten_when_they_are_gone() -> None:
         line.join(Place(tenant=f"tenant {number}"))
         line.next()
 
-    assert sum(len(level.had) for level in line._levels.values()) < 5
+    assert sum(len(level.in_time.had) for level in line._levels.values()) < 5
+
+
+def test_who_is_late_goes_after_those_who_are_not_and_in_turn() -> None:
+    """Served in turn it would make others late; and a flood of late ones is one tenant's."""
+    late = [Place(tenant="many", tokens=10, due=5.0) for _ in range(3)]
+    of_another = Place(tenant="other", tokens=10, due=5.0)
+    in_time = [Place(tokens=10, due=20.0) for _ in range(2)]
+    line = line_of(*late, of_another, *in_time)
+
+    served = [line.next(now=10.0) for _ in range(6)]
+
+    assert served[:2] == in_time
+    assert of_another in served[2:4]
+
+
+def test_late_ones_have_a_share_of_what_begins() -> None:
+    """One of eleven, where a tenth is theirs, so that they are served however many others come."""
+    line = Line(late_share=0.1)
+    late = Place(tokens=100, due=5.0)
+    line.join(late)
+    for _ in range(30):
+        line.join(Place(tokens=100, due=50.0))
+
+    served = [line.next(now=10.0) for _ in range(12)]
+
+    assert served.index(late) == 10
+
+
+def test_who_is_late_may_leave_and_gives_way_first() -> None:
+    leaves, late, in_time = Place(due=5.0), Place(due=5.0), Place(due=20.0)
+    line = line_of(leaves, late, in_time, Place(due=20.0))
+    assert line.next(now=10.0) is in_time
+    assert line.ahead() == 1
+
+    line.leave(leaves)
+
+    assert line.gives_way(Place()) is late
+    assert len(line) == 2

@@ -146,3 +146,42 @@ def test_room_is_ample_below_the_limits() -> None:
 
 def test_room_is_never_ample_where_pages_count() -> None:
     assert Room(Limits(kv_free=0.1)).ample(pairs([0], [None])) is NEVER
+
+
+def test_there_is_room_while_an_engine_has_little_to_read() -> None:
+    """For one call at each such engine, as long as it is not known which one it takes."""
+    eligible = pairs([0, 0], [None])
+    first, second = eligible.up[Role.PREFILL]
+    room = Room(Limits(prefill_seconds=1.0))
+
+    first.unread_tokens = second.unread_tokens = 20_000
+    assert not room.for_one_more(eligible, begun=2, beginning=0)
+    second.unread_tokens = 5_000
+    assert room.for_one_more(eligible, begun=2, beginning=0)
+    assert not room.for_one_more(eligible, begun=2, beginning=1)
+
+
+def test_a_long_prompt_is_due_earlier() -> None:
+    """In time is what is read within four seconds; nothing has shown that 10,000 tokens take no second."""
+    room, eligible = Room(Limits(prefill_seconds=1.0, in_time_seconds=4.0)), pairs([0], [None])
+
+    assert room.due(eligible, 10_000, now=100.0) == 103.0
+    assert room.due(eligible, 30_000, now=100.0) == 101.0
+
+
+def test_calls_wait_while_answers_everywhere_would_get_too_slow() -> None:
+    """But no engine is left idle by a target that it cannot keep."""
+    eligible = pairs([0], [None])
+    (decode,) = eligible.up[Role.DECODE]
+    for batch in (1, 20, 40) * 40:
+        decode.latency.has_stepped(100, 0, 100 * (0.01 + 0.0005 * batch), batch, 1000 * batch)
+    room = Room(Limits(prefill_seconds=1.0, step_seconds=0.02))
+
+    decode.calls, decode.tokens = 5, 5_000
+    assert room.for_one_more(eligible, begun=5, beginning=0)
+    decode.calls, decode.tokens = 30, 30_000
+    assert not room.for_one_more(eligible, begun=30, beginning=0)
+
+    strict = Room(Limits(prefill_seconds=1.0, step_seconds=0.001))
+    decode.calls, decode.tokens = 5, 5_000
+    assert strict.for_one_more(eligible, begun=5, beginning=0)

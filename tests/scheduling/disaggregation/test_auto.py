@@ -15,8 +15,7 @@ from pdgate.scheduling.disaggregation.decision import (
     SOONER,
 )
 from pdgate.scheduling.endpoint import Endpoint
-from pdgate.scheduling.latency.model import LatencyModel
-from pdgate.scheduling.latency.rate import ENOUGH, Rate
+from pdgate.scheduling.latency.model import ENOUGH, LatencyModel, Rate
 from pdgate.scheduling.latency.step_time import StepTime
 from pdgate.scheduling.policies.round_robin import RoundRobin
 from pdgate.scheduling.scheduler import Scheduler

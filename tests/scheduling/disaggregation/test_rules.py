@@ -5,6 +5,7 @@ import pytest
 
 from pdgate.protocols.call import Call
 from pdgate.protocols.instance import Role
+from pdgate.scheduling.account import Account, told
 from pdgate.scheduling.disaggregation import Always, Auto, Never, Rule, Taken, UncachedTokensAbove
 from pdgate.scheduling.disaggregation.decision import (
     LONG_PROMPT,
@@ -16,7 +17,8 @@ from pdgate.scheduling.disaggregation.decision import (
 from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.policies.round_robin import RoundRobin
 from pdgate.scheduling.scheduler import Scheduler
-from tests.support.scripted import D0, P0, chat, fleet
+from pdgate.scheduling.status import Status
+from tests.support.scripted import D0, D1, P0, chat, fleet
 
 
 def prompt_of(tokens: int) -> Call:
@@ -74,6 +76,39 @@ def test_the_call_itself_does_not_make_prefill_busy() -> None:
         assert scheduler.decide(chat(), P0).taken is Taken.SPLIT
         with scheduler.reserve(Role.PREFILL, chat()):
             assert scheduler.decide(chat(), P0).reason == PREFILL_IS_BUSY
+
+
+def test_what_others_have_at_prefill_makes_it_busy() -> None:
+    """Clients of the engine itself, other gateways, and its share of a prefill queue."""
+    rule = UncachedTokensAbove(tokens=0, max_prefill_calls=2)
+    prefill = Endpoint(P0, calls=1)
+    for status, reason in (
+        (Status(running=2, waiting=0), LONG_PROMPT),
+        (Status(running=2, waiting=1), PREFILL_IS_BUSY),
+        (Status(running=1, waiting=0, queue_share=2), PREFILL_IS_BUSY),
+    ):
+        told(prefill, status, Account.of(prefill))
+
+        assert rule.decide(prompt_of(5000), prefill, []).reason == reason
+
+
+CACHED = {"d0": 900, "d1": 4500}
+
+
+@pytest.mark.parametrize(
+    ("uncached", "among"),
+    [(100, ()), (500, ("d1",)), (4100, ("d0", "d1")), (5000, ())],
+)
+def test_a_prompt_is_as_long_as_what_decode_has_not_cached_of_it(
+    uncached: int, among: tuple[str, ...]
+) -> None:
+    """And the call goes to a decode engine for which that is so."""
+    rule = UncachedTokensAbove(tokens=uncached)
+
+    decided = rule.decide(prompt_of(5000), Endpoint(P0), [Endpoint(D0), Endpoint(D1)], CACHED)
+
+    assert decided.taken is (Taken.SPLIT if uncached == 100 else Taken.LOCAL)
+    assert decided.among == among
 
 
 def test_one_token_stays_on_prefill_unless_prefill_is_never_asked() -> None:

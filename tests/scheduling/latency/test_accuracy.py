@@ -2,7 +2,7 @@
 
 import pytest
 
-from pdgate.scheduling.latency.rate import Accuracy
+from pdgate.scheduling.latency.accuracy import Accuracy
 
 
 def compared(*pairs: tuple[float, float]) -> Accuracy:

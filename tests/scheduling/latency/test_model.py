@@ -5,11 +5,15 @@ from dataclasses import replace
 
 import pytest
 
+from pdgate.protocols.instance import Role
 from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.endpoints import Endpoints
-from pdgate.scheduling.latency.model import LatencyModel
-from pdgate.scheduling.latency.rate import ENOUGH
+from pdgate.scheduling.latency.model import ENOUGH, LatencyModel
+from pdgate.scheduling.policies.slo import slo
+from pdgate.scheduling.policy import Policy
+from pdgate.scheduling.policy_context import PolicyContext
 from pdgate.scheduling.reservation import Reservation
+from tests.support.fleets import prompt
 from tests.support.scripted import D0, P0, P1, fleet
 
 PER_TOKEN = 0.0001
@@ -168,3 +172,39 @@ def test_steps_of_an_unknown_engine_are_as_those_of_its_kind() -> None:
     new = endpoint(endpoints, "d1").latency
 
     assert new.step_seconds(16, 1600) == pytest.approx(0.026, rel=0.1)
+
+
+def test_an_idle_engine_that_was_slow_once_is_tried_again() -> None:
+    """As when it had just started: nothing but a call shows that it is quick by now."""
+    endpoints, policy = fleet(P0, P1, D0), slo(PolicyContext(Role.PREFILL))
+    quick, slow = endpoint(endpoints, P0.id), endpoint(endpoints, P1.id)
+    knows(quick, PER_TOKEN)
+    knows(slow, 100 * PER_TOKEN)
+
+    chosen = serve(policy, [quick, slow], {P0.id: PER_TOKEN, P1.id: PER_TOKEN}, 200)
+
+    assert chosen.count(P1.id) > 50
+
+
+def test_one_that_is_slow_indeed_is_tried_ever_less() -> None:
+    endpoints, policy = fleet(P0, P1, D0), slo(PolicyContext(Role.PREFILL))
+    quick, slow = endpoint(endpoints, P0.id), endpoint(endpoints, P1.id)
+    knows(quick, PER_TOKEN)
+    knows(slow, 100 * PER_TOKEN)
+
+    chosen = serve(policy, [quick, slow], {P0.id: PER_TOKEN, P1.id: 100 * PER_TOKEN}, 2000)
+
+    assert 2 <= chosen.count(P1.id) <= 8
+    assert chosen[1000:].count(P1.id) <= 1
+
+
+def serve(
+    policy: Policy, engines: list[Endpoint], per_token: dict[str, float], calls: int
+) -> list[str]:
+    """One call after the other, so that all are idle."""
+    chosen = []
+    for number in range(calls):
+        one = policy.choose(prompt(1000), engines)
+        read(one, 1000 + number % 100, 1000 * per_token[one.instance.id])
+        chosen.append(one.instance.id)
+    return chosen

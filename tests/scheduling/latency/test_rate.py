@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pdgate.scheduling.latency.rate import ENOUGH, Rate
+from pdgate.scheduling.latency.model import ENOUGH, Rate
 
 SEEN = st.lists(
     st.tuples(st.integers(0, 1_000_000), st.floats(0, 3600, allow_nan=False)), min_size=ENOUGH

@@ -8,7 +8,7 @@ import pytest
 from pdgate.protocols.call import Call
 from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.pipeline import Best, Picker, Pipeline, PowerOfTwo, Softmax
-from pdgate.scheduling.pipeline.pickers import Score
+from pdgate.scheduling.pipeline.scorers import Score
 from tests.support.fleets import fleet, prompt
 
 

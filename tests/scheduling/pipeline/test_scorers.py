@@ -1,7 +1,7 @@
 """How long callers would wait at an engine, before it has shown how fast it is."""
 
+from pdgate.scheduling.latency.model import reading
 from pdgate.scheduling.neighbours import Shared
-from pdgate.scheduling.pipeline.scorers import reading
 from pdgate.scheduling.reservation import Reservation
 from tests.support.fleets import fleet
 

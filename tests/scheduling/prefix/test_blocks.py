@@ -1,5 +1,5 @@
 from pdgate.protocols.call import CHAT, Call, Raw, encode, parse_object
-from pdgate.scheduling.prefix.blocks import BLOCK_BYTES, MOST_BLOCKS, blocks_of, hashed
+from pdgate.scheduling.prefix.index import BLOCK_BYTES, MOST_BLOCKS, blocks_of, hashed
 
 SYSTEM = {"role": "system", "content": "You answer in verse. " * 100}
 FIRST = {"role": "user", "content": "And now a first question. " * 40}

@@ -9,7 +9,7 @@ import pytest
 from pdgate.protocols.call import Call
 from pdgate.protocols.errors import EngineFailed
 from pdgate.protocols.instance import Instance, Role
-from pdgate.scheduling.disaggregation import Rule, Taken, UncachedTokensAbove
+from pdgate.scheduling.disaggregation import Always, Rule, Taken, UncachedTokensAbove
 from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.endpoints import Endpoints
 from pdgate.scheduling.health.cause import Cause
@@ -247,12 +247,37 @@ def test_a_call_is_split_for_what_decode_has_not_cached() -> None:
     assert taken(engines, call_of()) is Taken.LOCAL
 
 
-def test_what_decode_has_cached_does_not_count_where_decode_is_not_chosen_by_it() -> None:
-    """The call would go to another one."""
-    engines = Engines(UncachedTokensAbove(3 * TOKENS))
-    with engines.scheduler.reserve(Role.DECODE, call_of(BLOCKS[:5])):
+def test_what_decode_has_cached_counts_whatever_decode_is_chosen_by() -> None:
+    """The second turn of a chat is no long prompt, and it goes to where its first one was."""
+    engines = Engines(UncachedTokensAbove(3 * TOKENS), decode=RoundRobin())
+    engines.scheduler.use(Role.PREFILL, RoundRobin())
+    with engines.scheduler.reserve(Role.DECODE, call_of(BLOCKS[:5])) as first:
         pass
 
-    engines.scheduler.use(Role.DECODE, RoundRobin())
+    for _ in range(3):
+        with engines.scheduler.reserve(Role.PREFILL, call_of()) as prefill:
+            decision = engines.scheduler.decide(call_of(), prefill.instance)
+            prefill.withdraw()
+        assert (decision.taken, decision.among) == (Taken.LOCAL, (first.instance.id,))
+        among = decision.among
+        with engines.scheduler.reserve(Role.DECODE, call_of(), reads=True, among=among) as second:
+            assert second.instance == first.instance
 
-    assert taken(engines, call_of()) is Taken.SPLIT
+
+def test_those_that_are_named_may_be_gone() -> None:
+    engines = Engines(decode=RoundRobin())
+
+    chosen = engines.scheduler.reserve(Role.DECODE, call_of(), avoid=("d0",), among=("d0",))
+
+    assert chosen.instance is D1
+
+
+def test_a_rule_that_does_not_ask_ends_the_count() -> None:
+    engines = Engines(UncachedTokensAbove(3 * TOKENS), decode=RoundRobin())
+    engines.scheduler.use(Role.PREFILL, RoundRobin())
+    engines.send(call_of())
+    assert engines.known()
+
+    engines.scheduler.rule = Always()
+
+    assert engines.known() == {}

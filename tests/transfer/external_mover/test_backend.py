@@ -7,9 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pdgate.transfer import memory as memories
 from pdgate.transfer.base import Range, Region, StaleDescriptor, State, Transfer, TransferError
 from pdgate.transfer.external_mover import regions as visit_regions
 from pdgate.transfer.external_mover import wire
+from pdgate.transfer.memory import DeviceMemory
 from pdgate.transfer.runtime.channel import Channel
 from tests.support.in_process import SECONDS, InProcessBackend
 from tests.support.kv_owner import pattern
@@ -265,3 +267,20 @@ def test_answers_arrive_as_they_were_sent(status: wire.Status, base: int, card: 
         sent = wire.Answer(status, wire.new_ticket(), base, 2**64 - 1, card)
         wire.send_answer(ours, sent)
         assert wire.receive_answer(theirs) == sent
+
+
+def test_a_library_is_told_whose_memory_it_is(
+    ours: InProcessBackend, theirs: InProcessBackend
+) -> None:
+    """The device's bytes are this process's here: a library gets addresses, whatever they mean."""
+    buffer = memoryview(bytearray(PAGE))
+    local = ours.register(DeviceMemory("cuda:1", memories.address(buffer), PAGE))
+    remote = filled(theirs)
+
+    ours.read(local, remote.descriptor, ALL, SECONDS).wait(SECONDS)
+
+    assert bytes(buffer) == pattern(PAGE)
+    assert ours.library.places == [("cuda:1",), ("cuda:1", "host")]
+    assert local.descriptor.address["memory"] == "cuda:1"
+    with pytest.raises(TransferError, match="in-process moves cuda and host memory: fake:0 here"):
+        ours.register(DeviceMemory("fake:0", 4096, PAGE))

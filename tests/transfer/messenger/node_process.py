@@ -15,88 +15,20 @@ It prints its port, then does what its standard input says and answers each line
 `NodeProcess` runs it.
 """
 
-import contextlib
-import subprocess
 import sys
 from contextlib import closing
-from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from pdgate.transfer.messenger.process_mover import ProcessMover
-from tests.support.freezing import freeze, thaw
 from tests.support.kv_layouts import PLAIN
+from tests.support.told import ToldWithMover
 from tests.transfer.messenger.nodes import SECONDS, Node
 
-ROOT = Path(__file__).parents[3]
 
-
-class NodeProcess:
+class NodeProcess(ToldWithMover):
     """The process, from the outside."""
 
     def __init__(self, backend: str, port: int = 0, lease_seconds: float = SECONDS) -> None:
-        self._process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "tests.transfer.messenger.node_process"),
-                *(backend, str(port), str(lease_seconds)),
-            ],
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert self._process.stdout is not None
-        self.port, self.mover_pid = map(int, self._process.stdout.readline().split())
-
-    def do(self, *words: object) -> str:
-        self.say(*words)
-        return self.answer()
-
-    def say(self, *words: object) -> None:
-        """Without waiting for the answer, which has to be fetched later."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(" ".join(map(str, words)) + "\n")
-        self._process.stdin.flush()
-
-    def answer(self) -> str:
-        assert self._process.stdout is not None
-        return self._process.stdout.readline().rstrip("\n")
-
-    def freeze(self) -> None:
-        freeze(self._process.pid)
-
-    def thaw(self) -> None:
-        thaw(self._process.pid)
-
-    def freeze_mover(self) -> None:
-        freeze(self.mover_pid)
-
-    def thaw_mover(self) -> None:
-        thaw(self.mover_pid)
-
-    def kill(self) -> None:
-        self._process.kill()
-        self._process.wait()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
-        self.kill()
-        # A mover that a test left frozen would never find out.
-        with contextlib.suppress(ProcessLookupError):
-            self.thaw_mover()
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        # What it was told while it was frozen is lost with it.
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()
-        self._process.stdout.close()
+        super().__init__("tests.transfer.messenger.node_process", backend, port, lease_seconds)
 
 
 def obey(node: Node, words: list[str]) -> str:

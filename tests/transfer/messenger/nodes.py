@@ -13,6 +13,7 @@ from typing import Literal
 import numpy as np
 
 from pdgate.transfer import registry
+from pdgate.transfer.base import Region
 from pdgate.transfer.messenger.context import Context
 from pdgate.transfer.messenger.counters import Counters
 from pdgate.transfer.messenger.errors import HandOverError, Why
@@ -28,10 +29,11 @@ from pdgate.transfer.messenger.service import Offering, Service
 from pdgate.transfer.messenger.shape import Shape
 from pdgate.transfer.messenger.slots import Slots
 from pdgate.transfer.messenger.source import Source, Target
+from pdgate.transfer.messenger.workers import Worker
 from pdgate.transfer.plan import memory
 from pdgate.transfer.plan.layout import KvLayout
 from tests.support import waiting
-from tests.support.kv_ranks import Arrays, Cache, cache, share
+from tests.support.kv_ranks import Arrays, Bytes, Cache, cache, share
 
 SECONDS = waiting.PATIENCE_SECONDS
 BLOCKS = 16
@@ -74,8 +76,11 @@ class Node:
         patience: Patience | None = None,
         lease_seconds: float = SECONDS,
         port: int = 0,
+        ranks: tuple[int, ...] = (),
     ) -> None:
+        """`ranks`: those of the engine that are this worker's, by number; empty for all."""
         self.layout = layout
+        self.ranks = ranks
         self.lease_seconds = lease_seconds
         self.results: queue.Queue[tuple[str, str | None]] = queue.Queue()
         self.given_up: queue.Queue[tuple[str, str]] = queue.Queue()
@@ -88,11 +93,12 @@ class Node:
         with ExitStack() as stack:
             self.backend = registry.load(backend)
             stack.callback(self.backend.close)
-            memories = {rank: memory.packed(layout, rank, BLOCKS) for rank in layout.ranks(0)}
-            self.regions = [
-                self.backend.allocate(memory.end(layout, one)) for one in memories.values()
+            held = [
+                rank for number, rank in enumerate(layout.ranks(0)) if not ranks or number in ranks
             ]
-            views = [np.frombuffer(region.memory, np.uint8) for region in self.regions]
+            memories = {rank: memory.packed(layout, rank, BLOCKS) for rank in held}
+            sizes = [memory.end(layout, one) for one in memories.values()]
+            self.regions, views = self.open_regions(sizes)
             self.arrays = Arrays(layout, memories, dict(zip(memories, views, strict=True)))
             self.shape = shape_of(layout)
             self.offers = Offers(self.counters)
@@ -113,6 +119,7 @@ class Node:
                 self.movers,
                 outbox=self.outbox,
                 counters=self.counters,
+                ranks=ranks,
             )
             self.loads = Loads(
                 Reading(
@@ -126,19 +133,29 @@ class Node:
                     patience or Patience(),
                     self.inbox,
                     deliver=lambda request_id, context: self.came.put((request_id, context)),
+                    ranks=ranks,
                 )
             )
             offering = Offering(
-                self, self.offers, self.pushes, self.regions, self.shape, "e", self.counters
+                self, self.offers, self.pushes, self.regions, self.shape, "e", self.counters, ranks
             )
             self.service = Service("127.0.0.1", port, offering, self.submit)
             stack.callback(self.service.close)
             stack.callback(self.loads.close)
             self._stack = stack.pop_all()
 
+    def open_regions(self, sizes: Sequence[int]) -> tuple[list[Region], list[Bytes]]:
+        """One for each rank, and its bytes as they are compared."""
+        regions = [self.backend.allocate(size) for size in sizes]
+        return regions, [np.frombuffer(region.memory, np.uint8) for region in regions]
+
     @property
     def port(self) -> int:
         return self.service.port
+
+    @property
+    def worker(self) -> Worker:
+        return Worker("127.0.0.1", self.port, self.ranks)
 
     @property
     def used(self) -> int:
@@ -169,7 +186,7 @@ class Node:
         self.aborted.put(request_id)
 
     @staticmethod
-    def submit(key: str, prompt: Sequence[int], lent: Lent | None, peer: str) -> None:
+    def submit(key: str, prompt: Sequence[int], lent: Lent | None, readers: Sequence[str]) -> None:
         raise HandOverError(Why.UNSUPPORTED, "this node computes nothing for others")
 
     # What a test does with it.

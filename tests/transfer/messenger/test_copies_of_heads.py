@@ -39,9 +39,10 @@ def test_every_copy_sends_its_part_of_the_transfers() -> None:
 def test_the_count_does_not_depend_on_who_sends() -> None:
     beat = Rhythm(4, by_layer=True)
 
-    assert shards.counts(shape_of(LATENT), shape_of(ONE), TOKENS, beat) == [
-        PLAIN.layers * len(range(0, 10, 4))
-    ]
+    one = shape_of(ONE)
+    for key in ("a", "b"):
+        moving = shards.pairs(shape_of(LATENT), one, key)
+        assert shards.counts(moving, one, TOKENS, beat) == {0: PLAIN.layers * 3}
 
 
 class Watched(Mover):

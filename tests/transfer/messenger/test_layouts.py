@@ -74,6 +74,7 @@ def hand_over(prefill: Node, decode: Node, skip: int, **mode: Any) -> None:
     assert decode.holds("k", content, skip)
 
 
+@pytest.mark.matrix("mode", "pair", "backend")
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
 @pytest.mark.parametrize("pair", PAIRS.values(), ids=PAIRS)
 def test_every_token_of_every_head_and_layer_arrives_once(

@@ -8,7 +8,7 @@ from pdgate.transfer.messenger.sending import Sending
 from pdgate.transfer.messenger.tiles import Tile, Tiles
 from pdgate.transfer.plan.count import WHOLE, Rhythm
 
-TILES = Tiles.of(2, range(10), Rhythm(4, by_layer=True))
+TILES = Tiles.of(range(2), range(10), Rhythm(4, by_layer=True))
 GAVE_UP = HandOverError(Why.CANCELLED, "nobody waits")
 
 
@@ -77,7 +77,7 @@ def test_who_hangs_up_because_all_has_landed_is_no_failure() -> None:
 
 
 def test_all_layers_together_go_when_the_last_of_them_is_computed() -> None:
-    sending = Sending(Tiles.of(3, range(10), WHOLE))
+    sending = Sending(Tiles.of(range(3), range(10), WHOLE))
 
     due = [sending.computed(layer, tokens) for tokens in (8, 10) for layer in (0, 2, 1)]
 

@@ -68,7 +68,9 @@ def test_shards_that_cannot_be_are_refused(tp: int) -> None:
 def test_a_shard_waits_for_each_source_that_has_some_of_its_heads(
     source: int, to: int, writers: int
 ) -> None:
-    assert shards.counts(shape(source), shape(to), range(8), WHOLE) == [writers] * to
+    moving = shards.pairs(shape(source), shape(to), "k")
+
+    assert shards.counts(moving, shape(to), range(8), WHOLE) == dict.fromkeys(range(to), writers)
 
 
 def test_pages_of_equal_shards_go_whole() -> None:
@@ -150,14 +152,14 @@ def sharded(movers: list[Ways]) -> Sharded:
     asked = Asked(
         key="k",
         wait=False,
-        remotes=[Descriptor("shm", "ab" * 16, 0, {})],
+        remotes={0: Descriptor("shm", "ab" * 16, 0, {})},
         shape=shape(1),
         block_ids=[8],
-        tiles=Tiles.of(3, range(4), Rhythm(4, by_layer=True)),
+        tiles=Tiles.of(range(3), range(4), Rhythm(4, by_layer=True)),
         immediate=1,
         until=0.0,
     )
-    return Sharded(movers, 0, shape(4), asked)
+    return Sharded(dict(enumerate(movers)), 0, shape(4), asked)
 
 
 def test_a_tile_has_landed_when_all_its_parts_have() -> None:
@@ -232,11 +234,11 @@ def test_p_writes_as_often_as_d_counts(
     wanted = range(start, min(start + tokens, 16 * min(source.block_tokens, to.block_tokens)))
     assume(len(wanted))
     beat = shards.rhythm(source, to, Rhythm(tile_tokens, by_layer))
-    tiles = Tiles.of(source.layers, wanted, beat)
+    tiles = Tiles.of(range(source.layers), wanted, beat)
     asked = Asked(
         key="k",
         wait=False,
-        remotes=[Descriptor("shm", str(n), 0, {}) for n in range(to.ranks)],
+        remotes={n: Descriptor("shm", str(n), 0, {}) for n in range(to.ranks)},
         shape=to,
         block_ids=range(to.blocks_for(wanted.stop)),
         tiles=tiles,
@@ -244,7 +246,7 @@ def test_p_writes_as_often_as_d_counts(
         until=0.0,
     )
     landed: Counter[str] = Counter()
-    movers = [Tally(landed) for _ in range(source.ranks)]
+    movers = {number: Tally(landed) for number in range(source.ranks)}
     way = Sharded(movers, 0, source, asked)
     ended: list[TransferError | None] = []
 
@@ -253,8 +255,8 @@ def test_p_writes_as_often_as_d_counts(
             way.write(Tile(lane, chunk), range(16), ended.append)
 
     assert ended == [None] * tiles.count
-    counts = shards.counts(source, to, wanted, beat)
-    assert [landed[str(n)] for n in range(to.ranks)] == counts
+    counts = shards.counts(shards.pairs(source, to, "k"), to, wanted, beat)
+    assert {n: landed[str(n)] for n in range(to.ranks)} == counts
 
 
 def test_blocks_of_ours_that_do_not_exist_fail_the_tile() -> None:

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 import pytest
 
-from pdgate.transfer.base import Range
+from pdgate.transfer.base import Range, TransferError
 from pdgate.transfer.mooncake import engine as mooncake_engine
-from pdgate.transfer.mooncake.backend import Mooncake
+from pdgate.transfer.mooncake.backend import Engines, Mooncake
 from tests.support import mooncake_metadata, waiting
 from tests.support.kv_backends import require
 from tests.support.kv_owner import pattern
@@ -124,3 +124,16 @@ def test_who_adopts_its_memory_is_built_as_it_was(
 
     assert len(asked) == 2
     assert asked[0][1:] == asked[1][1:]
+
+
+def test_a_devices_memory_goes_by_rdma_alone() -> None:
+    """By tcp the library would copy from an address that means nothing to the host."""
+    registered: list[tuple[int, int]] = []
+    engine: Any = SimpleNamespace(
+        segment=b"", register=lambda address, length: registered.append((address, length))
+    )
+    with pytest.raises(TransferError, match="reaches memory of cuda:0 by rdma alone"):
+        Engines(lambda: engine).register_on("cuda:0", 4096, 64)
+
+    Engines(lambda: engine, reaches_devices=True).register_on("cuda:0", 4096, 64)
+    assert registered == [(4096, 64)]

@@ -9,14 +9,16 @@ from typing import Any
 import pytest
 
 from pdgate.transfer.base import Range, Region, State, TransferError
+from pdgate.transfer.memory import DeviceMemory
 from pdgate.transfer.nixl import backend as nixl
 from pdgate.transfer.nixl import library as nixl_library
-from pdgate.transfer.nixl.backend import Agent, Nixl
+from pdgate.transfer.nixl.backend import Agent, Nixl, memory_type
 from pdgate.transfer.runtime.fleet import Identity, Keyring
 from tests.support import waiting
 from tests.support.kv_backends import require
-from tests.support.kv_owner import ROOT, Owned, pattern
+from tests.support.kv_owner import Owned, pattern
 from tests.support.kv_stand_in import stand_in
+from tests.support.told import ROOT
 
 SECONDS = waiting.PATIENCE_SECONDS
 PAGE = 4096
@@ -42,7 +44,7 @@ def local(ours: Nixl) -> Region:
 @pytest.mark.slow
 def test_who_adopts_its_memory_is_built_as_it_was(ours: Nixl) -> None:
     """But for its port."""
-    options = {"host": "127.0.0.1", "advertise": "", "plugin": "UCX"}
+    options = {"host": "127.0.0.1", "advertise": "", "plugin": "UCX", "devices": ""}
     delay = nixl_library.PROGRESS_MICROSECONDS
 
     assert ours.adopter_options() == {**options, "progress_microseconds": delay}
@@ -100,6 +102,25 @@ def test_on_a_loopback_host_nothing_else_is_listened_on(
 def test_a_plugin_that_nixl_does_not_have_is_one_line(installed: None) -> None:
     with pytest.raises(OSError, match="nixl did not start SMOKE"):
         Nixl(plugin="SMOKE")
+
+
+def test_devices_are_for_the_plugin_that_takes_them() -> None:
+    with pytest.raises(ValueError, match="nixl tells LIBFABRIC no devices"):
+        Nixl(plugin="LIBFABRIC", devices="mlx5_0:1")
+
+
+@pytest.mark.parametrize(
+    ("place", "described"),
+    [("host", ("DRAM", 0)), ("cuda:0", ("VRAM", 0)), ("cuda:3", ("VRAM", 3))],
+)
+def test_memory_is_described_as_what_it_is(place: str, described: tuple[str, int]) -> None:
+    assert memory_type(place) == described
+
+
+@pytest.mark.slow
+def test_memory_that_the_plugin_cannot_move_is_refused_when_it_is_registered(ours: Nixl) -> None:
+    with pytest.raises(TransferError, match="nixl, registering memory of cuda:0"):
+        ours.register(DeviceMemory("cuda:0", 1 << 30, PAGE))
 
 
 def test_nobody_looks_in_negative_time() -> None:

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pdgate.transfer.plan.count import WHOLE, Rhythm, chunks, expected, fitting
+from pdgate.transfer.plan.count import WHOLE, Rhythm, chunks, fitting
 from pdgate.transfer.plan.layout import KvLayout, Rank
 from pdgate.transfer.plan.links import links_from, spread
 from tests.support.kv_layouts import HEADS, PLAIN, engines, layouts
-from tests.transfer.plan.writing import writes
+from tests.transfer.plan.writing import expected, writes
 
 
 def sent(

@@ -10,14 +10,14 @@ import pytest
 from pdgate.transfer import registry
 from pdgate.transfer.base import Backend, Region
 from pdgate.transfer.plan import memory
-from pdgate.transfer.plan.count import Rhythm, expected
+from pdgate.transfer.plan.count import Rhythm
 from pdgate.transfer.plan.layout import KvLayout, Order, Rank
 from pdgate.transfer.plan.links import spread
 from pdgate.transfer.plan.meeting import Meeting
 from tests.support import waiting
 from tests.support.kv_layouts import PLAIN
 from tests.support.kv_ranks import BLOCKS, Arrays, cache, share
-from tests.transfer.plan.writing import writes
+from tests.transfer.plan.writing import expected, writes
 
 SECONDS = waiting.PATIENCE_SECONDS
 IMMEDIATE = 77

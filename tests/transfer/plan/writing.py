@@ -2,8 +2,10 @@
 
 from collections.abc import Iterator
 
+from pdgate.transfer.plan import count
 from pdgate.transfer.plan.count import Rhythm, chunks
-from pdgate.transfer.plan.links import Link
+from pdgate.transfer.plan.layout import KvLayout, Rank
+from pdgate.transfer.plan.links import Link, links_to, spread
 
 
 def writes(link: Link, tokens: range, rhythm: Rhythm) -> Iterator[tuple[range, range]]:
@@ -14,3 +16,13 @@ def writes(link: Link, tokens: range, rhythm: Rhythm) -> Iterator[tuple[range, r
                 yield chunk, range(layer, layer + 1)
         else:
             yield chunk, link.layers
+
+
+def expected(
+    source: KvLayout, destination: KvLayout, to: Rank, tokens: range, rhythm: Rhythm
+) -> int:
+    """What a destination rank waits for: the same, whichever copies of a head are chosen."""
+    return sum(
+        count.writes(link.layers, tokens, rhythm)
+        for link in links_to(source, 0, destination, to, spread("another key"))
+    )

@@ -16,7 +16,8 @@ from pdgate.transfer.shm import wire
 from pdgate.transfer.shm.backend import Shm
 from pdgate.transfer.shm.segment import HEADER_BYTES, Segment, create
 from tests.support import waiting
-from tests.support.kv_owner import ROOT, Owned
+from tests.support.kv_owner import Owned
+from tests.support.told import ROOT
 
 SECONDS = waiting.PATIENCE_SECONDS
 
@@ -151,7 +152,7 @@ def test_garbage_is_refused(data: bytes) -> None:
         sock.connect(wire.path(shm.allocate(1).descriptor.address["socket"]))
         sock.sendall(data)
 
-        status, _, _, fds = wire.receive_reply(sock)
+        status, _, _, fds, _ = wire.receive_reply(sock)
 
         assert status is wire.Status.REFUSED
         assert fds == []

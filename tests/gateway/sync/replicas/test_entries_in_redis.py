@@ -124,3 +124,34 @@ async def test_a_redis_that_hangs_is_away(
             await entries.exchange(None)
     finally:
         redis.thaw()
+
+
+async def test_what_strangers_write_is_read_within_bounds(
+    new_entries: NewEntries, redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many, large, and of another kind; and a gateway hears of the others all the same."""
+    monkeypatch.setattr(in_redis, "MOST_BYTES", 1 << 20)
+    entries, other = new_entries(), new_entries()
+    await other.exchange(b"told")
+    large, huge = b"x" * (200 << 10), b"x" * (8 << 20)
+    with redis.client() as client:
+        for number in range(50):
+            client.set(f"{LOAD_KEY}:large{number}", large, px=int(LONG * 1000))
+        client.set(f"{LOAD_KEY}:huge", huge, px=int(LONG * 1000))
+        client.hset(f"{LOAD_KEY}:hash", "a", "b")
+        client.pexpire(f"{LOAD_KEY}:hash", int(LONG * 1000))
+        names = [f"large{number}" for number in range(50)]
+        client.sadd(LOAD_KEY, "huge", "hash", "n" * 1000, *names)
+
+    found = await entries.exchange(None)
+
+    assert found[other._process] == b"told"
+    assert (found["huge"], found["hash"]) == (b"", b"")
+    assert sum(map(len, found.values())) <= 1 << 20
+    assert all(len(name) <= 64 for name in found)
+
+    with redis.client() as client:
+        client.sadd(LOAD_KEY, *[f"f{number}" for number in range(3000)])
+        for number in range(3000):
+            client.set(f"{LOAD_KEY}:f{number}", b"", px=int(LONG * 1000))
+    assert len(await entries.exchange(None)) <= in_redis.MOST_PROCESSES

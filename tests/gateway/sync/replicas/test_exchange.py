@@ -192,7 +192,7 @@ async def test_reading_very_much_is_done_less_often(
     one = Process(table, "a")
     assert await one.exchange.once() == EXCHANGE_SECONDS
 
-    def slow(_: Mapping[str, bytes]) -> None:
+    async def slow(_: Mapping[str, bytes]) -> None:
         clock.now += 1.0
 
     monkeypatch.setattr(one.load, "take_in", slow)

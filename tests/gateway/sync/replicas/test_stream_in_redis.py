@@ -99,3 +99,18 @@ async def test_what_one_sends_the_other_knows_soon(new_stream: NewStream) -> Non
         await until(lambda: other.knows(1, 2, 3) == {"e1": 3}, "what the other sent")
         for task in running:
             task.cancel()
+
+
+async def test_what_strangers_write_is_read_within_bounds(
+    redis: RedisServer, new_stream: NewStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(in_redis, "MOST_BYTES", 1 << 20)
+    large = b"x" * (300 << 10)
+    with redis.client() as client:
+        client.xadd(PROMPTS_KEY, {"data": b"x" * (2 << 20)})
+        for _ in range(5):
+            client.xadd(PROMPTS_KEY, {"data": large, "more": b"x" * (1 << 20)})
+    stream = new_stream()
+
+    assert await stream.exchange(None) == [b"", large, large, large]
+    assert await stream.exchange(b"ours") == [large, large, b"ours"]

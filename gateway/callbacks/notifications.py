@@ -1,0 +1,62 @@
+"""Notifications: prefill engines say here that all KV of a call has been pushed to decode, which is asked only then.
+
+    PULL   msgpack {"type": "ProxyNotif", "req_id": ...}     LMCache's PD backend, from its pd_proxy_host:pd_proxy_port
+
+One socket, so one worker. Addresses are let in by network, before a byte is read; a message has MOST_BYTES (cluster/zmtp.py has the
+other bounds). With tensor parallelism each rank says so, and the first counts, as in LMCache's own proxy.
+
+Source: LMCache 0.5, lmcache/v1/storage_backend/pd_backend.py (ProxyNotif, _nixl_worker_loop); examples' disagg_proxy_server.py.
+"""
+
+from typing import Final
+
+import msgspec
+
+from pdgate.cluster.networks import Allowed
+from pdgate.cluster.zmtp import Listener
+from pdgate.gateway.callbacks.words import Result, Words
+
+MOST_BYTES: Final = 1 << 10
+
+
+class _Notification(msgspec.Struct, tag="ProxyNotif"):
+    req_id: str
+
+
+_read = msgspec.msgpack.Decoder(_Notification).decode
+
+
+class Notifications:
+    """
+    Attributes:
+        port: That it has.
+    """
+
+    def __init__(self, host: str, port: int, words: Words, allowed: Allowed) -> None:
+        """Binds at once. Raises OSError."""
+        self._words = words
+        self._listener = Listener(
+            host,
+            port,
+            "PULL",
+            allowed,
+            MOST_BYTES,
+            self._heard,
+            lambda why: words.count(Result(why.value)),
+        )
+        self.port = self._listener.port
+
+    async def run(self) -> None:
+        await self._listener.run()
+
+    def close(self) -> None:
+        self._listener.close()
+
+    def _heard(self, message: bytes) -> None:
+        try:
+            key = _read(message).req_id
+        # A text that is no UTF-8 is a ValueError.
+        except (msgspec.DecodeError, ValueError, RecursionError):
+            self._words.count(Result.MALFORMED)
+        else:
+            self._words.count(self._words.say(key, {}))

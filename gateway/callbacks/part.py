@@ -1,0 +1,113 @@
+"""Callbacks of one worker, as settings and the protocols of the fleet ask for them."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from pdgate.cluster.jobs import Run
+from pdgate.cluster.networks import Allowed
+from pdgate.forwarders import registry
+from pdgate.forwarders.base import Upstream
+from pdgate.gateway.callbacks.metaserver import Metaserver
+from pdgate.gateway.callbacks.notifications import Notifications
+from pdgate.gateway.callbacks.upstream import CallbackUpstream
+from pdgate.gateway.callbacks.words import Words
+from pdgate.gateway.config import ConfigError, Settings
+from pdgate.gateway.config.instances import host_and_port
+from pdgate.protocols.dialects import ascend_layerwise
+
+METASERVER, NOTIFICATIONS = "metaserver", "notifications"
+NOTIFICATIONS_PORT: Final = 7500
+"""Of LMCache's examples."""
+_WILDCARDS: Final = ("", "0.0.0.0", "::")
+
+
+class Callbacks:
+    """
+    Attributes:
+        words: What attempts wait for, and counts.
+        metaserver, notifications: Bound from the start; None where no protocol needs one.
+    """
+
+    def __init__(self, settings: Settings, wanted: frozenset[str]) -> None:
+        """Raises ConfigError."""
+        self.words = Words()
+        self._seconds = settings.timeouts.prefill_seconds
+        section = settings.callbacks
+        allowed = Allowed.of(section.allow)
+        self.metaserver: Metaserver | None = None
+        if METASERVER in wanted:
+            host, port = _where(section.metaserver, settings, "metaserver")
+            try:
+                key = ascend_layerwise.attempt_of
+                self.metaserver = Metaserver(host, port, self.words, allowed, key)
+            except OSError as error:
+                raise ConfigError(f"'callbacks.metaserver': {host}:{port}: {error}") from None
+
+        self.notifications = self._hears(settings, allowed) if NOTIFICATIONS in wanted else None
+
+    def _hears(self, settings: Settings, allowed: Allowed) -> Notifications:
+        """Raises ConfigError."""
+        if settings.listen.workers > 1:
+            raise ConfigError(
+                "'workers': prefill engines notify one socket, so a gateway of this protocol is one process; "
+                "run several gateways, each for engines of its own"
+            )
+        named = settings.callbacks.notifications
+        host, port = host_and_port(named) if named else (settings.listen.host, NOTIFICATIONS_PORT)
+        try:
+            return Notifications(host, port, self.words, allowed)
+        except OSError as error:
+            raise ConfigError(f"'callbacks.notifications': {host}:{port}: {error}") from None
+
+    @classmethod
+    def of(cls, settings: Settings) -> "Callbacks | None":
+        """None where no engine of these protocols calls back. Raises ConfigError."""
+        protocols = {one.protocol for one in settings.fleet}
+        # What a directory announces may be of these.
+        protocols |= {
+            settings.pdd_protocol,
+            *(settings.protocol_of(m.name) for m in settings.models),
+        }
+        wanted = frozenset(map(registry.callbacks, protocols - {""})) - {""}
+        return cls(settings, wanted) if wanted else None
+
+    def around(self, upstream: Upstream) -> Upstream:
+        url = "" if self.metaserver is None else self.metaserver.url
+        return CallbackUpstream(upstream, self.words, url, self._seconds)
+
+    @property
+    def heard(self) -> frozenset[str]:
+        """Which of the two have a port."""
+        ports = {METASERVER: self.metaserver, NOTIFICATIONS: self.notifications}
+        return frozenset(name for name, port in ports.items() if port is not None)
+
+    @property
+    def jobs(self) -> Mapping[str, Run]:
+        found: dict[str, Run] = {}
+        if self.metaserver is not None:
+            found[METASERVER] = self.metaserver.run
+        if self.notifications is not None:
+            found["kv-notifications"] = self.notifications.run
+        return found
+
+    def close(self) -> None:
+        if self.metaserver is not None:
+            self.metaserver.close()
+        if self.notifications is not None:
+            self.notifications.close()
+
+
+def _where(named: str, settings: Settings, key: str) -> tuple[str, int]:
+    """An address that engines can be told. Raises ConfigError."""
+    host, port = host_and_port(named) if named else (settings.listen.host, 0)
+    if host in _WILDCARDS:
+        raise ConfigError(
+            f"'callbacks.{key}': engines are told where to call back, and {host!r} is no such place; "
+            f"name a host and a port (--{key})"
+        )
+    if port and settings.listen.workers > 1:
+        raise ConfigError(
+            f"'callbacks.{key}': each worker needs a port of its own, so it cannot be {port} with "
+            f"{settings.listen.workers} workers; 0 takes free ones"
+        )
+    return host, port

@@ -1,0 +1,60 @@
+"""Contracts between the parts of the client: what each needs of the next.
+
+HttpUpstream --Opener--> Exchange --Connections--> Pool --Home--> Connection --Line--> Exchange
+"""
+
+from collections import deque
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from pdgate.gateway.upstream.connection import Connection
+    from pdgate.gateway.upstream.exchange import Exchange
+
+
+class StaleConnection(Exception):
+    """A connection that had served before died without a byte of the answer.
+
+    The engine closed it while we sent, so sending again on a fresh one is safe.
+    """
+
+
+class Connections(Protocol):
+    """Those to one URL; see `pool.py`."""
+
+    def send(self, exchange: "Exchange") -> bool:
+        """Sends it on one that is free; False if there is none, and nothing is sent."""
+
+
+class Opener(Protocol):
+    """See `client.py`."""
+
+    async def on_new(self, exchange: "Exchange") -> None:
+        """Sends it on a connection that is opened for it. Raises EngineRefused."""
+
+
+class Line(Protocol):
+    """What an exchange needs of its connection."""
+
+    def abort(self) -> None: ...
+    def pause(self) -> None: ...
+    def resume(self) -> None: ...
+
+
+class Memory(Protocol):
+    """What all answers of this process may hold together, beside the bodies of calls."""
+
+    def take(self, more_bytes: int) -> bool:
+        """Whether there is room for so much more; if so, it is taken."""
+
+    def give_back(self, bytes_: int) -> None: ...
+
+
+class Home(Protocol):
+    """Where a connection goes when it is free, and the listener of its end; see `pool.py`."""
+
+    idle: deque["Connection"]
+    watches_idle: bool
+
+    def made(self, connection: "Connection") -> None: ...
+    def watch_idle(self) -> None: ...
+    def lost(self, connection: "Connection") -> None: ...

@@ -1,0 +1,1 @@
+"""Within one host, from one device allocation to another: peers open each other's."""
