@@ -108,6 +108,23 @@ class Step:
             return f"{self.by} within {self.within:g} of the {'highest' if self.most else 'lowest'}"
         return f"{'highest' if self.most else 'lowest'} {self.by}"
 
+    def with_values(self, remaining: Sequence[Weighed], left: Sequence[Weighed]) -> str:
+        """The step in words, with what it compared: the values that it left, and the best that it did not."""
+        sign = 1 if self.most else -1
+        kept = {one.instance for one in left}
+        best, others = (
+            sorted(
+                (v for one in some if (v := one.value(self.by)) is not None),
+                key=lambda v: -sign * v,
+            )
+            for some in (left, [one for one in remaining if one.instance not in kept])
+        )
+        if not best:
+            return str(self)
+        first, last = best[0], best[-1]
+        values = f"{first:.6g}" if first == last else f"{first:.6g} to {last:.6g}"
+        return f"{self} ({values}, then {others[0]:.6g})" if others else f"{self} ({values})"
+
     def as_json(self) -> dict[str, Any]:
         found: dict[str, Any] = {"by": self.by, "best": "most" if self.most else "least"}
         if self.within:
@@ -116,7 +133,7 @@ class Step:
             found["at_most"] = self.at_most
         if self.count is not None:
             found["count"] = self.count
-        return found
+        return {**found, "words": str(self)}
 
 
 Rule = Sequence[Step]
@@ -125,12 +142,12 @@ HIGHEST_SCORE: Final = (Step(SCORE, most=True),)
 
 
 def narrowed(considered: Sequence[Weighed], rule: Rule) -> tuple[list[Weighed], str]:
-    """Return those that a rule leaves, and what decided in words: the last step that left out any."""
+    """Return those that a rule leaves, and what decided: the last step that left out any, with its values."""
     remaining, decided = [*considered], ""
     for step in rule:
         left = step.of(remaining)
         if len(left) < len(remaining):
-            remaining, decided = left, str(step)
+            remaining, decided = left, step.with_values(remaining, left)
     if len(remaining) > 1:
         drawn = f"drawn of {len(remaining)} equals"
         decided = f"{decided}, {drawn}" if decided else drawn

@@ -99,9 +99,7 @@ async def under_streams(site: Site, salt: str, strike: Callable[[], object]) -> 
     begun = asyncio.Semaphore(0)
     async with asyncio.timeout(DEADLINE_SECONDS), asyncio.TaskGroup() as group:
         early = range(STREAMS // 2)
-        tasks = [
-            group.create_task(site.stream(n, salt, LONG_TOKENS, begun.release)) for n in early
-        ]
+        tasks = [group.create_task(site.stream(n, salt, LONG_TOKENS, begun.release)) for n in early]
         for _ in early:
             await begun.acquire()
         strike()
