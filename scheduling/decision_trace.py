@@ -18,7 +18,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from pdgate.protocols.call import Call
 from pdgate.protocols.instance import Instance, Role
+from pdgate.scheduling.context_length import why_too_short
 from pdgate.scheduling.endpoint import Endpoint
 
 MOST_SHOWN: Final = 32
@@ -214,24 +216,24 @@ def left_out(
     fleet: Iterable[Endpoint],
     considered: Sequence[Endpoint],
     role: Role,
-    model: str | None,
+    call: Call,
     avoid: Collection[str],
     peer: Instance | None,
 ) -> list[LeftOut]:
     """Those whose role it is, and that were not considered."""
     asked = {endpoint.instance.id for endpoint in considered}
     return [
-        LeftOut(one.instance.id, _why_not(one, role, model, avoid, peer))
+        LeftOut(one.instance.id, _why_not(one, role, call, avoid, peer))
         for one in fleet
         if one.instance.role.serves(role) and one.instance.id not in asked
     ]
 
 
 def _why_not(
-    one: Endpoint, role: Role, model: str | None, avoid: Collection[str], peer: Instance | None
+    one: Endpoint, role: Role, call: Call, avoid: Collection[str], peer: Instance | None
 ) -> str:
     """The first reason that holds; those that last come first."""
-    instance = one.instance
+    instance, model = one.instance, call.model
     if peer is not None and instance.id == peer.id:
         return "it has the other half of the call"
     if model is not None and model not in one.models:
@@ -245,6 +247,8 @@ def _why_not(
         return "it has failed this call before"
     if not one.serves(role):
         return "it is to serve the other side now"
+    if too_short := why_too_short(call, one):
+        return too_short
     if one.careful:
         return f"it is on its way back ({one.state}), and gets only some calls"
     return f"there is no other engine that speaks {instance.speaks} for it to be paired with"

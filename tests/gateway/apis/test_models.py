@@ -136,3 +136,28 @@ def test_what_cannot_be_meant_is_named(tmp_path: Any, models: str, said: str) ->
 
     with pytest.raises(ConfigError, match=said):
         load(file, {})
+
+
+@pytest.mark.parametrize(
+    ("path", "more"), [(CHAT, {}), (MESSAGES, {"messages": [{"role": "user", "content": "hi"}]})]
+)
+async def test_contexts_of_different_lengths(path: str, more: dict[str, Any]) -> None:
+    """An adapter's is that of the model that it changes; what fits nowhere is refused here."""
+    short, long = (
+        Engine(Role.PLAIN, says(as_json(SAID)) if path == MESSAGES else None) for _ in "ab"
+    )
+    for engine, length in ((short, 1000), (long, 8000)):
+        cards = [{"id": "m", "max_model_len": length}, {"id": "lora", "parent": "m"}]
+        engine.probes["/v1/models"] = as_json({"object": "list", "data": cards})
+    async with gateway_of(short, long) as gateway:
+        for _ in range(4):
+            asked = {**question(model="lora", max_tokens=2000), **more}
+            answer = await gateway.http.post(path, json=asked)
+            assert answer.status_code == 200, answer.text
+        refused = await gateway.http.post(path, json={**asked, "max_tokens": 9000})
+
+    assert (len(short.bodies), len(long.bodies)) == (0, 4)
+    assert refused.status_code == 400
+    assert (
+        "9000 tokens are asked for, and the longest context of 'lora' here has 8000" in refused.text
+    )

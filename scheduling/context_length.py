@@ -1,0 +1,115 @@
+"""Context lengths: which engines can hold a call, its prompt and its answer.
+
+    likely    the prompt at BYTES_A_TOKEN, and as much answer as the call asks for: engines that have less
+              are left out, if there are others
+    surely    prompts of token ids, and what is asked for alone: if no engine has that, none can serve it
+
+Between the two the longest ones are asked, and say themselves what does not fit: how many tokens a
+text has only they know. An engine that names no length may have any.
+
+Source: vLLM 0.32.0, renderers/params.py, TokenizeParams: refused are a prompt longer than max_model_len, and
+max_tokens above it; of the two together the answer is cut.
+"""
+
+from collections.abc import Sequence
+from math import inf
+from typing import Any, Final
+
+from pdgate.protocols.call import BYTES_PER_TOKEN, COMPLETIONS, Call, Raw
+from pdgate.protocols.errors import ContextTooLong
+from pdgate.scheduling.endpoint import Endpoint
+
+BYTES_A_TOKEN: Final = 2
+"""Few texts have less; `Call.prompt_tokens` is what is usual."""
+
+_OFTEN: Final = BYTES_PER_TOKEN // BYTES_A_TOKEN
+_LIMITS: Final = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+_MOST_DIGITS: Final = 18
+
+
+def long_enough(
+    call: Call,
+    endpoints: Sequence[Endpoint],
+    model: str,
+    shortest: int,
+    reads_only: bool = False,
+    answering: Sequence[Endpoint] = (),
+) -> Sequence[Endpoint]:
+    """Return those in which the call has room, as far as can be known; all of them where all are alike.
+
+    Args:
+        shortest: Of all engines, what the one takes that takes least.
+        reads_only: They are to read the prompt, and others to answer.
+        answering: These; the call must fit there as well.
+
+    Raises ContextTooLong.
+    """
+    asked = asked_tokens(call)
+    likely = call.prompt_tokens * _OFTEN
+    if likely + asked <= shortest:
+        return endpoints
+    sides = (endpoints, answering) if answering else (endpoints,)
+    longest = min(max(_length(one, model) for one in side) for side in sides)
+    prompt = _ids_of(call)
+    if prompt > longest:
+        raise ContextTooLong(
+            f"the prompt has {prompt} tokens, and the longest context of {model!r} here {longest:.0f}",
+            param="prompt",
+        )
+    if asked > longest:
+        raise ContextTooLong(
+            f"{asked} tokens are asked for, and the longest context of {model!r} here has {longest:.0f}",
+            param=next(name for name in _LIMITS if _count(call.body.get(name)) == asked),
+        )
+    needed = max(likely, prompt) + (0 if reads_only else asked)
+    kept = [one for one in endpoints if _length(one, model) >= needed]
+    if not kept:
+        most = max(_length(one, model) for one in endpoints)
+        kept = [one for one in endpoints if _length(one, model) == most]
+    return endpoints if len(kept) == len(endpoints) else kept
+
+
+def why_too_short(call: Call, one: Endpoint) -> str:
+    """Why such an engine is left out where others are not; empty if that is not the reason."""
+    lengths = one.lengths
+    length = min(lengths.values(), default=0) if call.model is None else lengths.get(call.model, 0)
+    needed = call.prompt_tokens * _OFTEN + asked_tokens(call)
+    if not length or length >= needed:
+        return ""
+    return f"its context has {length} tokens, and the call may take {needed}"
+
+
+def asked_tokens(call: Call) -> int:
+    """As long as its answer may be, at the call's word; 0 where it names no limit."""
+    body = call.body
+    for name in _LIMITS:
+        if name in body:
+            found = _count(body[name])
+            if found:
+                return found
+    return 0
+
+
+def _count(found: Any) -> int:
+    """0 for what is no number: what that means, engines say."""
+    if isinstance(found, Raw):
+        digits = bytes(found) if len(found) <= _MOST_DIGITS else b""
+        return int(digits) if digits.isdigit() else 0
+    return found if type(found) is int and found > 0 else 0
+
+
+def _ids_of(call: Call) -> int:
+    """How many tokens a prompt of token ids has; 0 for one of texts."""
+    prompt = call.body.get("prompt") if call.path == COMPLETIONS else None
+    if isinstance(prompt, Raw):
+        text = bytes(prompt)
+        # A list of lists is several prompts, which each has to fit.
+        if text[:1] == b"[" and text[1:].lstrip()[:1].isdigit():
+            return text.count(b",") + 1
+    elif isinstance(prompt, list) and prompt and type(prompt[0]) is int:
+        return len(prompt)
+    return 0
+
+
+def _length(one: Endpoint, model: str) -> float:
+    return one.lengths.get(model, inf)
