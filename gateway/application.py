@@ -1,7 +1,7 @@
 """Application: the gateway as a FastAPI application for any ASGI server, or inside another application.
 
     create_app(config) --> FastAPI --> uvicorn, Hypercorn, Granian, TestClient
-                                   --> somebody's application: mount(), include_router()
+                                   --> another application: mount(), include_router()
 
     its lifespan     background jobs, connections to engines; at its end calls have the drain's grace
     its routes       all of the gateway's, calls included (gateway/app.py)

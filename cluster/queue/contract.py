@@ -41,7 +41,7 @@ class Buried(QueueError):
 class Item(msgspec.Struct, frozen=True):
     """A prompt that a decode engine wants computed, as it travels (JSON).
 
-    Bounds hold for what is read: whoever reaches the store may have written it.
+    Bounds hold for what is read: any client of the store may have written it.
 
     Attributes:
         id: Of this request in this life of the decode engine; never used again.

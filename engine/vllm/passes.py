@@ -25,7 +25,7 @@ def new_secret() -> bytes:
 
 class Passes:
     def __init__(self, secret: bytes) -> None:
-        """`secret`: what all workers of the engine have, and nobody else."""
+        """`secret`: what the workers of the engine have, and no other process."""
         self._secret = secret
 
     def issue(self, prefill_id: str, whose: ForReaders) -> dict[str, Any]:

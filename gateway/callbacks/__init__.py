@@ -6,6 +6,6 @@
     upstream.py      legs that wait for a word, around the upstream that sends them
     part.py          all of it, as settings ask for it
 
-Whoever reaches such a port may be anybody: addresses are allowed by network, messages are short, connections few,
+Any host may reach such a port: addresses are allowed by network, messages are short, connections few,
 and a word counts only for a key that an attempt waits for; the rest is refused and counted by its reason.
 """

@@ -44,7 +44,7 @@ def adopter(settings: Settings) -> Adopt:
         if why := why_not(instance.role, protocol, generation):
             raise Unusable(why)
         if protocol == "neuron" and generation == STATIC and not instance.pair:
-            # Of one pair today, and nobody could say which engines are meant when another joins.
+            # Of one pair today, and no rule could say which engines are meant when another joins.
             raise Unusable("neuron generation static knows one peer: the entry has to say 'pair'")
         return instance
 

@@ -366,7 +366,7 @@ class HotProtocol(asyncio.Protocol):
         if parked is None or self._deaf or self._busy:
             return
         if peer_has_left(self.transport):
-            # Nobody reads an answer to what it has sent, which may be megabytes.
+            # The client reads no answer to what it has sent, which may be megabytes.
             self.cut()
             return
         given = self._feed_slice(parked, b"")

@@ -90,7 +90,7 @@ class RedisStore(SharedStore):
         self._redis = client(url, ANSWER_SECONDS)
 
     async def read(self) -> bytes | None:
-        # Whoever reaches the Redis can write there what it likes.
+        # Any client of the Redis can write there what it likes.
         found: bytes = await self._asked(self._redis.getrange(self._key, 0, MOST_BYTES))
         if len(found) > MOST_BYTES:
             raise StoreAway(f"Redis: what stands in {self._key} has more than {MOST_BYTES} bytes")

@@ -39,7 +39,7 @@ def kept(reply: Json) -> Json:
 
 
 def fetch(prefill: Instance, transfer_id: str) -> Json:
-    """What decode is told when prefill writes."""
+    """What the gateway sends decode when prefill writes."""
     asked = {"do_remote_decode": False, "do_remote_prefill": True, **_UNKNOWN}
     return {**asked, "transfer_id": transfer_id, **at(prefill)}
 

@@ -32,7 +32,7 @@ def id_of(attempt: str) -> int:
 
 
 def handed(reply: Json, id: int) -> Json | None:
-    """What decode is told; None if the first token was the last. Raises EngineFailed."""
+    """What the gateway sends decode; None if the first token was the last. Raises EngineFailed."""
     choice = handle.only_choice(reply)
     if handle.word(choice, "finish_reason") not in ("length", "not_finished"):
         return None
@@ -42,7 +42,7 @@ def handed(reply: Json, id: int) -> Json | None:
 
 
 def expect(id: int, prefill: Instance) -> Json:
-    """What decode is told before prefill has answered. Raises EngineFailed."""
+    """What the gateway sends decode before prefill has answered. Raises EngineFailed."""
     if not prefill.engine_ids:
         raise EngineFailed("the prefill engine has not said where it is yet", at=prefill.id)
     ids = {"ctx_request_id": id, "disagg_request_id": id, "schedule_style": 1}

@@ -131,7 +131,7 @@ class Link:
         def until_the_end() -> None:
             ends = select.poll()
             ends.register(self._sock, select.POLLIN | select.POLLRDHUP)
-            # A link that we close ourselves is shut for nobody: the thread ends at its next look.
+            # A link that we close ourselves is shut for no peer: the thread ends at its next look.
             while not self._closed:
                 if ends.poll(WATCH_MILLISECONDS):
                     drop(self)

@@ -9,7 +9,7 @@ taken off the set by the next look. The braces keep all keys on one node of a Re
 are kept by Redis, so the clocks of hosts do not matter; one that is longer than any of ours, or
 that has no end, is not a lease, and its entry does not count.
 
-Whoever reaches the Redis can write there what it likes, so what is read at once is bounded, in number and
+Any client of the Redis can write there what it likes, so what is read at once is bounded, in number and
 bytes, and what is longer than anything of ours is read as empty.
 
 Each reader has its own place in the stream; one that was away for longer than it reaches has missed

@@ -16,7 +16,7 @@ WORDS = 40
 BLOCK_TOKENS = 16
 """Of the reference engines."""
 MOST_BLOCK_TOKENS = 256
-"""Of other engines, which nobody asked."""
+"""Of other engines, which the gateway did not ask."""
 
 
 def hands_over(site: Site) -> None:

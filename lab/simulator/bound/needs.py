@@ -2,7 +2,7 @@
 
 Reading a block of a prompt costs its tokens and what they look at. The first call of a trace that has a
 block pays for it, as it is not there before that call comes and has to be there before its deadline.
-Later ones find it if it has been kept, or somebody pays for it again:
+Later ones find it if it has been kept, or a later one pays for it again:
 
     call k        call i                 both have the block, none between them has
     |--- in time ---|
