@@ -68,6 +68,11 @@ class Weighed:
         return {**found, "why": self.why}
 
 
+def written(value: float) -> str:
+    """As it is shown: whole numbers, such as tokens, to their last digit."""
+    return str(int(value)) if float(value).is_integer() else f"{value:.6g}"
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """One step of a rule: which engines remain, of those that the steps before have left.
@@ -103,11 +108,11 @@ class Step:
 
     def __str__(self) -> str:
         if self.at_most is not None:
-            return f"{self.by} at most {self.at_most:g}"
+            return f"{self.by} at most {written(self.at_most)}"
         if self.count is not None:
             return f"the {self.count} with {'most' if self.most else 'least'} {self.by}"
         if self.within:
-            return f"{self.by} within {self.within:g} of the {'highest' if self.most else 'lowest'}"
+            return f"{self.by} within {written(self.within)} of the {'highest' if self.most else 'lowest'}"
         return f"{'highest' if self.most else 'lowest'} {self.by}"
 
     def with_values(self, remaining: Sequence[Weighed], left: Sequence[Weighed]) -> str:
@@ -124,8 +129,8 @@ class Step:
         if not best:
             return str(self)
         first, last = best[0], best[-1]
-        values = f"{first:.6g}" if first == last else f"{first:.6g} to {last:.6g}"
-        return f"{self} ({values}, then {others[0]:.6g})" if others else f"{self} ({values})"
+        values = written(first) if first == last else f"{written(first)} to {written(last)}"
+        return f"{self} ({values}, then {written(others[0])})" if others else f"{self} ({values})"
 
     def as_json(self) -> dict[str, Any]:
         found: dict[str, Any] = {"by": self.by, "best": "most" if self.most else "least"}
@@ -247,7 +252,7 @@ def _why_not(
         return "it has failed this call before"
     if not one.serves(role):
         return "it is to serve the other side now"
-    if too_short := why_too_short(call, one):
+    if too_short := why_too_short(call, one, role is Role.PREFILL):
         return too_short
     if one.careful:
         return f"it is on its way back ({one.state}), and gets only some calls"

@@ -15,6 +15,8 @@ What a gateway of another version does not tell is left out.
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from pdgate.scheduling.decision_trace import written
+
 BAR: Final = 32
 """Characters of a timeline."""
 
@@ -161,7 +163,7 @@ def _choice(choice: Json) -> Iterator[str]:
 def _reason(one: Json, compared: Sequence[str]) -> str:
     """What the policy says of it, and all that the steps of its rule compare."""
     score, values = one.get("score"), one.get("values") or {}
-    found = [] if score is None else [f"score {score:.6g}"]
-    found.extend(f"{by} {values[by]:.6g}" for by in dict.fromkeys(compared) if by in values)
+    found = [] if score is None else [f"score {written(score)}"]
+    found.extend(f"{by} {written(values[by])}" for by in dict.fromkeys(compared) if by in values)
     why = one.get("why") or "it gives no reason"
     return f"{why} ({', '.join(found)})" if found else str(why)

@@ -14,7 +14,14 @@ from pdgate.protocols.errors import NoInstance
 from pdgate.protocols.instance import Instance, Role
 from pdgate.protocols.place import Place
 from pdgate.scheduling import policy
-from pdgate.scheduling.decision_trace import MOST_SHOWN, ONLY_ONE, DecisionTrace, Weighed
+from pdgate.scheduling.decision_trace import (
+    MOST_SHOWN,
+    ONLY_ONE,
+    DecisionTrace,
+    Step,
+    Weighed,
+    narrowed,
+)
 from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.endpoints import Endpoints
 from pdgate.scheduling.health.cause import Cause
@@ -264,6 +271,17 @@ def test_what_decided_is_said_in_words_with_its_values() -> None:
     assert (
         json.loads(json.dumps(told[0].as_json()))["rule"][3]["words"] == "lowest in_flight_tokens"
     )
+
+
+def test_tokens_are_shown_to_their_last_digit() -> None:
+    """A million of them, too: who has one less was chosen."""
+    some = [Weighed(name, values={"tokens": n}) for name, n in (("a", 1_234_568), ("b", 1_234_567))]
+
+    left, decided = narrowed(some, [Step("tokens")])
+
+    assert [one.instance for one in left] == ["b"]
+    assert decided == "lowest tokens (1234567, then 1234568)"
+    assert str(Step("tokens", at_most=2_000_001)) == "tokens at most 2000001"
 
 
 HERE, THERE = Place(host="h1", rack="r1", zone="z"), Place(host="h2", rack="r2", zone="z")

@@ -89,7 +89,9 @@ function choiceBox(choice, several) {
   // A column for each value that a step of the rule compares, so that the choice can be computed again.
   const columns = [...new Set(["score", ...rule.map((step) => step.by)])]
     .filter((by) => considered.some((one) => typeof valueOf(one, by) === "number"));
-  const number = (value) => (typeof value === "number" ? String(Number(value.toPrecision(6))) : "");
+  const number = (value) => (
+    typeof value !== "number" ? "" : String(Number.isInteger(value) ? value : Number(value.toPrecision(6)))
+  );
   const row = (one, kind) => h(
     "tr", { class: one.instance === choice.chosen ? "chosen" : "" },
     h("td", { class: "mono" }, `${one.instance === choice.chosen ? "✓ " : ""}${one.instance}`),
