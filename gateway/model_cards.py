@@ -18,6 +18,10 @@ MOST_CARDS_BYTES: Final = 128 << 10
 """Of all cards of an engine, of which vLLM writes 600 each. Objects in objects take 100 ms a MiB."""
 MOST_DEPTH: Final = 16
 MOST_TOKENS: Final = 1 << 40
+STRICT: Final = ("vllm", "pdgate")
+"""Owners of models, as cards name them, whose engines refuse what is longer than `max_model_len`.
+
+Others may cut it, as SGLang does with --allow-auto-truncate, of prompts and of answers."""
 LONGEST_ID: Final = 512
 """Characters, all of them printable: ids are in logs and labels."""
 
@@ -52,6 +56,11 @@ def lengths(cards: Sequence[Card]) -> dict[str, int]:
         card["id"]: parent for card in cards if isinstance(parent := card.get("parent"), str)
     }
     return {name: own[parent] for name, parent in parents.items() if parent in own} | own
+
+
+def strict(cards: Sequence[Card]) -> bool:
+    """Whether the engine refuses what is longer than it says, and cuts none of it."""
+    return bool(cards) and all(card.get("owned_by") in STRICT for card in cards)
 
 
 def _length(card: Card) -> int | None:

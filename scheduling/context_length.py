@@ -2,20 +2,28 @@
 
     likely    the prompt at BYTES_A_TOKEN, and as much answer as the call asks for: engines that have less
               are left out, if there are others
-    surely    prompts of token ids, and what is asked for alone: if no engine has that, none can serve it
+    surely    prompts of token ids, and what is asked for alone: refused, if all engines that might answer say how
+              long they are, and refuse what is longer (`EligibleSet.longest`)
 
 Between the two the longest ones are asked, and say themselves what does not fit: how many tokens a
 text has only they know. An engine that names no length may have any.
 
-Source: vLLM 0.32.0, renderers/params.py, TokenizeParams: refused are a prompt longer than max_model_len, and
-max_tokens above it; of the two together the answer is cut.
+    refused by vLLM                     served by it
+    max_tokens > max_model_len          max_tokens + prompt > max_model_len: the answer is cut
+    prompt > max_model_len              the same with `truncate_prompt_tokens`
+    (chats and completions)             other APIs, of which older versions cut the answer
+
+Source: vLLM 0.32.0, renderers/params.py, TokenizeParams; entrypoints/openai/*/protocol.py, build_tok_params(), for
+the fields that each API goes by. SGLang cuts both with --allow-auto-truncate (managers/tokenizer_manager.py,
+_validate_one_request).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import inf
 from typing import Any, Final
 
-from pdgate.protocols.call import BYTES_PER_TOKEN, COMPLETIONS, Call, Raw
+from pdgate.protocols.apis import MESSAGES, RESPONSES
+from pdgate.protocols.call import BYTES_PER_TOKEN, CHAT, COMPLETIONS, Call, Raw
 from pdgate.protocols.errors import ContextTooLong
 from pdgate.scheduling.endpoint import Endpoint
 
@@ -23,8 +31,17 @@ BYTES_A_TOKEN: Final = 2
 """Few texts have less; `Call.prompt_tokens` is what is usual."""
 
 _OFTEN: Final = BYTES_PER_TOKEN // BYTES_A_TOKEN
-_LIMITS: Final = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 _MOST_DIGITS: Final = 18
+_NULLS: Final = (Raw(b"null"), None)
+_LIMITS: Final[Mapping[str, tuple[str, ...]]] = {
+    CHAT: ("max_completion_tokens", "max_tokens"),
+    COMPLETIONS: ("max_tokens",),
+    RESPONSES: ("max_output_tokens",),
+    MESSAGES: ("max_tokens",),
+}
+"""The first that is there counts."""
+
+_TRUNCATES: Final = "truncate_prompt_tokens"
 
 
 def long_enough(
@@ -32,15 +49,15 @@ def long_enough(
     endpoints: Sequence[Endpoint],
     model: str,
     shortest: int,
+    longest: int,
     reads_only: bool = False,
-    answering: Sequence[Endpoint] = (),
 ) -> Sequence[Endpoint]:
     """Return those in which the call has room, as far as can be known; all of them where all are alike.
 
     Args:
         shortest: Of all engines, what the one takes that takes least.
+        longest: Tokens above which none of them serves a call; 0 where that is not known.
         reads_only: They are to read the prompt, and others to answer.
-        answering: These; the call must fit there as well.
 
     Raises ContextTooLong.
     """
@@ -48,19 +65,9 @@ def long_enough(
     likely = call.prompt_tokens * _OFTEN
     if likely + asked <= shortest:
         return endpoints
-    sides = (endpoints, answering) if answering else (endpoints,)
-    longest = min(max(_length(one, model) for one in side) for side in sides)
     prompt = _ids_of(call)
-    if prompt > longest:
-        raise ContextTooLong(
-            f"the prompt has {prompt} tokens, and the longest context of {model!r} here {longest:.0f}",
-            param="prompt",
-        )
-    if asked > longest:
-        raise ContextTooLong(
-            f"{asked} tokens are asked for, and the longest context of {model!r} here has {longest:.0f}",
-            param=next(name for name in _LIMITS if _count(call.body.get(name)) == asked),
-        )
+    if longest:
+        _check(call, prompt, asked, model, longest)
     needed = max(likely, prompt) + (0 if reads_only else asked)
     kept = [one for one in endpoints if _length(one, model) >= needed]
     if not kept:
@@ -69,11 +76,26 @@ def long_enough(
     return endpoints if len(kept) == len(endpoints) else kept
 
 
-def why_too_short(call: Call, one: Endpoint) -> str:
+def _check(call: Call, prompt: int, asked: int, model: str, longest: int) -> None:
+    """Raises ContextTooLong."""
+    body = call.body
+    if prompt > longest and body.get(_TRUNCATES) in _NULLS:
+        raise ContextTooLong(
+            f"the prompt has {prompt} tokens, and the longest context of {model!r} here {longest}",
+            param="prompt",
+        )
+    if asked > longest and call.path in (CHAT, COMPLETIONS):
+        raise ContextTooLong(
+            f"{asked} tokens are asked for, and the longest context of {model!r} here has {longest}",
+            param=_limit_of(call),
+        )
+
+
+def why_too_short(call: Call, one: Endpoint, reads_only: bool) -> str:
     """Why such an engine is left out where others are not; empty if that is not the reason."""
     lengths = one.lengths
     length = min(lengths.values(), default=0) if call.model is None else lengths.get(call.model, 0)
-    needed = call.prompt_tokens * _OFTEN + asked_tokens(call)
+    needed = call.prompt_tokens * _OFTEN + (0 if reads_only else asked_tokens(call))
     if not length or length >= needed:
         return ""
     return f"its context has {length} tokens, and the call may take {needed}"
@@ -81,13 +103,17 @@ def why_too_short(call: Call, one: Endpoint) -> str:
 
 def asked_tokens(call: Call) -> int:
     """As long as its answer may be, at the call's word; 0 where it names no limit."""
+    name = _limit_of(call)
+    return _count(call.body[name]) if name else 0
+
+
+def _limit_of(call: Call) -> str:
+    """The field that its API goes by; empty where the call has none."""
     body = call.body
-    for name in _LIMITS:
-        if name in body:
-            found = _count(body[name])
-            if found:
-                return found
-    return 0
+    for name in _LIMITS.get(call.path, ()):
+        if name in body and body[name] not in _NULLS:
+            return name
+    return ""
 
 
 def _count(found: Any) -> int:

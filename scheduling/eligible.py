@@ -41,6 +41,8 @@ class EligibleSet:
             instance reads prompts, in whatever state it is now.
         model: Its name.
         shortest: Tokens of the shortest context of these; 0 where none says how long it is.
+        longest: Of all engines of the model that answer, in whatever state, tokens of the longest context: more is
+            refused by all of them. 0 where one of them says no length, or may cut what is longer.
     """
 
     up: dict[Role, Sequence[Endpoint]] = field(default_factory=dict)
@@ -51,6 +53,7 @@ class EligibleSet:
     several_read: bool = False
     model: str = ""
     shortest: int = 0
+    longest: int = 0
 
 
 def eligible_of(
@@ -86,7 +89,13 @@ def eligible_of(
             (c.lengths[model] for several in up.values() for c in several if model in c.lengths),
             default=0,
         ),
+        longest=_longest([c for c in serving if c.instance.role is not Role.PREFILL], model),
     )
+
+
+def _longest(answering: Sequence[Endpoint], model: str) -> int:
+    found = [c.lengths.get(model, 0) if c.strict else 0 for c in answering]
+    return max(found) if found and min(found) else 0
 
 
 def admitted(

@@ -36,6 +36,7 @@ class Endpoint:
             None for all of them.
         models: Names that it serves; kept while it is down.
         lengths: Of these, how many tokens a prompt and its answer may have, where it says that.
+        strict: Whether it refuses what is longer, and cuts none of it.
         calls: Reserved and not yet ended.
         tokens: Prompt tokens of those calls, estimated.
         unread_tokens: Of these, what it has still to compute itself.
@@ -68,6 +69,7 @@ class Endpoint:
     sides: frozenset[Role] | None = None
     models: frozenset[str] = frozenset()
     lengths: Mapping[str, int] = field(default_factory=lambda: NO_LENGTHS)
+    strict: bool = False
     calls: int = 0
     tokens: int = 0
     unread_tokens: int = 0

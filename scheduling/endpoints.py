@@ -94,19 +94,25 @@ class Endpoints:
             self._changed()
 
     def mark_up(
-        self, instance_id: str, models: Iterable[str], lengths: Mapping[str, int] = NO_LENGTHS
+        self,
+        instance_id: str,
+        models: Iterable[str],
+        lengths: Mapping[str, int] = NO_LENGTHS,
+        *,
+        strict: bool = False,
     ) -> None:
         """A look found it well.
 
         `lengths`: model -> tokens of its context, of those of which it says that.
+        `strict`: it refuses what is longer, and cuts none of it.
         """
         endpoint = self.by_id.get(instance_id)
         if endpoint is None:
             return
         changed = not endpoint.stuck and endpoint.breaker.seen_well(self._clock(), self.limits)
         served = frozenset(models)
-        if endpoint.lengths != lengths:
-            endpoint.lengths, changed = lengths, True
+        if endpoint.lengths != lengths or endpoint.strict is not strict:
+            endpoint.lengths, endpoint.strict, changed = lengths, strict, True
         if not endpoint.up or endpoint.models != served:
             changed = True
             if endpoint.left:

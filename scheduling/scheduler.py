@@ -200,10 +200,10 @@ class Scheduler:
                 self._tell(self.told, call, role, (), None, avoid, peer)
             raise _nobody(f"no {role.value} engine is")
         if eligible.shortest:
-            reads_only = role is PREFILL and eligible.disaggregated and not alone
-            answering = eligible.up[DECODE] if reads_only else ()
+            reads_only = role is PREFILL and not alone
+            longest = 0 if call.at else eligible.longest
             endpoints = long_enough(
-                call, endpoints, eligible.model, eligible.shortest, reads_only, answering
+                call, endpoints, eligible.model, eligible.shortest, longest, reads_only
             )
         if eligible.careful:
             endpoints = self._endpoints.admitted(endpoints)

@@ -3,8 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
+import msgspec
 import pytest
 
+from pdgate.protocols.apis import MESSAGES, RESPONSES
 from pdgate.protocols.call import CHAT, COMPLETIONS, Call, parse_object
 from pdgate.protocols.errors import ContextTooLong
 from pdgate.protocols.instance import Instance, Role
@@ -19,10 +21,12 @@ PLAIN = replace(P0, id="plain", role=Role.PLAIN)
 
 
 class Site:
-    def __init__(self, lengths: Mapping[Instance, int | None]) -> None:
+    def __init__(self, lengths: Mapping[Instance, int | None], *, strict: bool = True) -> None:
         self.endpoints = Endpoints(lengths)
         for one, length in lengths.items():
-            self.endpoints.mark_up(one.id, ["m"], {} if length is None else {"m": length})
+            self.endpoints.mark_up(
+                one.id, ["m"], {} if length is None else {"m": length}, strict=strict
+            )
         some = load("round_robin", PolicyContext())
         self.scheduler = Scheduler(self.endpoints, some, some, some)
 
@@ -100,6 +104,77 @@ def test_what_fits_nowhere_is_refused_before_any_engine_works(
     assert (refused.value.status, refused.value.param) == (400, param)
     assert refused.value.code == "context_length_exceeded"
     assert not any(one.calls for one in site.endpoints)
+
+
+def test_a_prefill_engine_need_not_hold_the_answer() -> None:
+    """However little it takes: it is asked for one token, and decode has room for the others."""
+    site = Site({P0: 1000, D0: 8000})
+
+    assert site.chosen(Role.PREFILL, asking(4000)) == {"p0"}
+    assert site.chosen(Role.DECODE, asking(4000)) == {"d0"}
+
+
+def ids(count: int, more: bytes = b"") -> Call:
+    return call_of(b'{"prompt": [%s]%s}' % (b",".join([b"7"] * count), more), COMPLETIONS)
+
+
+SERVED = {
+    "a prompt that is to be cut": ids(9000, b', "truncate_prompt_tokens": 100'),
+    "no limit of completions": call_of(
+        b'{"prompt": "a", "max_completion_tokens": 9000}', COMPLETIONS
+    ),
+    "no limit of chats": call_of(b'{"messages": [], "max_output_tokens": 9000}'),
+    "the newer limit counts": call_of(
+        b'{"messages": [], "max_completion_tokens": 5, "max_tokens": 9000}'
+    ),
+    "a response, which some cut": call_of(b'{"input": "a", "max_output_tokens": 9000}', RESPONSES),
+    "a message, which some cut": call_of(b'{"messages": [], "max_tokens": 9000}', MESSAGES),
+    "what fits exactly": asking(8000),
+    "ids that fit exactly": ids(8000),
+    "of both together the answer is cut": ids(7999, b', "max_tokens": 8000'),
+}
+
+
+@pytest.mark.parametrize("call", SERVED.values(), ids=SERVED.keys())
+def test_what_an_engine_might_serve_is_not_refused(call: Call) -> None:
+    site = Site({P0: 1000, D0: 1000, D1: 8000})
+
+    assert site.chosen(Role.PREFILL, call) == {"p0"}
+    assert site.chosen(Role.DECODE, call)
+
+
+@pytest.mark.parametrize("call", [asking(9000), ids(9000)], ids=["answer", "prompt"])
+def test_engines_that_may_cut_what_is_too_long_are_asked(call: Call) -> None:
+    """Of several that refuse it one is enough."""
+    site = Site({P0: 8000, D0: 1000, D1: 8000})
+    site.endpoints.mark_up("d0", ["m"], {"m": 1000}, strict=False)
+
+    assert site.chosen(Role.PREFILL, call) == {"p0"}
+    assert site.chosen(Role.DECODE, call) == {"d1"}
+    assert Site({PLAIN: 1000}, strict=False).chosen(Role.PLAIN, call) == {"plain"}
+
+
+def test_the_longest_engine_counts_while_it_is_away() -> None:
+    """It will be back: the call is no fault of the client's."""
+    site = Site({P0: 8000, D0: 1000, D1: 10_000})
+    site.endpoints.mark_down("d1")
+
+    assert site.chosen(Role.PREFILL, asking(9000)) == {"p0"}
+    with pytest.raises(ContextTooLong):
+        site.scheduler.reserve(Role.PREFILL, asking(11_000))
+
+
+def test_one_that_was_configured_and_has_not_answered_yet_may_have_any_length() -> None:
+    site = Site({D0: 1000, P0: 8000})
+    site.endpoints.put(replace(D1, model="m"))
+
+    assert site.chosen(Role.PREFILL, asking(9000)) == {"p0"}
+
+
+def test_what_is_to_go_to_one_engine_is_its_to_refuse() -> None:
+    site = Site({PLAIN: 1000})
+
+    assert site.chosen(Role.PLAIN, msgspec.structs.replace(asking(9000), at="plain")) == {"plain"}
 
 
 @pytest.mark.parametrize("limit", [b"null", b'"many"', b"-1", b"1e9", b"9" * 5000, b"[]"])
