@@ -52,9 +52,9 @@ from pdgate.forwarders.retry import (
 )
 from pdgate.forwarders.route import Route, Way
 from pdgate.forwarders.routing import Router
-from pdgate.forwarders.token_ids import LONG_TOKENS, asking, handed_on
+from pdgate.forwarders.token_ids import LONG_TOKENS, asking, handed_on, may_have_ids
 from pdgate.protocols import named_events, openai, request_id
-from pdgate.protocols.call import CHAT, Call, Json
+from pdgate.protocols.call import Call, Json
 from pdgate.protocols.errors import (
     EngineFailed,
     EngineGaveUp,
@@ -279,7 +279,7 @@ class Attempt:
     async def _hand_off(self, forwarder: HandOff, prefill: Reserved) -> None:
         call, execution, staged = self.call, self._execution, self.answering is None
         ids = ""
-        if call.prompt_tokens >= LONG_TOKENS and call.path == CHAT:
+        if call.prompt_tokens >= LONG_TOKENS and may_have_ids(call):
             ids = self.route.way.ids_field
         reply = await self._ask_prefill(forwarder.prefill, prefill, bool(ids))
         if ids and execution.told_ids is not None:

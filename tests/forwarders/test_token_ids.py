@@ -3,10 +3,13 @@
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
-from pdgate.forwarders.token_ids import asking, handed_on
-from pdgate.protocols.call import Raw, encode, parse_object
+from pdgate.forwarders.token_ids import asking, handed_on, may_have_ids
+from pdgate.protocols.apis import MESSAGES, RESPONSES
+from pdgate.protocols.call import COMPLETIONS, Raw, encode, parse_object
+from tests.support.scripted import chat
 
 PARAMS = {"do_remote_prefill": True, "remote_host": "192.0.2.7", "remote_block_ids": [[1, 2]]}
 TEXT = [
@@ -68,6 +71,52 @@ def test_ids_do_not_say_what_a_picture_shows(part: Any) -> None:
     ]
 
     assert sent(messages, PARAMS, prompt_token_ids=IDS)["kv_transfer_params"] == PARAMS
+
+
+@pytest.mark.parametrize("content", [b"{}", b"7", b"true"])
+def test_content_that_is_neither_text_nor_parts_is_not_vouched_for(content: bytes) -> None:
+    messages = Raw(b'[{"role": "user", "content": %s}]' % content)
+
+    assert sent(messages, PARAMS, prompt_token_ids=IDS)["kv_transfer_params"] == PARAMS
+
+
+def test_a_name_that_is_written_otherwise_hides_no_picture() -> None:
+    shown = Raw(rb'[{"role": "user", "\u0063ontent": [{"type": "image_url"}]}]')
+
+    assert sent(shown, PARAMS, prompt_token_ids=IDS)["kv_transfer_params"] == PARAMS
+
+
+@pytest.mark.parametrize("params", [b'"x"', b"[1]", b"7"])
+def test_params_that_are_no_object_are_passed_on_as_they_are(params: bytes) -> None:
+    found = sent(TEXT, Raw(params), prompt_token_ids=IDS)
+
+    assert found["kv_transfer_params"] == json.loads(params)
+
+
+@pytest.mark.parametrize(
+    ("more", "may"),
+    [
+        ({}, True),
+        ({"tools": [{"type": "function"}], "tool_choice": "auto", "n": 2}, True),
+        ({"chat_template_kwargs": {"enable_thinking": False}}, True),
+        ({"continue_final_message": True, "add_generation_prompt": False}, True),
+        ({"truncate_prompt_tokens": -1}, False),
+        ({"truncate_prompt_tokens": None}, False),
+        ({"echo": True}, False),
+        ({"prompt_logprobs": 1}, False),
+        ({"return_token_offsets": True}, False),
+    ],
+    ids=str,
+)
+def test_ids_are_asked_for_where_nothing_but_the_messages_makes_the_prompt(
+    more: dict[str, Any], may: bool
+) -> None:
+    assert may_have_ids(chat(**more)) is may
+
+
+@pytest.mark.parametrize("path", [COMPLETIONS, RESPONSES, MESSAGES])
+def test_of_other_apis_none_are_asked_for(path: str) -> None:
+    assert not may_have_ids(msgspec.structs.replace(chat(), path=path))
 
 
 @pytest.mark.parametrize(

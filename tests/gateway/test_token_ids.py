@@ -64,6 +64,16 @@ async def test_short_chats_and_media_go_as_before(messages: Any, asked: bool) ->
     assert decode.bodies[0]["kv_transfer_params"] == BLOCKS
 
 
+async def test_a_prompt_that_is_to_be_cut_goes_as_before() -> None:
+    """Prefill, of which one token is asked, may cut it at another place than decode."""
+    prefill, decode = engines()
+    async with gateway_of(prefill, decode) as gateway:
+        assert (await gateway.chat(messages=LONG, truncate_prompt_tokens=-1)).status_code == 200
+
+    assert "return_token_ids" not in prefill.bodies[0]
+    assert decode.bodies[0]["kv_transfer_params"] == BLOCKS
+
+
 async def test_completions_go_as_before() -> None:
     """There is no template, and stock engines take ids beside messages alone."""
     prefill, decode = engines()
