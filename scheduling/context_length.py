@@ -1,7 +1,7 @@
 """Context lengths: which engines can hold a call, its prompt and its answer.
 
-    likely    the prompt at BYTES_A_TOKEN, and as much answer as the call asks for: engines that have less
-              are left out, if there are others
+    likely    the prompt at BYTES_A_TOKEN (token ids are counted), and as much answer as the call asks for: engines
+              that have less are left out, if there are others
     surely    prompts of token ids, and what is asked for alone: refused, if all engines that might answer say how
               long they are, and refuse what is longer (`EligibleSet.longest`)
 
@@ -68,7 +68,7 @@ def long_enough(
     prompt = _ids_of(call)
     if longest:
         _check(call, prompt, asked, model, longest)
-    needed = max(likely, prompt) + (0 if reads_only else asked)
+    needed = (prompt or likely) + (0 if reads_only else asked)
     kept = [one for one in endpoints if _length(one, model) >= needed]
     if not kept:
         most = max(_length(one, model) for one in endpoints)
@@ -95,7 +95,8 @@ def why_too_short(call: Call, one: Endpoint, reads_only: bool) -> str:
     """Why such an engine is left out where others are not; empty if that is not the reason."""
     lengths = one.lengths
     length = min(lengths.values(), default=0) if call.model is None else lengths.get(call.model, 0)
-    needed = call.prompt_tokens * _OFTEN + (0 if reads_only else asked_tokens(call))
+    prompt = _ids_of(call) or call.prompt_tokens * _OFTEN
+    needed = prompt + (0 if reads_only else asked_tokens(call))
     if not length or length >= needed:
         return ""
     return f"its context has {length} tokens, and the call may take {needed}"

@@ -95,7 +95,7 @@ def eligible_of(
 
 def _longest(answering: Sequence[Endpoint], model: str) -> int:
     found = [c.lengths.get(model, 0) if c.strict else 0 for c in answering]
-    return max(found) if found and min(found) else 0
+    return max(found) if found and all(found) else 0
 
 
 def admitted(

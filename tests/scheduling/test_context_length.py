@@ -106,6 +106,16 @@ def test_what_fits_nowhere_is_refused_before_any_engine_works(
     assert not any(one.calls for one in site.endpoints)
 
 
+def test_token_ids_are_counted() -> None:
+    """And not taken for text, of which so many bytes may be more tokens."""
+    site = Site({P0: 1000, P1: 8000, D0: 1000, D1: 8000})
+    long_ids = call_of(b'{"prompt": [%s]}' % b",".join([b"123456"] * 900), COMPLETIONS)
+
+    assert long_ids.prompt_tokens * 2 > 1000
+    assert site.chosen(Role.PREFILL, long_ids) == {"p0", "p1"}
+    assert site.chosen(Role.PREFILL, ids(1001)) == {"p1"}
+
+
 def test_a_prefill_engine_need_not_hold_the_answer() -> None:
     """However little it takes: it is asked for one token, and decode has room for the others."""
     site = Site({P0: 1000, D0: 8000})
