@@ -232,7 +232,10 @@ class Prober:
             log.info("%s is up", instance_id)
         self.cards[instance_id] = found.cards
         self._endpoints.put(found.instance)
-        self._endpoints.mark_up(instance_id, found.models)
+        cards = found.cards
+        self._endpoints.mark_up(
+            instance_id, found.models, model_cards.lengths(cards), strict=model_cards.strict(cards)
+        )
 
     async def _seen(self, announced: Instance) -> Seen | Silent | Unasked | str:
         """What was found, or why the engine is not well."""

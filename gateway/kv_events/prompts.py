@@ -75,6 +75,17 @@ def token_ids(call: Call) -> Sequence[int] | None:
         return None
 
 
+def answered_ids(reply: Json) -> Sequence[int] | None:
+    """Those that an engine answered for the prompt of a chat; None where it did not, or too many."""
+    found = reply.get("prompt_token_ids")
+    if not isinstance(found, Raw) or len(found) > MOST_BYTES:
+        return None
+    try:
+        return _token_ids.decode(found)
+    except msgspec.DecodeError:
+        return None
+
+
 def of_token_ids(call: Call, blocks: Sequence[int], tokens: Sequence[int]) -> Prompt:
     text = bytes(call.body["prompt"])
     ends, counted = array("L"), 0

@@ -102,6 +102,8 @@ def build(
         folder=metrics_folder,
         heard=heard,
     )
+    if kv_events is not None:
+        core.execution.told_ids = kv_events.read
     feed = parts.feed_of(settings, directory, endpoints, core.prober)
     watch = parts.watch_of(settings, endpoints, access)
     more = components.more_of(watch)
