@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from pdgate.engine.cache.memory import KvMemory
 from pdgate.engine.api import messages, responses
 from pdgate.engine.api.answer import Choice, Shape
 from pdgate.engine.api.messages import MessagesShape
@@ -33,7 +34,10 @@ def service() -> Service:
     where = layout()
     output_queue = OutputQueue(asyncio.get_running_loop())
     core = EngineCore(
-        tiny(), where, [memoryview(bytearray(where.total_bytes))], output_queue.deliver
+        tiny(),
+        where,
+        KvMemory(where, [memoryview(bytearray(where.total_bytes))]),
+        output_queue.deliver,
     )
     return Service(core, output_queue, EngineMetrics(core, None, "tiny"), ("tiny",), 32)
 
