@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import httpx2
 import pytest
 
-from pdgate.engine.cache.memory import KvMemory
 from pdgate.engine.api import app
 from pdgate.engine.api.service import Service
+from pdgate.engine.cache.memory import KvMemory
 from pdgate.engine.core import EngineCore
 from pdgate.engine.metrics import EngineMetrics
 from pdgate.engine.output_queue import OutputQueue

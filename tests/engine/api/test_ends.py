@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from pdgate.engine.cache.memory import KvMemory
 from pdgate.engine.api import messages, responses
 from pdgate.engine.api.answer import Choice, Shape
 from pdgate.engine.api.messages import MessagesShape
 from pdgate.engine.api.responses import ResponsesShape
 from pdgate.engine.api.service import Service
 from pdgate.engine.api.usage import Usage
+from pdgate.engine.cache.memory import KvMemory
 from pdgate.engine.core import EngineCore
 from pdgate.engine.metrics import EngineMetrics
 from pdgate.engine.output_queue import OutputQueue
