@@ -6,6 +6,6 @@
     pages.py       K, V, q   --- orders -->                 KvMemory
     crew.py        loaded, released  <-- events ---
 
-What needs no pages is computed once, by the engine's own process, so an answer is the single engine's
-bit for bit. Peers meet the ranks: nothing that is handed over passes through the engine's process.
+What needs no pages is computed once, by the engine's own process, so no sum is split over ranks and an answer is
+the single engine's. Peers meet the ranks: nothing that is handed over passes through the engine's process.
 """

@@ -4,6 +4,7 @@ A request is loaded when every rank has its share, and its kept pages are free w
 fails at one rank is cancelled at the others, and ends when the last one does.
 """
 
+import contextlib
 import logging
 import threading
 from collections.abc import Mapping, Sequence
@@ -142,11 +143,12 @@ class RanksConnector(Connector):
         """The protocols that take ranks are the same in every role."""
 
     def leave(self) -> None:
-        if not self._crew.lost:
+        # An engine that has lost a rank is ending already.
+        with contextlib.suppress(RankLost):
             self._crew.post("leave")
 
     def close(self) -> None:
-        if not self._crew.lost:
+        with contextlib.suppress(RankLost):
             self._crew.post("close")
         self._crew.close()
 

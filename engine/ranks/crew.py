@@ -173,7 +173,8 @@ class Crew:
         self._closing.set()
         self._later.put(None)
         for thread in self._threads:
-            thread.join()
+            # A rank that is frozen may hold one up until it is killed, below.
+            thread.join(END_SECONDS)
         for rank in self._ranks:
             rank.end(END_SECONDS)
 
