@@ -64,6 +64,10 @@ async def _serve(settings: Settings, model: LoadedModel, listening: socket.socke
     loop = asyncio.get_running_loop()
     output_queue = OutputQueue(loop)
     lost: asyncio.Future[str] = loop.create_future()
+
+    def lose(why: str) -> None:
+        loop.call_soon_threadsafe(lost.set_result, why)
+
     api_port = listening.getsockname()[1]
     identity = _identity(settings)
     with (
@@ -75,7 +79,7 @@ async def _serve(settings: Settings, model: LoadedModel, listening: socket.socke
             api_port,
             journal_of(publisher, settings.block_tokens),
             identity,
-            lambda why: loop.call_soon_threadsafe(lost.set_result, why),
+            lose,
         ) as (core, connector),
     ):
         names = settings.served_names or (model.root,)

@@ -1,7 +1,8 @@
 """The process of a rank: python -m pdgate.engine.ranks.process ORDERS EVENTS
 
 The arguments are the numbers of the sockets to the engine's process, and the first word is words.Start. It ends when the
-engine does, however that goes: the kernel closes the pairs.
+engine does, however that goes: the kernel closes the pairs. An idle rank sees it by its orders, and one that
+is held up by its beat.
 """
 
 import logging
@@ -40,13 +41,15 @@ class FarCore(Core):
         self._events = events
         self._lock = threading.Lock()
 
-    def say(self, name: str, *words: Any) -> None:
+    def say(self, name: str, *words: Any) -> bool:
+        """Return whether there is an engine to hear it; without one this process is about to end."""
         try:
             with self._lock:
                 self._events.send(Event(name, words, counts(self.counters)))
         except OSError:
-            # The engine's process has ended, and this one is about to.
-            log.debug("%s came too late for the engine", name)
+            log.debug("%s came too late for the engine", name or "a sign of life")
+            return False
+        return True
 
     def loaded(self, request_id: str, error: str | None = None) -> None:
         self.say("loaded", request_id, error)
@@ -76,10 +79,10 @@ class FarCore(Core):
         self.say("submit_prefill", request_id, tuple(prompt), tokens, keep)
 
     def beat(self) -> None:
-        """Say that this process is alive, until it is not."""
-        while True:
-            self.say("")
+        """Say that this process is alive; end it when the engine is gone, whatever it is held up by."""
+        while self.say(""):
             threading.Event().wait(BEAT_SECONDS)
+        os._exit(0)
 
 
 class Desk:
@@ -182,13 +185,13 @@ def serve(orders: Connection, core: FarCore) -> None:
     """Returns when the engine is gone."""
     start = orders.recv()
     log_to_stderr(start.settings.log_level)
+    threading.Thread(target=core.beat, name="rank-beat", daemon=True).start()
     try:
         desk, worker = open_desk(start, core)
     except (OSError, ValueError, LookupError, TypeError, MemoryError) as error:
         orders.send(Answer(refused=str(error) or repr(error)))
         return
     orders.send(Answer(worker))
-    threading.Thread(target=core.beat, name="rank-beat", daemon=True).start()
     while True:
         try:
             order = orders.recv()
