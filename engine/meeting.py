@@ -3,7 +3,9 @@
 import contextlib
 import secrets
 from collections.abc import Callable
+from typing import Final
 
+from pdgate.engine import transfer_options
 from pdgate.engine.cache.memory import KvMemory, PagedKv
 from pdgate.engine.connector import Connector
 from pdgate.engine.core import EngineCore
@@ -20,6 +22,9 @@ from pdgate.transfer.runtime.fleet import Identity
 
 Made = Callable[[PagedKv], EngineCore]
 """Makes a core over pages."""
+
+ONE_PLACE: Final = ("port", "socket_name")
+"""Options of a transfer backend that say where it listens, which several ranks cannot share."""
 
 
 def met(
@@ -67,6 +72,12 @@ def in_ranks(
     closing: contextlib.ExitStack,
 ) -> tuple[EngineCore, RanksConnector]:
     """As `met`, with processes; `lost` is called when one has ended, and all requests with it."""
+    for name, value in transfer_options.read(settings.transfer, settings.transfer_options).items():
+        if name in ONE_PLACE and value:
+            raise ValueError(
+                f"each of {settings.tp * settings.pp} ranks listens at a place of its own: "
+                f"leave the transfer option {name}={value} out"
+            )
     engine_id = settings.engine_id or secrets.token_hex(16)
     crew = Crew(
         [

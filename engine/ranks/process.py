@@ -5,6 +5,7 @@ engine does, however that goes: the kernel closes the pairs. An idle rank sees i
 is held up by its beat.
 """
 
+import contextlib
 import logging
 import os
 import sys
@@ -181,17 +182,23 @@ def open_desk(start: Start, core: FarCore) -> tuple[Desk, Worker]:
     return Desk(start, core, KvMemory(own, [region.memory]), connector), connector.worker
 
 
+def reply(orders: Connection, answer: Answer) -> None:
+    """Say it, unless the engine has hung up: the next order does not come then."""
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        orders.send(answer)
+
+
 def serve(orders: Connection, core: FarCore) -> None:
-    """Returns when the engine is gone."""
+    """Return when the engine is gone."""
     start = orders.recv()
     log_to_stderr(start.settings.log_level)
     threading.Thread(target=core.beat, name="rank-beat", daemon=True).start()
     try:
         desk, worker = open_desk(start, core)
     except (OSError, ValueError, LookupError, TypeError, MemoryError) as error:
-        orders.send(Answer(refused=str(error) or repr(error)))
+        reply(orders, Answer(refused=str(error) or repr(error)))
         return
-    orders.send(Answer(worker))
+    reply(orders, Answer(worker))
     while True:
         try:
             order = orders.recv()
@@ -199,7 +206,7 @@ def serve(orders: Connection, core: FarCore) -> None:
             return
         answer = desk.obey(order)
         if order.answers:
-            orders.send(answer)
+            reply(orders, answer)
 
 
 def main() -> None:
