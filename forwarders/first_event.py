@@ -2,7 +2,7 @@
 
 from pdgate.forwarders.base import Answer, Leg
 from pdgate.protocols import named_events, openai
-from pdgate.protocols.apis import Kind
+from pdgate.protocols.apis import Kind, Shape
 from pdgate.protocols.call import Call, Raw
 from pdgate.protocols.errors import EngineFailed, EngineGaveUp
 
@@ -30,7 +30,7 @@ def good_whole(answer: bytes, leg: Leg) -> Raw | None:
 
 async def good_start(answer: Answer, leg: Leg, call: Call) -> None:
     """Of all others: waits for the first bytes that say something. Raises as above."""
-    if call.api is not None:
+    if call.api is not None and not (call.streams and _has_choices(call)):
         await _good_start(answer, leg, call, call.api.kind)
         return
     first = await answer.ready()
@@ -68,6 +68,9 @@ async def _good_start(answer: Answer, leg: Leg, call: Call, kind: Kind) -> None:
     if whole:
         if len(first) > WHOLE_BYTES:
             raise _too_large(leg)
+        if _has_choices(call):
+            openai.raise_unless_whole(first, at=leg.to.id)
+            return
         named_events.raise_unless_whole(call.path, first, at=leg.to.id)
     while call.streams and named_events.says_nothing_yet(first):
         more = await answer.ready(beyond=len(first))
@@ -76,6 +79,12 @@ async def _good_start(answer: Answer, leg: Leg, call: Call, kind: Kind) -> None:
         first = more
     if call.streams:
         named_events.raise_stream_error(first, at=leg.to.id)
+
+
+def _has_choices(call: Call) -> bool:
+    """Whether its answer ends as those of chats do, whole or streamed."""
+    api = call.api
+    return api is None or (api.kind is Kind.GENERATES and api.shape is Shape.OPENAI)
 
 
 def _too_large(leg: Leg) -> EngineFailed:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pdgate.gateway.request_headers import RequestHeaders
 from pdgate.gateway.upstream.settings import FORWARDED
 from pdgate.protocols import request_id
-from pdgate.protocols.apis import APIS, Api, Kind
+from pdgate.protocols.apis import APIS, GENERATE, Api, Kind
 from pdgate.protocols.call import (
     BYTES_PER_TOKEN,
     CHAT,
@@ -28,6 +28,7 @@ from pdgate.protocols.call import (
 from pdgate.protocols.errors import BadRequest, TooLarge, UnsupportedMediaType
 from pdgate.protocols.fields import is_true
 from pdgate.protocols.internal import OUR_PREFIXES, OURS
+from pdgate.protocols.sampling import SAMPLING, object_in
 
 HOT_PATHS = frozenset({CHAT, COMPLETIONS})
 TAKEN = frozenset((*HOT_PATHS, *APIS))
@@ -157,6 +158,8 @@ class Intake:
         if isinstance(named, str) and self._carries_address(named):
             # Engines take it for their own id of the request here, and some dial what it names.
             raise BadRequest("request_id must not carry an address", param="request_id")
+        if api.path == GENERATE and not self.trust_client_kv_params:
+            _refuse_ours(object_in(fields, SAMPLING), self._ours)
         reads = api.kind in (Kind.GENERATES, Kind.READS)
         return Call(
             id=call_id,

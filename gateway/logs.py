@@ -19,7 +19,7 @@ LOGGER: Final = "pdgate.calls"
 LONGEST_PROMPT_BYTES: Final = 32 << 10
 """Of which a line has the beginning only."""
 
-_ASKED: Final = ("messages", "prompt", "input", "system", "instructions")
+_ASKED: Final = ("messages", "prompt", "input", "system", "instructions", "token_ids")
 """Fields of calls that hold what was asked."""
 
 log = logging.getLogger(LOGGER)

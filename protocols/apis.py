@@ -15,7 +15,7 @@
 What ends a stream of each is in endings.py.
 
 Source: vLLM 0.32.0, vllm/entrypoints: openai/responses/api_router.py, anthropic/api_router.py,
-pooling/*/api_router.py, serve/tokenize/api_router.py. There is no /v1/tokenize.
+pooling/*/api_router.py, serve/tokenize/api_router.py, scale_out/token_in_token_out/. There is no /v1/tokenize.
 """
 
 from dataclasses import dataclass
@@ -24,6 +24,7 @@ from typing import Final
 
 RESPONSES: Final = "/v1/responses"
 MESSAGES: Final = "/v1/messages"
+GENERATE: Final = "/inference/v1/generate"
 
 
 class Kind(StrEnum):
@@ -58,6 +59,7 @@ class Api:
 _ALL: Final = (
     Api(RESPONSES, Kind.GENERATES, "Response", Shape.RESPONSES, ("input",)),
     Api(MESSAGES, Kind.GENERATES, "Message", Shape.ANTHROPIC, ("messages", "max_tokens")),
+    Api(GENERATE, Kind.GENERATES, "Tokens of tokens", required=("token_ids", "sampling_params")),
     Api(f"{MESSAGES}/count_tokens", Kind.COUNTS, "Count", Shape.ANTHROPIC, ("messages",)),
     Api("/v1/embeddings", Kind.READS, "Embeddings"),
     Api("/v2/embed", Kind.READS, "Embeddings, as Cohere asks for them"),

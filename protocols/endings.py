@@ -1,6 +1,7 @@
 """End of a stream in each API, so that one that was cut is not taken for a whole one.
 
-    chat, completions   a finish_reason of every choice; "data: [DONE]" comes after that only
+    chat, completions,
+    and tokens          a finish_reason of every choice; "data: [DONE]" comes after that only
     messages            message_delta with a stop_reason, and then message_stop
     responses           response.completed, response.incomplete
     all others          nothing that is known here: what HTTP says must do
@@ -24,10 +25,11 @@ from typing import Final
 import msgspec
 
 from pdgate.protocols import sse
-from pdgate.protocols.apis import Kind, Shape
-from pdgate.protocols.call import COMPLETIONS, Call
+from pdgate.protocols.apis import GENERATE, Kind, Shape
+from pdgate.protocols.call import COMPLETIONS, Call, value
 from pdgate.protocols.chunks import GAVE_UP, Event, read_ending_chunk, read_event
 from pdgate.protocols.internal import hides, mentions_ours, without_ours
+from pdgate.protocols.sampling import sampling_of
 
 UNKNOWN: Final[tuple[bytes, ...]] = ()
 """No event looks like the ones before."""
@@ -262,6 +264,8 @@ def ending_of(call: Call) -> Ending:
         return Choices(call)
     if api.kind is not Kind.GENERATES:
         return Unsaid(call)
+    if api.shape is Shape.OPENAI:
+        return Choices(call)
     return Response(call) if api.shape is Shape.RESPONSES else Message(call)
 
 
@@ -282,7 +286,9 @@ def _choices(call: Call) -> int:
     asked = 1
     if "n" in call.body:
         asked = max(1, _count(call.value("n")))
-    if call.path == COMPLETIONS:
+    if call.path == GENERATE:
+        asked = max(1, _count(value(sampling_of(call), "n", 1)))
+    elif call.path == COMPLETIONS:
         prompt = call.body.get("prompt")
         # Most prompts are one text, and a list of ids can be long.
         if prompt is not None and bytes(prompt)[:1] == b"[":

@@ -12,6 +12,7 @@ from pdgate.engine.api import (
     embeddings,
     errors,
     fields,
+    generate,
     messages,
     responses,
     tokenize,
@@ -39,6 +40,11 @@ def build(service: Service, *more: APIRouter) -> FastAPI:
     async def converse(http: Request) -> Response:
         ask = chat.read(service, fields.parse(await http.body()))
         return await answer.send(http, service, ChatShape(service, ask, wire_id(http)))
+
+    @app.post(generate.PATH)
+    async def generate_tokens(http: Request) -> Response:
+        ask = generate.read(service, fields.parse(await http.body()))
+        return await answer.send(http, service, generate.TokensShape(service, ask, wire_id(http)))
 
     @app.post("/v1/responses")
     async def respond(http: Request) -> Response:
