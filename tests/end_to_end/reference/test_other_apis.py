@@ -71,7 +71,9 @@ def test_tokens_are_those_of_one_engine(fleet: Fleet) -> None:
         assert (record["path"], record["handed_over"]) == ("disaggregated", True)
         (said,) = split.json()["choices"]
         assert said["token_ids"] == right["token_ids"]
-        numbers = [[one["logprob"] for one in each["logprobs"]["content"]] for each in (said, right)]
+        numbers = [
+            [one["logprob"] for one in each["logprobs"]["content"]] for each in (said, right)
+        ]
         assert numbers[0] == pytest.approx(numbers[1], abs=1e-4)
         assert "kv_transfer_params" not in split.json()
         *chunks, done = events.removesuffix("\n\n").split("\n\n")
