@@ -5,6 +5,7 @@ from pdgate.protocols import named_events, openai
 from pdgate.protocols.apis import Kind, Shape
 from pdgate.protocols.call import Call, Raw
 from pdgate.protocols.errors import EngineFailed, EngineGaveUp
+from pdgate.protocols.sampling import sampling_of
 
 HELD_BYTES = 128 << 10
 """Of the first events of a stream, or of an answer that nothing is generated for."""
@@ -38,7 +39,7 @@ async def good_start(answer: Answer, leg: Leg, call: Call) -> None:
         raise EngineFailed("the engine's answer was empty", at=leg.to.id)
     if first.startswith(b"{"):
         # It was asked for a stream, and answers otherwise.
-        good_whole(await answer.ready(WHOLE_BYTES), leg)
+        _whole(await answer.ready(WHOLE_BYTES), leg, call)
         return
     while openai.says_nothing_yet(first):
         more = await answer.ready(beyond=len(first))
@@ -69,7 +70,7 @@ async def _good_start(answer: Answer, leg: Leg, call: Call, kind: Kind) -> None:
         if len(first) > WHOLE_BYTES:
             raise _too_large(leg)
         if _has_choices(call):
-            openai.raise_unless_whole(first, at=leg.to.id)
+            _whole(first, leg, call)
             return
         named_events.raise_unless_whole(call.path, first, at=leg.to.id)
     while call.streams and named_events.says_nothing_yet(first):
@@ -79,6 +80,16 @@ async def _good_start(answer: Answer, leg: Leg, call: Call, kind: Kind) -> None:
         first = more
     if call.streams:
         named_events.raise_stream_error(first, at=leg.to.id)
+
+
+def _whole(answer: bytes, leg: Leg, call: Call) -> None:
+    """Of one that has choices, and that was asked for by a call of any route. Raises as above."""
+    if call.api is None:
+        good_whole(answer, leg)
+        return
+    if len(answer) > WHOLE_BYTES:
+        raise _too_large(leg)
+    openai.raise_unless_whole(answer, at=leg.to.id, stop=sampling_of(call).get("stop"))
 
 
 def _has_choices(call: Call) -> bool:

@@ -17,8 +17,18 @@ from typing import Final
 from pdgate.protocols.call import Call, Raw, encode, value
 from pdgate.protocols.sampling import EXTRA, SAMPLING, object_in, sampling_of
 
-_OF_MORE_TOKENS: Final = ("min_tokens", "logprobs", "stop", "stop_token_ids")
-_OF_AN_ANSWER: Final = ("request_id", "return_token_ids", "stream_options")
+_OF_MORE_TOKENS: Final = (
+    "min_tokens",
+    "logprobs",
+    "logprob_token_ids",
+    "stop",
+    "stop_token_ids",
+    "trace_decode_token_ids",
+)
+_OF_AN_ANSWER: Final = ("request_id", "return_token_ids", "stream_options", "output_mode")
+_OF_THE_PROMPT: Final = ("prompt_logprobs", "prompt_logprob_token_ids")
+"""Known only where the prompt was computed."""
+_NULL: Final = Raw(b"null")
 
 
 def why_whole(call: Call) -> str | None:
@@ -26,8 +36,9 @@ def why_whole(call: Call) -> str | None:
     sampling = sampling_of(call)
     if value(sampling, "n", 1) not in (None, 1):
         return "several choices"
-    if value(sampling, "prompt_logprobs") is not None:
-        return "prompt_logprobs"
+    for name in _OF_THE_PROMPT:
+        if sampling.get(name, _NULL) != _NULL:
+            return name
     return None
 
 
@@ -42,10 +53,10 @@ def prompt_alone(call: Call, field: str, handed: Raw) -> dict[str, object]:
 
 def told(call: Call, field: str, handed: object, **instead: object) -> dict[str, object]:
     """The call with what is handed over; `instead` are sampling parameters of one token."""
-    sampling: dict[str, object] = {**sampling_of(call)}
+    said = sampling_of(call)
+    sampling: dict[str, object] = {**said, EXTRA: {**object_in(said, EXTRA), field: handed}}
     if instead:
         for left_out in _OF_MORE_TOKENS:
             sampling.pop(left_out, None)
-    sampling.update(instead)
-    sampling[EXTRA] = {**object_in(sampling_of(call), EXTRA), field: handed}
+        sampling.update(instead)
     return {**call.body, SAMPLING: Raw(encode(sampling)), field: handed}

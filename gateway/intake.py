@@ -28,7 +28,7 @@ from pdgate.protocols.call import (
 from pdgate.protocols.errors import BadRequest, TooLarge, UnsupportedMediaType
 from pdgate.protocols.fields import is_true
 from pdgate.protocols.internal import OUR_PREFIXES, OURS
-from pdgate.protocols.sampling import SAMPLING, object_in
+from pdgate.protocols.sampling import EXTRA, SAMPLING, object_in
 
 HOT_PATHS = frozenset({CHAT, COMPLETIONS})
 TAKEN = frozenset((*HOT_PATHS, *APIS))
@@ -155,8 +155,10 @@ class Intake:
     ) -> Call:
         """Raises BadRequest."""
         self.check_id(value(fields, "request_id"))
-        if api.path == GENERATE and not self.trust_client_kv_params:
-            _refuse_ours(object_in(fields, SAMPLING), self._ours)
+        if api.path == GENERATE:
+            sampling = object_in(fields, SAMPLING)
+            object_in(sampling, EXTRA)
+            self.check_fields(sampling)
         reads = api.kind in (Kind.GENERATES, Kind.READS)
         return Call(
             id=call_id,

@@ -74,7 +74,7 @@ class Ending(ABC):
         self.let_go = False
         self.error = b""
         self.half: sse.WholeEvents | None = None
-        self._body = call.body
+        self._call = call
 
     def feed(self, piece: bytes) -> bytes:
         """What can go on now that this has come: of whole events what `take` leaves of them."""
@@ -117,7 +117,7 @@ class Ending(ABC):
 
     def _shown(self, event: bytes, data: bytes) -> bytes:
         """Without what is between the gateway and its engines."""
-        if not mentions_ours(data) or not hides(self._body):
+        if not mentions_ours(data) or not hides(self._call.body):
             return event
         if (cleared := without_ours(data)) is data:
             return event
@@ -179,7 +179,7 @@ class Choices(Ending):
                 self.gave_up = True
                 return b""
             if choice.stop_reason is not None and let_go(
-                choice.stop_reason, self._body.get("stop")
+                choice.stop_reason, sampling_of(self._call).get("stop")
             ):
                 self.gave_up = self.let_go = True
                 return b""

@@ -1,11 +1,11 @@
 """POST /inference/v1/generate: token ids in, token ids out, and their log-probabilities.
 
-Sampling parameters stand in an object of their own; what they leave out of max_tokens is all the
-room there is. The hand-over of KV comes at the top of the body or in `extra_args` of the
+Sampling parameters stand in an object of their own; where they name no max_tokens, all the room
+there is may be used. The hand-over of KV comes at the top of the body or in `extra_args` of the
 sampling parameters, as vLLM's connectors find it there.
 
 Source: vLLM 0.32.0, entrypoints/scale_out/token_in_token_out/{protocol,serving}.py: ids that begin
-with "generate-tokens-", tokens of log-probabilities called "token_id:<id>", usage in a last chunk.
+with "generate-tokens-", log-probabilities by the numbers of tokens (_create_tokens_logprobs), usage in a last chunk.
 """
 
 from collections.abc import Sequence
@@ -23,6 +23,7 @@ from pdgate.engine.request import Logprob
 from pdgate.protocols.errors import BadRequest
 
 PATH: Final = "/inference/v1/generate"
+TOKENS: Final = "tokens"
 _HANDED: Final = "kv_transfer_params"
 
 
@@ -31,6 +32,8 @@ def read(service: Service, body: Body) -> Ask:
     name = service.model_name(body.get("model"))
     prompt = fields.integers(body, "token_ids")
     check_ids(service.model, prompt, "token_ids")
+    if body.get("output_mode", TOKENS) != TOKENS:
+        raise BadRequest(f'output_mode must be "{TOKENS}"', param="output_mode")
     sampling = fields.mapping(body, "sampling_params")
     if sampling is None:
         raise BadRequest("sampling_params must be an object", param="sampling_params")
@@ -76,12 +79,14 @@ class TokensShape(OpenAIShape):
         }
 
     def _answer(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
-        return {"request_id": f"generate-tokens-{self.wire_id}", "choices": choices}
+        name = f"generate-tokens-{self.wire_id}"
+        return {"request_id": name, "output_mode": TOKENS, "choices": choices}
 
     def _choice(self, choice: Choice) -> dict[str, Any]:
         found = None
         if self.ask.logprobs is not None:
-            found = {"content": [_content(one) for one in choice.logprobs]}
+            most = max(self.ask.logprobs, 1)
+            found = {"content": [_content(one, most) for one in choice.logprobs]}
         return {
             "index": choice.index,
             "logprobs": found,
@@ -91,13 +96,20 @@ class TokensShape(OpenAIShape):
         }
 
 
-def _content(one: Logprob) -> dict[str, Any]:
-    top = [_named(token, number) for token, number in one.top]
-    return {**_named(one.token, one.logprob), "top_logprobs": top}
-
-
-def _named(token: int, number: float) -> dict[str, Any]:
-    return {"token": f"token_id:{token}", "logprob": number, "bytes": None}
+def _content(one: Logprob, most: int) -> dict[str, Any]:
+    """The token that was drawn comes first among the likeliest, too. Its rank is null beyond those that were asked for."""
+    ranked: list[dict[str, Any]] = [
+        {"token_id": token, "logprob": number, "rank": rank}
+        for rank, (token, number) in enumerate(one.top, 1)
+    ]
+    drawn: dict[str, Any] = {"token_id": one.token, "logprob": one.logprob, "rank": None}
+    others: list[dict[str, Any]] = []
+    for named in ranked:
+        if named["token_id"] == one.token:
+            drawn = named
+        else:
+            others.append(named)
+    return {**drawn, "top_logprobs": [drawn, *others][:most]}
 
 
 def _by_id(one: Logprob | None) -> dict[str, Any] | None:

@@ -68,7 +68,7 @@ def test_tokens_are_those_of_one_engine(fleet: Fleet) -> None:
         events = HTTP.post(f"{gateway.url}{GENERATE}", json={**TOKENS, "stream": True}).text
 
         record = gateway.record(split.headers["x-request-id"])
-        assert (record["path"], record["handed_over"]) == ("disaggregated", True)
+        assert (record["path"], record["kv"]) == ("disaggregated", "handed_over")
         (said,) = split.json()["choices"]
         assert said["token_ids"] == right["token_ids"]
         numbers = [

@@ -22,7 +22,11 @@ async def test_tokens_are_those_of_a_completion(served: Served) -> None:
     assert choice["token_ids"] == right["token_ids"]
     assert choice["finish_reason"] == "length"
     content = choice["logprobs"]["content"]
-    assert [one["token"] for one in content] == [f"token_id:{one}" for one in right["token_ids"]]
+    assert [one["token_id"] for one in content] == right["token_ids"]
+    # At temperature 0 the token that is drawn is the likeliest.
+    assert [(one["rank"], one["top_logprobs"][0]["token_id"]) for one in content] == [
+        (1, token) for token in right["token_ids"]
+    ]
     numbers = right["logprobs"]["token_logprobs"]
     assert [one["logprob"] for one in content] == pytest.approx(numbers, abs=1e-5)
     first, *others = said["prompt_logprobs"]
@@ -52,6 +56,7 @@ async def test_a_stream_has_the_same_tokens_and_its_usage_last(served: Served) -
         {"token_ids": "text"},
         {"sampling_params": None},
         {"sampling_params": [1]},
+        {"output_mode": "text"},
     ],
 )
 async def test_what_cannot_be_served_is_refused(served: Served, wrong: dict[str, Any]) -> None:
