@@ -10,7 +10,7 @@ reference, "Messages"; vLLM 0.32.0, entrypoints/scale_out/token_in_token_out/pro
 
 from typing import Any, Final
 
-from pdgate.protocols.apis import APIS, GENERATE, MESSAGES, RESPONSES, Kind, Shape, shape_of
+from pdgate.protocols.apis import APIS, GENERATE, MESSAGES, NATIVE, RESPONSES, Kind, Shape, shape_of
 from pdgate.protocols.call import CHAT, COMPLETIONS
 
 _TEXT: Final = {"type": "string"}
@@ -149,6 +149,7 @@ _ANSWERS: Final[dict[str, dict[str, Any]]] = {
             "usage": _OF_OPENAI,
         },
     },
+    NATIVE: {"title": "Outputs", "type": ["object", "array"]},
     RESPONSES: {
         "title": "Response",
         "type": "object",

@@ -1,7 +1,7 @@
 """What of a call's prompt can be told apart by tokens, and where its blocks of bytes end in them.
 
     prompt: [1, 2, 3]           its tokens are there
-    token_ids: [1, 2, 3]        the same, of a call of tokens
+    token_ids, input_ids        the same, of calls of tokens
     prompt: "text", messages    its tokens are the engine's to tell (tokenizing.py)
     several prompts, none       neither
 
@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import msgspec
 
-from pdgate.protocols.apis import GENERATE
+from pdgate.protocols.apis import GENERATE, NATIVE
 from pdgate.protocols.call import Call, Json, Raw, encode
 from pdgate.scheduling.prefix.index import BLOCK_BYTES, MOST_BLOCKS
 
@@ -36,10 +36,14 @@ _TOKENIZED: Final = (
 Source: vLLM 0.32.0, vllm/entrypoints/serve/tokenize/protocol.py."""
 
 
-_MORE_THAN_TOKENS: Final = frozenset({"features", "content_parts"})
+_FIELDS: Final = {GENERATE: "token_ids", NATIVE: "input_ids"}
+_MORE_THAN_TOKENS: Final = frozenset(
+    {"features", "content_parts", "image_data", "video_data", "audio_data"}
+)
 """Fields of calls of tokens for pictures and sound, whose tokens do not say what they show.
 
-Source: vLLM 0.32.0, entrypoints/scale_out/token_in_token_out/protocol.py (GenerateRequest)."""
+Source: vLLM 0.32.0, entrypoints/scale_out/token_in_token_out/protocol.py (GenerateRequest); SGLang at 001067f,
+srt/managers/io_struct.py (GenerateReqInput)."""
 
 _MEDIA: Final = (b"image_", b"audio", b"video_")
 """In messages that have parts of other kinds than text, and in some that only speak of them."""
@@ -86,7 +90,7 @@ def token_ids(call: Call) -> Sequence[int] | None:
 
 def _field(call: Call) -> str:
     """Where the ids of a prompt stand."""
-    return "token_ids" if call.path == GENERATE else "prompt"
+    return _FIELDS.get(call.path, "prompt")
 
 
 def of_token_ids(call: Call, blocks: Sequence[int], tokens: Sequence[int]) -> Prompt:
