@@ -112,8 +112,6 @@ def raise_stream_error(first: bytes, *, at: str) -> None:
     """Raises what the first events of a good answer say went wrong, if they do."""
     for event in sse.events(first):
         data = sse.payload(event)
-        if data == b"[DONE]":
-            raise EngineGaveUp("the engine gave the call up", at=at)
         output = read_event(data) if data else None
         if output is None:
             continue
