@@ -434,7 +434,7 @@ class Attempt:
                         # Most streams begin well with what is here; of others it takes a closer look.
                         usual = streams and call.api is None
                         if not usual or not openai.begins_well(await answer.ready()):
-                            await good_start(answer, leg, call)
+                            record.usage_said = await good_start(answer, leg, call)
                     else:
                         record.usage_said = good_whole(await answer.ready(WHOLE_BYTES), leg)
                     first_byte = noted.first_byte = clock()
