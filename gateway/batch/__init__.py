@@ -4,7 +4,7 @@ objects     files and batches, as clients read them
 lines       one line: a call, or why it is none; its answer, or its error
 state       what is kept of them: the contract
 sqlite      the state in a file of SQLite
-blobs       contents of files, in a folder
+blobs       contents of files, in a folder or at a storage
 upload      a form with a file, written as it comes
 routes      /v1/files and /v1/batches
 answering   one line through the service, until it has its answer

@@ -1,4 +1,4 @@
-"""Contents of files, by name, in a folder of the local disk.
+"""Contents of files, by name, in a folder of the local disk or at a storage of fsspec's.
 
 A content is there when it is whole: it is written beside its place, and moved there at the end. A
 process that dies meanwhile leaves a `.part` behind, which `sweep` removes. All of this waits for the disk:
@@ -6,14 +6,16 @@ it is called in threads.
 """
 
 import asyncio
+import io
 import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO, Final, Protocol
+from typing import Any, BinaryIO, Final, Protocol
 
 PART: Final = ".part"
+READ_BYTES: Final = 1 << 20
 ABANDONED_SECONDS: Final = 3600
 """After which no process writes it any more: a client has five minutes for a body."""
 
@@ -66,6 +68,69 @@ class LocalBlobs:
         for part in self._folder.glob(f"*{PART}"):
             if part.stat().st_mtime < before:
                 part.unlink(missing_ok=True)
+
+
+class RemoteBlobs:
+    """Contents at a URL of fsspec's (s3://bucket/folder), each put there when it is whole.
+
+    Source: fsspec 2026.9, "API reference": url_to_fs, put_file, open, rm_file.
+    """
+
+    def __init__(self, url: str, folder: Path) -> None:
+        """`folder`: of this host, for what is being written."""
+        self._url = url
+        self._here = LocalBlobs(folder)
+        self._folder = folder
+        self._opened: tuple[Any, str] | None = None
+
+    @contextmanager
+    def write(self, name: str) -> Iterator[BinaryIO]:
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        part = self._folder / f"{name}{PART}"
+        try:
+            with part.open("wb") as file:
+                os.chmod(part, 0o600)
+                yield file
+            with _as_os_error():
+                files, root = self._files()
+                files.makedirs(root, exist_ok=True)
+                files.put_file(str(part), f"{root}/{name}")
+        finally:
+            part.unlink(missing_ok=True)
+
+    def read(self, name: str) -> BinaryIO:
+        with _as_os_error():
+            files, root = self._files()
+            # Its own readline knows no limit.
+            return io.BufferedReader(files.open(f"{root}/{name}", "rb"), READ_BYTES)
+
+    def remove(self, name: str) -> None:
+        with _as_os_error():
+            files, root = self._files()
+            with suppress(FileNotFoundError):
+                files.rm_file(f"{root}/{name}")
+
+    def sweep(self) -> None:
+        self._here.sweep()
+
+    def _files(self) -> tuple[Any, str]:
+        if self._opened is None:
+            import fsspec
+
+            files, root = fsspec.core.url_to_fs(self._url)
+            self._opened = files, str(root).rstrip("/")
+        return self._opened
+
+
+@contextmanager
+def _as_os_error() -> Iterator[None]:
+    """What a storage fails with, which each of fsspec's has words of its own for."""
+    try:
+        yield
+    except OSError:
+        raise
+    except Exception as error:
+        raise OSError(f"{type(error).__name__}: {error}") from error
 
 
 Write = Callable[[bytes], Awaitable[None]]

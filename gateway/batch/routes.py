@@ -14,6 +14,7 @@ An API key reaches its own files and batches: all others are not found. Source: 
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
@@ -22,6 +23,7 @@ from typing import Annotated, Any, BinaryIO, Final, TypeVar
 import msgspec
 from fastapi import APIRouter, Depends, Path, Query, Request
 from fastapi.responses import StreamingResponse
+from starlette.requests import ClientDisconnect
 
 from pdgate.gateway import openapi
 from pdgate.gateway.batch.blobs import Blobs, written
@@ -35,7 +37,7 @@ from pdgate.gateway.batch.objects import (
     new_id,
 )
 from pdgate.gateway.batch.runner import Limits
-from pdgate.gateway.batch.state import State
+from pdgate.gateway.batch.state import State, StateAway
 from pdgate.gateway.batch.upload import receive
 from pdgate.gateway.front.asgi_cycle import LET_IN, STREAMED
 from pdgate.gateway.front.limits import BODY_SECONDS
@@ -44,11 +46,12 @@ from pdgate.gateway.service import Service
 from pdgate.protocols.errors import (
     BadRequest,
     ClientTooSlow,
-    GatewayError,
     NotFound,
     RateLimited,
     TooLarge,
 )
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T", StoredFile, Batch)
 
@@ -66,12 +69,6 @@ FILES_PAGE: Final = 10_000
 
 _request = msgspec.json.Decoder(BatchRequest)
 Id = Annotated[str, Path(max_length=128)]
-
-
-class Unavailable(GatewayError):
-    """The files or the state of batches cannot be reached."""
-
-    status, code = 503, "batches_unavailable"
 
 
 class Books:
@@ -127,6 +124,11 @@ class Books:
                 keep_seconds = self._keep_seconds(form.fields)
         except TimeoutError:
             raise ClientTooSlow("the file did not come in time") from None
+        except ClientDisconnect:
+            raise ClientTooSlow("the rest of the file did not come") from None
+        except OSError as error:
+            log.warning("a file cannot be written: %s", error)
+            raise StateAway("the file cannot be kept now") from None
         file = StoredFile(
             file_id,
             owner,
@@ -175,6 +177,9 @@ class Books:
             opened = await asyncio.to_thread(self.blobs.read, file.id)
         except FileNotFoundError:
             raise NotFound(f"no such file: {file.id!r}", param="file_id") from None
+        except OSError as error:
+            log.warning("the file %s cannot be read: %s", file.id, error)
+            raise StateAway("the file cannot be read now") from None
         return _pieces(opened)
 
     async def remove(self, file_id: str, owner: str) -> None:
@@ -338,6 +343,8 @@ async def _short(request: Request) -> bytes:
                     raise TooLarge(f"the request body is larger than {MOST_REQUEST_BYTES} bytes")
     except TimeoutError:
         raise ClientTooSlow("the body did not come in time") from None
+    except ClientDisconnect:
+        raise ClientTooSlow("the rest of the body did not come") from None
     return bytes(body)
 
 

@@ -10,6 +10,7 @@ however it ends.
 
 import asyncio
 import fcntl
+import logging
 import os
 import sqlite3
 from collections.abc import Callable, Sequence
@@ -25,6 +26,9 @@ from pdgate.gateway.batch.state import StateAway
 
 T = TypeVar("T")
 
+log = logging.getLogger(__name__)
+
+RETRY_SECONDS: Final = 5
 BUSY_SECONDS: Final = 10.0
 """For another process to be done with it."""
 
@@ -248,7 +252,11 @@ class SqliteState:
                 db.execute("COMMIT")
                 return found
             except (sqlite3.Error, OSError) as error:
-                raise StateAway(f"the state of batches in {self._folder}: {error}") from error
+                # The path is ours.
+                log.warning("the state of batches in %s: %s", self._folder, error)
+                raise StateAway(
+                    "the state of batches cannot be reached", retry_after_seconds=RETRY_SECONDS
+                ) from error
 
         return await asyncio.get_running_loop().run_in_executor(self._thread, done)
 

@@ -9,6 +9,13 @@ from typing import Protocol
 
 from pdgate.gateway.batch.lines import Result
 from pdgate.gateway.batch.objects import Batch, StoredFile
+from pdgate.protocols.errors import GatewayError
+
+
+class StateAway(GatewayError):
+    """The state or the files of batches cannot be read or written now."""
+
+    status, code = 503, "batches_unavailable"
 
 
 class State(Protocol):
@@ -77,7 +84,3 @@ class State(Protocol):
         """Drop those that were made before that and are finished."""
 
     def close(self) -> None: ...
-
-
-class StateAway(Exception):
-    """It cannot be read or written now."""

@@ -346,6 +346,10 @@ class Batch(Section, panel=LIMITS):
         str, Setting("Serve /v1/batches, with state and files here.", "--batch-folder")
     ] = ""
     """Folder for the state and the files of batches; without one there is no Batch API."""
+    storage: Annotated[
+        str, Setting("URL for their files: s3://bucket/folder.", "--batch-storage")
+    ] = ""
+    """URL of fsspec's for the contents of files, as s3://bucket/folder; in the folder without one."""
     concurrency: Annotated[Count, Setting("Lines under way at once.", "--batch-concurrency")] = 16
     """Lines under way at once, of all batches together."""
     max_file_bytes: Annotated[Count, Setting("Of a file.", "--batch-max-file-bytes")] = 200 << 20

@@ -160,13 +160,14 @@ def batches(core: Core, service: Service) -> Component:
     given = core.settings.batch
     if not given.folder:
         return Component(serves=[_no_batches()])
-    from pdgate.gateway.batch.blobs import LocalBlobs
+    from pdgate.gateway.batch.blobs import LocalBlobs, RemoteBlobs
     from pdgate.gateway.batch.routes import BATCHES, FILES, Books, routes
     from pdgate.gateway.batch.runner import Limits, Runner
     from pdgate.gateway.batch.sqlite import SqliteState
 
     folder = Path(given.folder)
-    state, blobs = SqliteState(folder), LocalBlobs(folder / "files")
+    state, files = SqliteState(folder), folder / "files"
+    blobs = RemoteBlobs(given.storage, files) if given.storage else LocalBlobs(files)
     limits = Limits(
         concurrency=given.concurrency,
         most_file_bytes=given.max_file_bytes,

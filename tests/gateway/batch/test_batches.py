@@ -8,6 +8,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import openai
 import pytest
 from openai import AsyncOpenAI
@@ -315,3 +316,49 @@ async def test_its_routes_never_pass_to_an_engine(tmp_path: Path) -> None:
         found = await gateway.http.post("/v1/batches/x?model=m", json={"model": "m"})
         assert found.status_code == 405
         assert engine.calls == []
+
+
+@pytest.mark.usefixtures("front_end")
+async def test_files_are_at_the_storage_that_is_named(tmp_path: Path) -> None:
+    storage = fsspec.filesystem("memory")
+    url = f"memory://{tmp_path.name}"
+    async with serving(tmp_path, plain(), batch={"storage": url}) as (_, client):
+        content = jsonl(line("a"), b"{", line("b"))
+        over = await ended(client, (await begun(client, content)).id)
+
+        assert [one["custom_id"] for one in await rows(client, over.output_file_id)] == ["a", "b"]
+        there = {path.rpartition("/")[2] for path in storage.ls(f"/{tmp_path.name}", detail=False)}
+        assert there == {over.input_file_id, over.output_file_id, over.error_file_id}
+        assert list((tmp_path / "batch" / "files").iterdir()) == []
+        assert (await client.files.content(over.input_file_id)).content == content
+        await client.files.delete(over.input_file_id)
+        assert not storage.exists(f"/{tmp_path.name}/{over.input_file_id}")
+
+
+async def test_a_state_that_cannot_be_read_costs_no_other_call(tmp_path: Path) -> None:
+    (tmp_path / "batch").mkdir()
+    (tmp_path / "batch" / "state.sqlite3").write_bytes(b"this is no database" * 100)
+    async with serving(tmp_path, plain()) as (gateway, client):
+        with pytest.raises(openai.InternalServerError) as refused:
+            await client.batches.list()
+        assert refused.value.status_code == 503
+        assert refused.value.code == "batches_unavailable"
+        with pytest.raises(openai.InternalServerError):
+            await client.files.create(file=("in", b"x"), purpose="batch")
+        assert list((tmp_path / "batch" / "files").iterdir()) == []
+        assert (await gateway.chat()).status_code == 200
+
+
+async def test_a_file_that_breaks_off_leaves_nothing(tmp_path: Path) -> None:
+    async with serving(tmp_path, plain()) as (gateway, client):
+        _, writer = await gateway.wire()
+        part = b'--x\r\ncontent-disposition: form-data; name="file"; filename="a"\r\n\r\n'
+        head = b"POST /v1/files HTTP/1.1\r\nhost: g\r\ncontent-length: 100000\r\n"
+        writer.write(
+            head + b"content-type: multipart/form-data; boundary=x\r\n\r\n" + part + b"a" * 99
+        )
+        files = tmp_path / "batch" / "files"
+        await until(lambda: files.is_dir() and any(files.iterdir()), "the beginning of a file")
+        writer.close()
+        await until(lambda: not any(files.iterdir()), "the end of it")
+        assert [file async for file in client.files.list()] == []
