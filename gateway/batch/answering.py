@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from time import monotonic
-from typing import Final
+from typing import Final, Self
 
 from pdgate.forwarders.base import Answer
 from pdgate.forwarders.record import Record
@@ -19,6 +19,7 @@ from pdgate.gateway.batch.lines import Broken, Line, Result, answered, errored
 from pdgate.gateway.request_headers import RequestHeaders
 from pdgate.gateway.security.authenticator import KeyState
 from pdgate.gateway.service import Service
+from pdgate.gateway.upstream.contracts import Memory
 from pdgate.protocols.apis import shape_of
 from pdgate.protocols.errors import (
     CallBreaksEngines,
@@ -28,6 +29,7 @@ from pdgate.protocols.errors import (
     GatewayError,
     GatewayShort,
     NoInstance,
+    NoMemoryForAnswer,
     NotServed,
     OutOfMemory,
     Overloaded,
@@ -47,6 +49,9 @@ FIRST_PAUSE_SECONDS: Final = 0.1
 LONGEST_PAUSE_SECONDS: Final = 10.0
 MOST_END_BYTES: Final = 64 << 10
 """Of an answer, as records keep its end."""
+MOST_ANSWER_BYTES: Final = 64 << 20
+ROOM_BYTES: Final = 256 << 10
+"""For an answer, taken at once."""
 
 HEADERS: Final = RequestHeaders(
     [(b"content-type", b"application/json"), (PRIORITY.encode(), b"%d" % LEAST_URGENT)]
@@ -55,16 +60,24 @@ HEADERS: Final = RequestHeaders(
 Sleep = Callable[[float], Awaitable[None]]
 
 
+class AnswerTooLong(GatewayError):
+    """An answer that cannot be a line of a file; engines would give the same again."""
+
+    status, code = 502, "answer_too_long"
+
+
 @dataclass(frozen=True, slots=True)
 class Caller:
     """Sends the lines of one batch.
 
     Attributes:
+        memory: For answers, as of all that the gateway holds.
         key: Returns the state of the key that the batch belongs to; None where no keys are asked for.
             Raises LookupError where that key is no more.
     """
 
     service: Service
+    memory: Memory
     endpoint: str
     key: Callable[[], KeyState | None]
     sleep: Sleep = asyncio.sleep
@@ -78,11 +91,11 @@ class Caller:
             except LookupError:
                 said = "the API key that the batch belongs to is no more"
                 return errored(Broken(line.number, line.custom_id, "invalid_api_key", said))
-            client = Whole()
-            await self.service.handle(self.endpoint, HEADERS, line.body, client, key)
-            error = client.error
-            if error is None:
-                return answered(line, client.status, client.call_id, bytes(client.body))
+            with Whole(self.memory) as client:
+                await self.service.handle(self.endpoint, HEADERS, line.body, client, key)
+                error = client.error
+                if error is None:
+                    return answered(line, client.status, client.call_id, bytes(client.body))
             failures += not is_for_later(error)
             seconds = monotonic() - began
             if not is_asked_again(error, failures, seconds):
@@ -105,21 +118,30 @@ def is_asked_again(error: GatewayError, failures: int, seconds: float) -> bool:
         return True
     if isinstance(error, UnknownModel):
         return seconds < UNKNOWN_SECONDS
-    if isinstance(error, EngineRejected | CallBreaksEngines | NotServed) or error.status < 500:
+    final = EngineRejected | CallBreaksEngines | NotServed | AnswerTooLong
+    if isinstance(error, final) or error.status < 500:
         return False
     return failures < TRIES
 
 
 class Whole:
-    """Client of one call that keeps its answer; nothing is committed before all of it is here, so that
-    a failure in the middle is tried elsewhere."""
+    """Client of one call that keeps its answer, within a block; nothing is committed before all of it is
+    here, so that a failure in the middle is tried elsewhere."""
 
-    def __init__(self) -> None:
+    def __init__(self, memory: Memory) -> None:
         self.status = 0
         self.call_id = ""
         self.body = bytearray()
         self.error: GatewayError | None = None
+        self._memory = memory
+        self._room_bytes = 0
         self._over: asyncio.Future[GatewayError | None] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._memory.give_back(self._room_bytes)
 
     async def deliver(self, answer: Answer, record: Record) -> None:
         self.body.clear()
@@ -134,15 +156,34 @@ class Whole:
             record.end_of_answer = bytes(self.body)
 
     def data(self, chunk: bytes, framed: bytes = b"") -> None:
-        self.body += chunk
+        if self._over is None or self._over.done():
+            return
+        size = len(self.body) + len(chunk)
+        if size > MOST_ANSWER_BYTES:
+            self._ends(AnswerTooLong(f"the answer is longer than {MOST_ANSWER_BYTES} bytes"))
+        elif size > self._room_bytes and not self._has_room(size):
+            self._ends(NoMemoryForAnswer("the gateway holds as many answers as it has memory for"))
+        else:
+            self.body += chunk
 
     def ended(self, error: GatewayError | None, last: bytes = b"") -> None:
-        self.body += last
-        if self._over is not None and not self._over.done():
-            self._over.set_result(error)
+        if last:
+            self.data(last)
+        self._ends(error)
 
     async def refuse(self, error: GatewayError, call_id: str) -> None:
         self.error, self.call_id = error, call_id
 
     async def break_off(self, error: GatewayError) -> None:
         self.error = error
+
+    def _ends(self, error: GatewayError | None) -> None:
+        if self._over is not None and not self._over.done():
+            self._over.set_result(error)
+
+    def _has_room(self, size: int) -> bool:
+        more = max(size - self._room_bytes, ROOM_BYTES)
+        if not self._memory.take(more):
+            return False
+        self._room_bytes += more
+        return True

@@ -2,20 +2,23 @@
 
 A content is there when it is whole: it is written beside its place, and moved there at the end. A
 process that dies meanwhile leaves a `.part` behind, which `sweep` removes. All of this waits for the disk:
-it is called in threads.
+it is called in threads (`archive.py`).
 """
 
-import asyncio
+import inspect
 import io
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Protocol
 
 PART: Final = ".part"
-READ_BYTES: Final = 1 << 20
+READ_BYTES: Final = 4 << 20
+"""Asked of a storage at once."""
+SENT: Final[Mapping[str, int]] = {"chunksize": 8 << 20, "max_concurrency": 2}
+"""To a storage, where it can be said: what s3fs takes by itself is 50 MiB, ten of them at once."""
 ABANDONED_SECONDS: Final = 3600
 """After which no process writes it any more: a client has five minutes for a body."""
 
@@ -73,7 +76,9 @@ class LocalBlobs:
 class RemoteBlobs:
     """Contents at a URL of fsspec's (s3://bucket/folder), each put there when it is whole.
 
-    Source: fsspec 2026.9, "API reference": url_to_fs, put_file, open, rm_file.
+    The folder is made where it is missing, and what it is in (a bucket) is not.
+
+    Source: fsspec 2026.9, "API reference": url_to_fs, put_file, mkdir, open, rm_file; s3fs 2026.9, core.py, _put_file, _mkdir.
     """
 
     def __init__(self, url: str, folder: Path) -> None:
@@ -92,17 +97,16 @@ class RemoteBlobs:
                 os.chmod(part, 0o600)
                 yield file
             with _as_os_error():
-                files, root = self._files()
-                files.makedirs(root, exist_ok=True)
-                files.put_file(str(part), f"{root}/{name}")
+                self._put(part, name)
         finally:
             part.unlink(missing_ok=True)
 
     def read(self, name: str) -> BinaryIO:
         with _as_os_error():
             files, root = self._files()
-            # Its own readline knows no limit.
-            return io.BufferedReader(files.open(f"{root}/{name}", "rb"), READ_BYTES)
+            # Its own readline knows no limit, and its own cache reads far more ahead.
+            raw = files.open(f"{root}/{name}", "rb", block_size=READ_BYTES, cache_type="none")
+            return io.BufferedReader(raw, READ_BYTES)
 
     def remove(self, name: str) -> None:
         with _as_os_error():
@@ -112,6 +116,17 @@ class RemoteBlobs:
 
     def sweep(self) -> None:
         self._here.sweep()
+
+    def _put(self, part: Path, name: str) -> None:
+        files, root = self._files()
+        known = inspect.signature(getattr(files, "_put_file", files.put_file)).parameters
+        sizes = {key: value for key, value in SENT.items() if key in known}
+        try:
+            files.put_file(str(part), f"{root}/{name}", **sizes)
+        except FileNotFoundError:
+            with suppress(FileExistsError):
+                files.mkdir(root, create_parents=False)
+            files.put_file(str(part), f"{root}/{name}", **sizes)
 
     def _files(self) -> tuple[Any, str]:
         if self._opened is None:
@@ -131,24 +146,3 @@ def _as_os_error() -> Iterator[None]:
         raise
     except Exception as error:
         raise OSError(f"{type(error).__name__}: {error}") from error
-
-
-Write = Callable[[bytes], Awaitable[None]]
-
-
-@asynccontextmanager
-async def written(blobs: Blobs, name: str) -> AsyncIterator[Write]:
-    """A block in which a content is written piece by piece, each in a thread."""
-    block = blobs.write(name)
-    file = await asyncio.to_thread(block.__enter__)
-    try:
-        yield lambda piece: asyncio.to_thread(_write, file, piece)
-    except BaseException as error:
-        # Also of a task that is cancelled: what is half written is removed first.
-        await asyncio.shield(asyncio.to_thread(block.__exit__, type(error), error, None))
-        raise
-    await asyncio.shield(asyncio.to_thread(block.__exit__, None, None, None))
-
-
-def _write(file: BinaryIO, piece: bytes) -> None:
-    file.write(piece)

@@ -16,9 +16,10 @@ An API key reaches its own files and batches: all others are not found. Source: 
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import aclosing
-from typing import Annotated, Any, BinaryIO, Final, TypeVar
+from contextlib import AsyncExitStack, aclosing
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 from fastapi import APIRouter, Depends, Path, Query, Request
@@ -26,7 +27,7 @@ from fastapi.responses import StreamingResponse
 from starlette.requests import ClientDisconnect
 
 from pdgate.gateway import openapi
-from pdgate.gateway.batch.blobs import Blobs, written
+from pdgate.gateway.batch.archive import Archive, Write
 from pdgate.gateway.batch.objects import (
     STOPPABLE,
     UNFINISHED,
@@ -38,7 +39,7 @@ from pdgate.gateway.batch.objects import (
 )
 from pdgate.gateway.batch.runner import Limits
 from pdgate.gateway.batch.state import State, StateAway
-from pdgate.gateway.batch.upload import receive
+from pdgate.gateway.batch.upload import Form, receive
 from pdgate.gateway.front.asgi_cycle import LET_IN, STREAMED
 from pdgate.gateway.front.limits import BODY_SECONDS
 from pdgate.gateway.request_headers import RequestHeaders
@@ -66,6 +67,10 @@ LEAST_KEEP_SECONDS: Final = 3600
 RETRY_SECONDS: Final = 60
 BATCHES_PAGE: Final = 20
 FILES_PAGE: Final = 10_000
+MOST_UPLOADS: Final = 8
+"""Of one owner at once, in this process; what is not whole yet counts against nothing else."""
+EXPECTED_SECONDS: Final = 3600
+"""For a file to come and to be put where it belongs; what is there of it then is removed."""
 
 _request = msgspec.json.Decoder(BatchRequest)
 Id = Annotated[str, Path(max_length=128)]
@@ -78,15 +83,16 @@ class Books:
         self,
         service: Service,
         state: State,
-        blobs: Blobs,
+        archive: Archive,
         limits: Limits,
         news: Callable[[], None],
         clock: Callable[[], float] = time.time,
     ) -> None:
         """`news`: a batch came, or is to be cancelled."""
         self.state = state
-        self.blobs = blobs
+        self.archive = archive
         self.limits = limits
+        self._uploads: Counter[str] = Counter()
         self._service = service
         self._news = news
         self._clock = clock
@@ -108,28 +114,51 @@ class Books:
         said = headers.get(b"content-length", b"0")
         if said.isdigit() and int(said[:18]) > limits.most_file_bytes + MOST_FORM_BYTES:
             raise TooLarge(f"a file may have {limits.most_file_bytes} bytes", param="file")
-        request.scope.setdefault("state", {})[STREAMED] = True
-        file_id = new_id("file-")
+        if not await self.state.has_room(owner, limits.most_stored):
+            raise self._full()
+        if self._uploads[owner] >= MOST_UPLOADS:
+            raise RateLimited(
+                f"{MOST_UPLOADS} files of this API key are on their way", retry_after_seconds=1
+            )
+        self._uploads[owner] += 1
         try:
-            async with asyncio.timeout(BODY_SECONDS), written(self.blobs, file_id) as write:
-                async with aclosing(request.stream()) as pieces:
-                    form = await receive(
-                        headers.get(b"content-type", b""), pieces, write, limits.most_file_bytes
-                    )
-                if form.file_bytes is None:
-                    raise BadRequest("the form has no file", param="file")
-                if form.fields.get("purpose") != PURPOSE:
-                    raise BadRequest(f"the purpose of a file is {PURPOSE} here", param="purpose")
-                now = int(self._clock())
-                keep_seconds = self._keep_seconds(form.fields)
-        except TimeoutError:
-            raise ClientTooSlow("the file did not come in time") from None
-        except ClientDisconnect:
-            raise ClientTooSlow("the rest of the file did not come") from None
-        except OSError as error:
-            log.warning("a file cannot be written: %s", error)
-            raise StateAway("the file cannot be kept now") from None
-        file = StoredFile(
+            return await self._upload(request, headers.get(b"content-type", b""), owner)
+        finally:
+            self._uploads[owner] -= 1
+            self._uploads += Counter()
+
+    async def _upload(self, request: Request, content_type: bytes, owner: str) -> StoredFile:
+        limits, file_id = self.limits, new_id("file-")
+        now = int(self._clock())
+        await self.state.expect(file_id, now + EXPECTED_SECONDS)
+        request.scope.setdefault("state", {})[STREAMED] = True
+        try:
+            file = await self._written(request, content_type, file_id, owner, now)
+            if not await self.state.add_file(file, limits.most_stored):
+                raise self._full()
+        except asyncio.CancelledError:
+            # It may yet be put there; then it is loose, once it is no more expected.
+            raise
+        except Exception as error:
+            await self._remove(file_id)
+            if isinstance(error, OSError):
+                log.warning("a file cannot be written: %s", error)
+                raise StateAway("the file cannot be kept now") from None
+            raise
+        return file
+
+    async def _written(
+        self, request: Request, content_type: bytes, file_id: str, owner: str, now: int
+    ) -> StoredFile:
+        """Raise GatewayError, OSError."""
+        async with self.archive.written(file_id) as write:
+            form = await _form(request, content_type, write, self.limits.most_file_bytes)
+            if form.file_bytes is None:
+                raise BadRequest("the form has no file", param="file")
+            if form.fields.get("purpose") != PURPOSE:
+                raise BadRequest(f"the purpose of a file is {PURPOSE} here", param="purpose")
+            keep_seconds = self._keep_seconds(form.fields)
+        return StoredFile(
             file_id,
             owner,
             form.filename or file_id,
@@ -138,19 +167,22 @@ class Books:
             now,
             now + keep_seconds,
         )
-        added = False
+
+    def _full(self) -> BadRequest:
+        most = self.limits.most_stored
+        return BadRequest(
+            f"the files of this API key are, or would be, more than {most.files}, or more than "
+            f"{most.bytes} bytes: delete some",
+            param="file",
+        )
+
+    async def _remove(self, file_id: str) -> None:
+        """A content that is loose, now or, where that fails, later (runner)."""
         try:
-            added = await self.state.add_file(file, limits.most_stored_bytes)
-        finally:
-            if not added:
-                await asyncio.to_thread(self.blobs.remove, file_id)
-        if not added:
-            raise BadRequest(
-                f"the files of this API key would have more than {limits.most_stored_bytes} bytes: "
-                "delete some",
-                param="file",
-            )
-        return file
+            await self.archive.remove(file_id)
+            await self.state.removed(file_id)
+        except (OSError, StateAway) as error:
+            log.warning("the content of %s is removed later: %s", file_id, error)
 
     def _keep_seconds(self, fields: dict[str, str]) -> int:
         anchor = fields.get("expires_after[anchor]", "created_at")
@@ -172,15 +204,23 @@ class Books:
         return found
 
     async def content(self, file: StoredFile) -> AsyncIterator[bytes]:
-        """Raise NotFound."""
-        try:
-            opened = await asyncio.to_thread(self.blobs.read, file.id)
-        except FileNotFoundError:
-            raise NotFound(f"no such file: {file.id!r}", param="file_id") from None
-        except OSError as error:
-            log.warning("the file %s cannot be read: %s", file.id, error)
-            raise StateAway("the file cannot be read now") from None
-        return _pieces(opened)
+        """Raise NotFound, StateAway."""
+        async with AsyncExitStack() as stack:
+            try:
+                opened = await stack.enter_async_context(self.archive.opened(file.id))
+            except FileNotFoundError:
+                raise NotFound(f"no such file: {file.id!r}", param="file_id") from None
+            except OSError as error:
+                log.warning("the file %s cannot be read: %s", file.id, error)
+                raise StateAway("the file cannot be read now") from None
+            held = stack.pop_all()
+
+        async def pieces() -> AsyncIterator[bytes]:
+            async with held:
+                while piece := await self.archive.run(opened.read, PIECE_BYTES):
+                    yield piece
+
+        return pieces()
 
     async def remove(self, file_id: str, owner: str) -> None:
         """Raise NotFound, BadRequest."""
@@ -188,7 +228,7 @@ class Books:
         if (batch_id := await self.state.reads(file.id)) is not None:
             raise BadRequest(f"{file.id} is the input of {batch_id}, which is not finished")
         await self.state.remove_file(file.id)
-        await asyncio.to_thread(self.blobs.remove, file.id)
+        await self._remove(file.id)
 
     async def create(self, body: bytes, owner: str) -> Batch:
         """Raise BadRequest, NotFound, RateLimited."""
@@ -200,6 +240,9 @@ class Books:
         file = await self.file(asked.input_file_id, owner)
         if file.purpose != PURPOSE:
             raise BadRequest(f"{file.id} is no input of batches", param="input_file_id")
+        if not await self.state.has_room(owner, self.limits.most_stored):
+            # What it writes is never refused.
+            raise self._full()
         now = int(self._clock())
         batch = Batch(
             id=new_id("batch_"),
@@ -348,9 +391,12 @@ async def _short(request: Request) -> bytes:
     return bytes(body)
 
 
-async def _pieces(file: BinaryIO) -> AsyncIterator[bytes]:
+async def _form(request: Request, content_type: bytes, write: Write, most_bytes: int) -> Form:
+    """Raise BadRequest, TooLarge, UnsupportedMediaType, ClientTooSlow."""
     try:
-        while piece := await asyncio.to_thread(file.read, PIECE_BYTES):
-            yield piece
-    finally:
-        file.close()
+        async with asyncio.timeout(BODY_SECONDS), aclosing(request.stream()) as pieces:
+            return await receive(content_type, pieces, write, most_bytes)
+    except TimeoutError:
+        raise ClientTooSlow("the file did not come in time") from None
+    except ClientDisconnect:
+        raise ClientTooSlow("the rest of the file did not come") from None

@@ -8,6 +8,9 @@
                 lines: those without a result, `concurrency` at once over all batches, in turn
                 end: results --> files of answers and of errors, then the state, in one step
 
+An answer that the state does not take (a full disk) is kept until it does, with its place: no call is made twice.
+A look that fails is done again at the next.
+
 What dies with the process is under way again when another leads: results are in the state, and lines that
 have none are served. A batch that trips the runner waits PAUSE_SECONDS, and costs no other one anything.
 """
@@ -16,17 +19,20 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
-from typing import Final
+from typing import Any, BinaryIO, Final
 
 from pdgate.gateway.batch.answering import Caller
-from pdgate.gateway.batch.blobs import Blobs, written
-from pdgate.gateway.batch.lines import Broken, Line, Reader, Result, errored, expired, numbered
+from pdgate.gateway.batch.archive import Archive
+from pdgate.gateway.batch.lines import Broken, Line, Result, errored, expired, numbered
 from pdgate.gateway.batch.objects import UNFINISHED, Batch, Status, StoredFile, new_id
-from pdgate.gateway.batch.state import State
+from pdgate.gateway.batch.reading import Reading
+from pdgate.gateway.batch.state import State, StateAway, Stored
+from pdgate.gateway.front.crowd import Crowd
 from pdgate.gateway.security.authenticator import KeyState
 from pdgate.gateway.service import Service
 
@@ -37,8 +43,9 @@ PAUSE_SECONDS: Final = 10.0
 MOST_RUNNING: Final = 32
 """Batches at once; each has one line in memory at least."""
 PIECE_BYTES: Final = 1 << 20
-"""Of lines that are read at once, and of results that are written at once."""
-MOST_READ: Final = 256
+"""Of results that are written at once."""
+KEEP_SECONDS: Final = 1.0
+"""Between two tries to keep a result."""
 SWEEP_SECONDS: Final = 60.0
 SWEPT_FILES: Final = 100
 """In one look."""
@@ -53,7 +60,7 @@ class Limits:
         most_file_bytes: Of an input.
         most_lines: Of a batch.
         most_unfinished: Batches of one owner.
-        most_stored_bytes: Of the files of one owner.
+        most_stored: Files of one owner.
         keep_seconds: Until a file is deleted, unless its owner says less; batches are forgotten then, too.
     """
 
@@ -61,7 +68,7 @@ class Limits:
     most_file_bytes: int
     most_lines: int
     most_unfinished: int
-    most_stored_bytes: int
+    most_stored: Stored
     keep_seconds: int
 
 
@@ -90,8 +97,9 @@ class Runner:
         self,
         service: Service,
         state: State,
-        blobs: Blobs,
+        archive: Archive,
         limits: Limits,
+        crowd: Crowd,
         ready: asyncio.Event,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -101,7 +109,9 @@ class Runner:
         self.statuses: Counter[Status] = Counter()
         self._service = service
         self._state = state
-        self._blobs = blobs
+        self._archive = archive
+        self._reading = Reading(archive, crowd, lambda: service.intake.max_body_bytes)
+        self._memory = crowd
         self._limits = limits
         self._ready = ready
         self._clock = clock
@@ -125,7 +135,10 @@ class Runner:
             async with asyncio.TaskGroup() as group:
                 while True:
                     self._news.clear()
-                    await self._look(group)
+                    try:
+                        await self._look(group)
+                    except StateAway as error:
+                        log.warning("batches are looked at again: %s", error)
                     try:
                         async with asyncio.timeout(LOOK_SECONDS):
                             await self._news.wait()
@@ -187,8 +200,15 @@ class Runner:
         if found is not None and found.status is Status.VALIDATING:
             found = await self._begin(found)
         if found is not None and found.status is Status.IN_PROGRESS:
-            ends_as = await self._all_lines(found, served)
-            found = await self._state.change(found.id, lambda now: self._finalizing(now, ends_as))
+            ends_as, errors = Status.FAILED, [_error("file_not_found", GONE)]
+            try:
+                ends_as, errors = await self._all_lines(found, served), []
+            except* FileNotFoundError:
+                # What has an answer keeps it.
+                log.warning("the input of %s is no more", found.id)
+            found = await self._state.change(
+                found.id, lambda now: self._finalizing(now, ends_as, errors)
+            )
         if found is not None and found.status in (Status.FINALIZING, Status.CANCELLING):
             await self._end(found)
 
@@ -199,15 +219,15 @@ class Runner:
         limits = self._limits
         intake = self._service.intake
 
-        def count() -> int:
-            with self._blobs.read(batch.input_file_id) as file:
-                lines = numbered(file, intake.max_body_bytes)
-                return sum(1 for _ in islice(lines, limits.most_lines + 1))
+        def count(file: BinaryIO) -> int:
+            lines = numbered(file, intake.max_body_bytes)
+            return sum(1 for _ in islice(lines, limits.most_lines + 1))
 
         try:
-            total = await asyncio.to_thread(count)
+            async with self._archive.opened(batch.input_file_id) as file:
+                total = await self._archive.run(count, file)
         except FileNotFoundError:
-            return await self._fails(batch, "file_not_found", "the input file is no more")
+            return await self._fails(batch, "file_not_found", GONE)
         if total == 0:
             return await self._fails(batch, "empty_file", "the input file has no lines")
         if total > limits.most_lines:
@@ -222,13 +242,12 @@ class Runner:
         return await self._state.change(batch.id, begun)
 
     async def _fails(self, batch: Batch, code: str, message: str) -> Batch | None:
-        error = {"code": code, "message": message, "param": "input_file_id", "line": None}
         return await self._state.change(
             batch.id,
             lambda now: (
                 now
                 if now.status is not Status.VALIDATING
-                else now.becomes(Status.FAILED, self._clock(), errors=[error])
+                else now.becomes(Status.FAILED, self._clock(), errors=[_error(code, message)])
             ),
         )
 
@@ -260,51 +279,56 @@ class Runner:
 
     async def _lines(self, batch: Batch) -> None:
         done = await self._state.done(batch.id)
-        caller = Caller(self._service, batch.endpoint, lambda: self._key_of(batch.owner))
-        async with asyncio.TaskGroup() as group, aclosing(self._read(batch)) as lines:
+        caller = Caller(
+            self._service, self._memory, batch.endpoint, lambda: self._key_of(batch.owner)
+        )
+        reading = self._reading
+        async with asyncio.TaskGroup() as group, aclosing(reading.lines(batch)) as lines:
             async for line in lines:
                 if line.number in done:
+                    reading.done(line)
                     continue
                 if isinstance(line, Broken):
                     await self._keep(batch, errored(line))
                     continue
-                # Batches wait here in turn.
-                await self._places.acquire()
-                if self._service.drain.began is not None:
-                    self._places.release()
-                    # Another process goes on with it, or this one after its next start.
-                    await asyncio.Event().wait()
-                one = group.create_task(self._line(batch, caller, line))
-                one.add_done_callback(lambda _: self._places.release())
+                task = None
+                try:
+                    # Batches wait here in turn.
+                    await self._places.acquire()
+                    if self._service.drain.began is not None:
+                        self._places.release()
+                        # Another process goes on with it, or this one after its next start.
+                        await asyncio.Event().wait()
+                    task = group.create_task(self._line(batch, caller, line))
+                    task.add_done_callback(partial(self._line_over, line))
+                finally:
+                    if task is None:
+                        reading.done(line)
 
     async def _line(self, batch: Batch, caller: Caller, line: Line) -> None:
         await self._keep(batch, await caller.result(line))
 
+    def _line_over(self, line: Line, _: "asyncio.Task[None]") -> None:
+        self._places.release()
+        self._reading.done(line)
+
     async def _keep(self, batch: Batch, result: Result) -> None:
-        await self._state.add_result(batch.id, result)
+        while True:
+            try:
+                await self._state.add_result(batch.id, result)
+                break
+            except StateAway:
+                await asyncio.sleep(KEEP_SECONDS)
         self.lines["error" if result.failed else "ok"] += 1
 
     async def _expire(self, batch: Batch) -> None:
         done = await self._state.done(batch.id)
-        async with aclosing(self._read(batch)) as lines:
+        async with aclosing(self._reading.lines(batch)) as lines:
             async for line in lines:
-                if line.number in done:
-                    continue
-                if isinstance(line, Broken):
-                    await self._keep(batch, errored(line))
-                else:
-                    await self._keep(batch, expired(line))
-
-    async def _read(self, batch: Batch) -> AsyncGenerator[Line | Broken]:
-        """The lines of its input, read in threads."""
-        file = await asyncio.to_thread(self._blobs.read, batch.input_file_id)
-        try:
-            lines = iter(Reader(file, batch.endpoint, self._service.intake.max_body_bytes))
-            while some := await asyncio.to_thread(_some, lines):
-                for line in some:
-                    yield line
-        finally:
-            file.close()
+                self._reading.done(line)
+                if line.number not in done:
+                    what = errored(line) if isinstance(line, Broken) else expired(line)
+                    await self._keep(batch, what)
 
     def _key_of(self, owner: str) -> KeyState | None:
         """Raise LookupError."""
@@ -313,10 +337,10 @@ class Runner:
 
     # The end.
 
-    def _finalizing(self, batch: Batch, ends_as: Status) -> Batch:
+    def _finalizing(self, batch: Batch, ends_as: Status, errors: list[dict[str, Any]]) -> Batch:
         if batch.status is not Status.IN_PROGRESS:
             return batch
-        return batch.becomes(Status.FINALIZING, self._clock(), ends_as=ends_as)
+        return batch.becomes(Status.FINALIZING, self._clock(), ends_as=ends_as, errors=errors)
 
     async def _end(self, batch: Batch) -> None:
         """Write its files. Done again after a crash it writes the same, under the same names."""
@@ -344,7 +368,7 @@ class Runner:
     async def _write(self, batch: Batch, *, failed: bool) -> StoredFile:
         file_id = batch.error_id if failed else batch.output_id
         after, size = 0, 0
-        async with written(self._blobs, file_id) as write:
+        async with self._archive.written(file_id) as write:
             while page := await self._state.results(
                 batch.id, failed=failed, after=after, most_bytes=PIECE_BYTES
             ):
@@ -364,24 +388,24 @@ class Runner:
         )
 
     async def _sweep(self) -> None:
+        """Raise StateAway."""
         now = self._clock()
         for file in await self._state.outdated(now, SWEPT_FILES):
-            # The other way round it would be listed, and not be there.
             await self._state.remove_file(file.id)
-            await asyncio.to_thread(self._blobs.remove, file.id)
         await self._state.forget_batches(now - self._limits.keep_seconds)
-        await asyncio.to_thread(self._blobs.sweep)
+        try:
+            await self._archive.sweep()
+            for name in await self._state.loose(now, SWEPT_FILES):
+                await self._archive.remove(name)
+                await self._state.removed(name)
+        except OSError as error:
+            log.warning("contents that are no more wanted are removed later: %s", error)
 
 
-def _some(lines: Iterator[Line | Broken]) -> list[Line | Broken]:
-    """The next ones; none at their end."""
-    some, size = [], 0
-    for line in lines:
-        some.append(line)
-        size += len(line.body) if isinstance(line, Line) else 0
-        if size >= PIECE_BYTES or len(some) == MOST_READ:
-            break
-    return some
+def _error(code: str, message: str) -> dict[str, Any]:
+    """Why a batch failed."""
+    return {"code": code, "message": message, "param": "input_file_id", "line": None}
 
 
+GONE: Final = "the input file is no more"
 _NEVER_SERVED: Final = Served()

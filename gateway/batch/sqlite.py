@@ -22,7 +22,7 @@ import msgspec
 
 from pdgate.gateway.batch.lines import Result
 from pdgate.gateway.batch.objects import UNFINISHED, Batch, StoredFile
-from pdgate.gateway.batch.state import StateAway
+from pdgate.gateway.batch.state import MOST_ENDED, StateAway, Stored
 
 T = TypeVar("T")
 
@@ -44,6 +44,8 @@ CREATE INDEX IF NOT EXISTS batches_of ON batches (owner, seq);
 CREATE INDEX IF NOT EXISTS batches_unfinished ON batches (unfinished, owner);
 CREATE TABLE IF NOT EXISTS results (
     batch TEXT, number INTEGER, failed INTEGER, row BLOB, PRIMARY KEY (batch, number)) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS results_of ON results (batch, failed);
+CREATE TABLE IF NOT EXISTS loose (id TEXT PRIMARY KEY, since INTEGER);
 """
 
 _file = msgspec.json.Decoder(StoredFile)
@@ -69,12 +71,22 @@ class SqliteState:
             os.close(self._lock)
             self._lock = None
 
-    async def add_file(self, file: StoredFile, most_bytes: int) -> bool:
+    async def has_room(self, owner: str, most: Stored) -> bool:
+        def room(db: sqlite3.Connection) -> bool:
+            there = _stored(db, owner)
+            return there.files < most.files and there.bytes < most.bytes
+
+        return await self._do(room)
+
+    async def expect(self, file_id: str, until: float) -> None:
+        await self._do(lambda db: _loosen(db, file_id, int(until)))
+
+    async def add_file(self, file: StoredFile, most: Stored) -> bool:
         def add(db: sqlite3.Connection) -> bool:
-            (there,) = db.execute(
-                "SELECT COALESCE(SUM(bytes), 0) FROM files WHERE owner = ?", (file.owner,)
-            ).fetchone()
-            if there + file.bytes > most_bytes:
+            there = _stored(db, file.owner)
+            if there.files >= most.files or there.bytes + file.bytes > most.bytes:
+                return False
+            if not db.execute("DELETE FROM loose WHERE id = ?", (file.id,)).rowcount:
                 return False
             _add_file(db, file)
             return True
@@ -98,10 +110,22 @@ class SqliteState:
 
         return await self._do(page)
 
-    async def remove_file(self, file_id: str) -> bool:
-        return await self._do(
-            lambda db: db.execute("DELETE FROM files WHERE id = ?", (file_id,)).rowcount > 0
-        )
+    async def remove_file(self, file_id: str) -> None:
+        def remove(db: sqlite3.Connection) -> None:
+            if db.execute("DELETE FROM files WHERE id = ?", (file_id,)).rowcount:
+                _loosen(db, file_id, 0)
+
+        await self._do(remove)
+
+    async def loose(self, now: float, limit: int) -> Sequence[str]:
+        def found(db: sqlite3.Connection) -> Sequence[str]:
+            asked = "SELECT id FROM loose WHERE since <= ? ORDER BY since LIMIT ?"
+            return [name for (name,) in db.execute(asked, (int(now), limit))]
+
+        return await self._do(found)
+
+    async def removed(self, file_id: str) -> None:
+        await self._do(lambda db: db.execute("DELETE FROM loose WHERE id = ?", (file_id,)))
 
     async def outdated(self, now: float, limit: int) -> Sequence[StoredFile]:
         return await self._do(
@@ -126,6 +150,11 @@ class SqliteState:
                 "INSERT INTO batches (id, owner, unfinished, input, created_at, doc) "
                 "VALUES (?, ?, 1, ?, ?, ?)",
                 (batch.id, batch.owner, batch.input_file_id, batch.created_at, _encode(batch)),
+            )
+            db.execute(
+                "DELETE FROM batches WHERE seq IN (SELECT seq FROM batches "
+                "WHERE owner = ? AND unfinished = 0 ORDER BY seq DESC LIMIT -1 OFFSET ?)",
+                (batch.owner, MOST_ENDED),
             )
             return True
 
@@ -291,6 +320,15 @@ class SqliteState:
         if self._open is not None:
             self._open.close()
             self._open = None
+
+
+def _stored(db: sqlite3.Connection, owner: str) -> Stored:
+    asked = "SELECT COUNT(*), COALESCE(SUM(bytes), 0) FROM files WHERE owner = ?"
+    return Stored(*db.execute(asked, (owner,)).fetchone())
+
+
+def _loosen(db: sqlite3.Connection, file_id: str, since: int) -> None:
+    db.execute("INSERT OR REPLACE INTO loose (id, since) VALUES (?, ?)", (file_id, since))
 
 
 def _add_file(db: sqlite3.Connection, file: StoredFile) -> None:

@@ -2,20 +2,38 @@
 
 A result is kept once for each line, in one step; so a line that has one is never served again, and
 one that was under way when the process died has none. Lists are pages: what comes behind `after`.
+
+A content is loose before its file is added and from its removal on, so that nothing stays behind at a
+storage that is away, or of a process that dies: what is loose for longer than it may be is to be removed.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Final, Protocol
+
+import msgspec
 
 from pdgate.gateway.batch.lines import Result
 from pdgate.gateway.batch.objects import Batch, StoredFile
 from pdgate.protocols.errors import GatewayError
 
 
+MOST_FILES: Final = 10_000
+"""Of one owner; files that batches write are added beyond it."""
+MOST_ENDED: Final = 10_000
+"""Batches of one owner that have ended; older ones are forgotten."""
+
+
 class StateAway(GatewayError):
     """The state or the files of batches cannot be read or written now."""
 
     status, code = 503, "batches_unavailable"
+
+
+class Stored(msgspec.Struct, frozen=True):
+    """What the files of one owner are, or may be."""
+
+    files: int
+    bytes: int
 
 
 class State(Protocol):
@@ -30,8 +48,14 @@ class State(Protocol):
     def resign(self) -> None:
         """Let another process serve them."""
 
-    async def add_file(self, file: StoredFile, most_bytes: int) -> bool:
-        """Return False, and add nothing, where its owner would have more bytes than that."""
+    async def has_room(self, owner: str, most: Stored) -> bool:
+        """Return whether the files of an owner are fewer than that, and have fewer bytes."""
+
+    async def expect(self, file_id: str, until: float) -> None:
+        """A content may be written under that name, which is loose from `until` on."""
+
+    async def add_file(self, file: StoredFile, most: Stored) -> bool:
+        """Add a file that is expected; nothing, where it is loose, or its owner would have more than that."""
 
     async def file(self, file_id: str) -> StoredFile | None: ...
 
@@ -40,8 +64,14 @@ class State(Protocol):
     ) -> Sequence[StoredFile] | None:
         """Return None where `after` is no file of the owner's."""
 
-    async def remove_file(self, file_id: str) -> bool:
-        """Return whether it was there."""
+    async def remove_file(self, file_id: str) -> None:
+        """Its content is loose now."""
+
+    async def loose(self, now: float, limit: int) -> Sequence[str]:
+        """Return names of contents that belong to no file."""
+
+    async def removed(self, file_id: str) -> None:
+        """The content of that name is no more."""
 
     async def outdated(self, now: float, limit: int) -> Sequence[StoredFile]:
         """Return files that are to be deleted, but for the input of what is not finished."""

@@ -11,7 +11,7 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
 from pdgate.gateway.apis.forms import MULTIPART
-from pdgate.gateway.batch.blobs import Write
+from pdgate.gateway.batch.archive import Write
 from pdgate.protocols.errors import BadRequest, TooLarge, UnsupportedMediaType
 
 FILE: Final = "file"

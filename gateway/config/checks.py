@@ -4,16 +4,14 @@ They come by entry point from any installed package, or lie on the disk, so the 
 tree cannot say.
 """
 
-import os
 from importlib.util import find_spec
-from pathlib import Path
 
 from pdgate.cluster import secret
 from pdgate.forwarders import registry
 from pdgate.forwarders.base import Mode
+from pdgate.gateway.config.batches import check_batches
 from pdgate.gateway.config.complaints import ConfigError
 from pdgate.gateway.config.directory import directory_of
-from pdgate.gateway.config.sections import Batch
 from pdgate.gateway.config.security import check_security
 from pdgate.gateway.config.settings import Settings
 from pdgate.gateway.config.token import read_token
@@ -61,34 +59,9 @@ def check(settings: Settings) -> None:
             raise ConfigError(f"'kv_events.secret_file': {error}") from None
         if settings.kv_events.endpoint not in ("", ASK):
             raise ConfigError("'kv_events.secret_file' needs 'kv_events.endpoint' ask")
-    _check_batches(settings.batch)
+    check_batches(settings.batch)
     if settings.tracing.endpoint and not _can_trace():
         raise ConfigError(f"'tracing.endpoint' needs more packages: {install('otel')}")
-
-
-def _check_batches(section: Batch) -> None:
-    if not section.folder:
-        if section.storage:
-            raise ConfigError("'batch.storage' needs 'batch.folder', for the state of batches")
-        return
-    folder = Path(section.folder)
-    try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    except OSError as error:
-        raise ConfigError(f"'batch.folder': cannot make {folder}: {error.strerror}") from None
-    if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
-        raise ConfigError(f"'batch.folder': {folder} cannot be written")
-    if not section.storage:
-        return
-    if find_spec("fsspec") is None:
-        raise ConfigError(f"'batch.storage' needs one more package: {install('storage')}")
-    import fsspec
-
-    try:
-        fsspec.core.url_to_fs(section.storage)
-    # What a storage of fsspec's says of its URL, or of what it needs, is of any kind.
-    except Exception as error:  # noqa: BLE001
-        raise ConfigError(f"'batch.storage': {error}") from None
 
 
 def _can_trace() -> bool:

@@ -160,28 +160,31 @@ def batches(core: Core, service: Service) -> Component:
     given = core.settings.batch
     if not given.folder:
         return Component(serves=[_no_batches()])
+    from pdgate.gateway.batch.archive import Archive
     from pdgate.gateway.batch.blobs import LocalBlobs, RemoteBlobs
     from pdgate.gateway.batch.routes import BATCHES, FILES, Books, routes
     from pdgate.gateway.batch.runner import Limits, Runner
     from pdgate.gateway.batch.sqlite import SqliteState
+    from pdgate.gateway.batch.state import MOST_FILES, Stored
 
     folder = Path(given.folder)
     state, files = SqliteState(folder), folder / "files"
     blobs = RemoteBlobs(given.storage, files) if given.storage else LocalBlobs(files)
+    archive = Archive(blobs)
     limits = Limits(
         concurrency=given.concurrency,
         most_file_bytes=given.max_file_bytes,
         most_lines=given.max_lines,
         most_unfinished=given.max_unfinished,
-        most_stored_bytes=given.max_stored_bytes,
+        most_stored=Stored(MOST_FILES, given.max_stored_bytes),
         keep_seconds=given.keep_days * 86400,
     )
-    runner = Runner(service, state, blobs, limits, core.prober.first_round)
+    runner = Runner(service, state, archive, limits, core.crowd, core.prober.first_round)
     return Component(
         jobs={"batches": runner.run},
         close=state.close,
         collect=partial(metrics.batches, runner),
-        serves=[routes(Books(service, state, blobs, limits, runner.look))],
+        serves=[routes(Books(service, state, archive, limits, runner.look))],
         owns=(FILES, BATCHES),
     )
 

@@ -64,8 +64,8 @@ def carry_out(order: Order, say: Say) -> bool:
         with _answering(url):
             _write(client, batch["output_file_id"], order.output, sys.stdout.buffer)
             _write(client, batch["error_file_id"], order.errors, sys.stderr.buffer)
-    for error in (batch["errors"] or {}).get("data", ()):
-        say(str(error["message"]))
+    for wrong in (batch["errors"] or {}).get("data", ()):
+        say(str(wrong["message"]))
     counts = batch["request_counts"]
     say(f"{batch['status']}: {counts['completed']} of {counts['total']} lines have an answer")
     return batch["status"] == "completed" and not counts["failed"]

@@ -2,23 +2,25 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+import resource
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import openai
 import pytest
-from openai import AsyncOpenAI
 
+from pdgate.gateway.batch import answering
+from pdgate.gateway.batch.routes import MOST_UPLOADS
 from pdgate.gateway.config.api_keys import ApiKeyEntry
 from pdgate.gateway.config.sections import Admission
-from pdgate.gateway.config.sections import Batch as BatchSection
 from pdgate.protocols.call import CHAT
 from pdgate.protocols.instance import Role
-from tests.gateway.batch.batches import CLOSING, begun, ended, jsonl, line, rows
+from tests.gateway.batch.batches import (
+    CLOSING, begun, begun_again, client_of, ended, jsonl, line, plain, rows, serving,
+)  # fmt: skip
 from tests.support.fleet import (
     ANSWER,
     PATIENCE_SECONDS,
@@ -32,32 +34,6 @@ from tests.support.fleet import (
 )
 from tests.support.raw_server import Peer
 from tests.support.waiting import until
-
-
-@asynccontextmanager
-async def client_of(gateway: Gateway, key: str = "none") -> AsyncIterator[AsyncOpenAI]:
-    url = f"http://127.0.0.1:{gateway.port}/v1"
-    async with AsyncOpenAI(
-        base_url=url, api_key=key, max_retries=0, timeout=PATIENCE_SECONDS
-    ) as client:
-        yield client
-
-
-@asynccontextmanager
-async def serving(
-    tmp_path: Path, *engines: Engine, key: str = "none", **more: Any
-) -> AsyncIterator[tuple[Gateway, AsyncOpenAI]]:
-    batch = more.pop("batch", {})
-    section = BatchSection(folder=str(tmp_path / "batch"), **batch)
-    async with (
-        gateway_of(*engines, batch=section, **more) as gateway,
-        client_of(gateway, key) as client,
-    ):
-        yield gateway, client
-
-
-def plain(script: Any = None) -> Engine:
-    return Engine(Role.PLAIN, script)
 
 
 @pytest.mark.usefixtures("front_end")
@@ -247,11 +223,7 @@ async def test_an_owner_sees_and_reaches_its_own_alone(tmp_path: Path) -> None:
                 lambda: other.files.delete(over.input_file_id),
                 lambda: other.batches.retrieve(over.id),
                 lambda: other.batches.cancel(over.id),
-                lambda: other.batches.create(
-                    input_file_id=over.input_file_id,
-                    endpoint="/v1/chat/completions",
-                    completion_window="24h",
-                ),
+                lambda: begun_again(other, over.input_file_id),
             )
             for one in strange:
                 with pytest.raises(openai.NotFoundError):
@@ -284,11 +256,7 @@ async def test_what_is_too_much_is_refused_and_leaves_nothing(tmp_path: Path) ->
         one = await begun(client, jsonl(line("a")))
         await held.next()
         with pytest.raises(openai.RateLimitError, match="not finished"):
-            await client.batches.create(
-                input_file_id=one.input_file_id,
-                endpoint="/v1/chat/completions",
-                completion_window="24h",
-            )
+            await begun_again(client, one.input_file_id)
         with pytest.raises(openai.BadRequestError, match="not finished"):
             await client.files.delete(one.input_file_id)
         there = sum([file.bytes async for file in client.files.list()])
@@ -296,6 +264,8 @@ async def test_what_is_too_much_is_refused_and_leaves_nothing(tmp_path: Path) ->
         await client.files.create(file=("in", b"x" * 500), purpose="batch")
         with pytest.raises(openai.BadRequestError, match="delete some"):
             await client.files.create(file=("in", b"x"), purpose="batch")
+        with pytest.raises(openai.BadRequestError, match="delete some"):
+            await begun_again(client, one.input_file_id)
         kept = sorted(path.name for path in (tmp_path / "batch" / "files").iterdir())
         assert kept == sorted([file.id async for file in client.files.list()])
         await client.batches.cancel(one.id)
@@ -318,21 +288,131 @@ async def test_its_routes_never_pass_to_an_engine(tmp_path: Path) -> None:
         assert engine.calls == []
 
 
-@pytest.mark.usefixtures("front_end")
-async def test_files_are_at_the_storage_that_is_named(tmp_path: Path) -> None:
-    storage = fsspec.filesystem("memory")
-    url = f"memory://{tmp_path.name}"
-    async with serving(tmp_path, plain(), batch={"storage": url}) as (_, client):
-        content = jsonl(line("a"), b"{", line("b"))
-        over = await ended(client, (await begun(client, content)).id)
+async def test_an_input_that_is_lost_ends_the_batch_which_keeps_its_answers(tmp_path: Path) -> None:
+    held = Held()
+    engine = plain(held)
+    async with serving(tmp_path, engine, batch={"concurrency": 1}) as (_, client):
+        batch = await begun(client, jsonl(line("a"), line("b")))
+        await (await held.next()).peer.send(CLOSING)
+        await held.next()
+    (tmp_path / "batch" / "files" / batch.input_file_id).unlink()
+    async with serving(tmp_path, plain()) as (_, client):
+        over = await ended(client, batch.id)
 
-        assert [one["custom_id"] for one in await rows(client, over.output_file_id)] == ["a", "b"]
-        there = {path.rpartition("/")[2] for path in storage.ls(f"/{tmp_path.name}", detail=False)}
-        assert there == {over.input_file_id, over.output_file_id, over.error_file_id}
-        assert list((tmp_path / "batch" / "files").iterdir()) == []
-        assert (await client.files.content(over.input_file_id)).content == content
-        await client.files.delete(over.input_file_id)
-        assert not storage.exists(f"/{tmp_path.name}/{over.input_file_id}")
+        assert over.status == "failed"
+        assert over.errors is not None
+        assert over.errors.data is not None
+        assert over.errors.data[0].code == "file_not_found"
+        assert [one["custom_id"] for one in await rows(client, over.output_file_id)] == ["a"]
+
+
+async def test_an_answer_without_end_is_an_error_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answering, "MOST_ANSWER_BYTES", 1000)
+    long = plain(says(as_json({**ANSWER, "more": "x" * 2000})))
+    async with serving(tmp_path, long) as (_, client):
+        over = await ended(client, (await begun(client, jsonl(line("a")))).id)
+
+        wrong = (await rows(client, over.error_file_id))[0]["response"]
+        assert (wrong["status_code"], wrong["body"]["error"]["code"]) == (502, "answer_too_long")
+        assert len(long.calls) == 1
+
+
+async def test_lines_wait_until_there_is_memory_for_them(tmp_path: Path) -> None:
+    """One call's body holds all that there is; what is left for it is not read, and not lost."""
+    engine = plain()
+    body = b'{"model": "m", "messages": []' + b" " * 700_000
+    async with serving(tmp_path, engine, max_memory_bytes=1 << 20) as (gateway, client):
+        _, writer = await gateway.wire()
+        head = (
+            b"POST /v1/chat/completions HTTP/1.1\r\nhost: g\r\ncontent-type: application/json\r\n"
+        )
+        writer.write(head + b"content-length: %d\r\n\r\n" % (len(body) + 1) + body)
+        batch = await begun(client, jsonl(line("a")))
+
+        async def begins() -> bool:
+            return (await client.batches.retrieve(batch.id)).status == "in_progress"
+
+        await until(begins, "the beginning")
+        assert engine.calls == []
+        writer.write(b"}")
+
+        over = await ended(client, batch.id)
+        assert [one["custom_id"] for one in await rows(client, over.output_file_id)] == ["a"]
+        assert len(engine.calls) == 2
+        writer.close()
+
+
+async def test_a_full_disk_costs_no_answer_that_is_there(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each line is asked once. The disk: no file of this process may be longer than a byte."""
+    held = Held()
+    engine = plain(held)
+    async with serving(tmp_path, engine, batch={"concurrency": 2}) as (gateway, client):
+        batch = await begun(client, jsonl(line("a", seed=1), line("b", seed=2), line("c", seed=3)))
+        first, second = await held.next(), await held.next()
+        with full_disk():
+            engine.script = says(as_json(ANSWER, b"200 OK"))
+            await first.peer.send(CLOSING)
+            await until(lambda: "the state of batches in" in caplog.text, "a failure")
+            with pytest.raises(openai.InternalServerError) as refused:
+                await client.files.create(file=("in", b"x" * 999), purpose="batch")
+            assert refused.value.code == "batches_unavailable"
+            assert (await gateway.chat(seed=9)).status_code == 200
+        await second.peer.send(CLOSING)
+
+        over = await ended(client, batch.id)
+        assert over.status == "completed"
+        answers = await rows(client, over.output_file_id)
+        assert [one["custom_id"] for one in answers] == ["a", "b", "c"]
+        assert sorted(body["seed"] for body in engine.bodies) == [1, 2, 3, 9]
+
+
+@contextmanager
+def full_disk() -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+async def test_a_drain_lets_lines_end_and_begins_no_other(tmp_path: Path) -> None:
+    held = Held()
+    engine = plain(held)
+    content = jsonl(line("a", seed=1), line("b", seed=2))
+    async with serving(tmp_path, engine, batch={"concurrency": 1}) as (gateway, client):
+        batch = await begun(client, content)
+        under_way = await held.next()
+        gateway.drain.begin()
+        with pytest.raises(openai.InternalServerError, match="shutting down"):
+            await client.files.create(file=("in", content), purpose="batch")
+        await under_way.peer.send(CLOSING)
+        await until(lambda: gateway.drain.over, "the end")
+    assert len(engine.calls) == 1
+    again = plain()
+    async with serving(tmp_path, again) as (_, client):
+        over = await ended(client, batch.id)
+
+        answers = await rows(client, over.output_file_id)
+        assert [one["custom_id"] for one in answers] == ["a", "b"]
+        assert [body["seed"] for body in again.bodies] == [2]
+
+
+async def test_so_many_files_come_at_once_and_no_more(tmp_path: Path) -> None:
+    async with serving(tmp_path, plain()) as (gateway, client):
+        files = tmp_path / "batch" / "files"
+        writers = [await beginning(gateway) for _ in range(MOST_UPLOADS)]
+        await until(lambda: files.is_dir() and len(list(files.iterdir())) == MOST_UPLOADS, "files")
+        with pytest.raises(openai.RateLimitError, match="on their way"):
+            await client.files.create(file=("in", b"x"), purpose="batch")
+        for writer in writers:
+            writer.close()
+        await until(lambda: not any(files.iterdir()), "their end")
+        await client.files.create(file=("in", b"x"), purpose="batch")
 
 
 async def test_a_state_that_cannot_be_read_costs_no_other_call(tmp_path: Path) -> None:
@@ -345,18 +425,22 @@ async def test_a_state_that_cannot_be_read_costs_no_other_call(tmp_path: Path) -
         assert refused.value.code == "batches_unavailable"
         with pytest.raises(openai.InternalServerError):
             await client.files.create(file=("in", b"x"), purpose="batch")
-        assert list((tmp_path / "batch" / "files").iterdir()) == []
+        assert not (tmp_path / "batch" / "files").exists()
         assert (await gateway.chat()).status_code == 200
+
+
+async def beginning(gateway: Gateway) -> asyncio.StreamWriter:
+    """Of a file that does not go on."""
+    _, writer = await gateway.wire()
+    part = b'--x\r\ncontent-disposition: form-data; name="file"; filename="a"\r\n\r\n'
+    head = b"POST /v1/files HTTP/1.1\r\nhost: g\r\ncontent-length: 100000\r\n"
+    writer.write(head + b"content-type: multipart/form-data; boundary=x\r\n\r\n" + part + b"a" * 99)
+    return writer
 
 
 async def test_a_file_that_breaks_off_leaves_nothing(tmp_path: Path) -> None:
     async with serving(tmp_path, plain()) as (gateway, client):
-        _, writer = await gateway.wire()
-        part = b'--x\r\ncontent-disposition: form-data; name="file"; filename="a"\r\n\r\n'
-        head = b"POST /v1/files HTTP/1.1\r\nhost: g\r\ncontent-length: 100000\r\n"
-        writer.write(
-            head + b"content-type: multipart/form-data; boundary=x\r\n\r\n" + part + b"a" * 99
-        )
+        writer = await beginning(gateway)
         files = tmp_path / "batch" / "files"
         await until(lambda: files.is_dir() and any(files.iterdir()), "the beginning of a file")
         writer.close()
