@@ -16,13 +16,17 @@ from pdgate.gateway.batch.blobs import Blobs
 T = TypeVar("T")
 
 THREADS: Final = 8
+PLACE_SECONDS: Final = 30.0
+"""For one of them to be free."""
+OPEN_SECONDS: Final = 60.0
+"""For a content to be opened; how long the rest may take is the storage's affair."""
 NAME: Final = "pdgate-batch-files"
 
 Write = Callable[[bytes], Awaitable[None]]
 
 
 class Archive:
-    """See `Blobs`, whose errors these methods raise."""
+    """See `Blobs`, whose errors these methods raise; and TimeoutError, which is an OSError as well."""
 
     def __init__(self, blobs: Blobs) -> None:
         self._blobs = blobs
@@ -30,7 +34,8 @@ class Archive:
 
     async def run(self, work: Callable[..., T], *given: Any) -> T:
         """Return what it returns. It goes on, in its thread, where the caller is cancelled."""
-        await self._free.acquire()
+        async with asyncio.timeout(PLACE_SECONDS):
+            await self._free.acquire()
         loop = asyncio.get_running_loop()
         done: asyncio.Future[T] = loop.create_future()
 
@@ -71,18 +76,34 @@ class Archive:
     @asynccontextmanager
     async def opened(self, name: str) -> AsyncIterator[BinaryIO]:
         """A block. Raise FileNotFoundError."""
-        file = await self.run(self._blobs.read, name)
+        opening = asyncio.ensure_future(self.run(self._blobs.read, name))
+        try:
+            async with asyncio.timeout(OPEN_SECONDS):
+                file = await asyncio.shield(opening)
+        except BaseException:
+            opening.add_done_callback(_close)
+            raise
         try:
             yield file
         finally:
-            # It waits for what is being read.
-            Thread(target=file.close, name=NAME, daemon=True).start()
+            _close_aside(file)
 
     async def remove(self, name: str) -> None:
         await self.run(self._blobs.remove, name)
 
     async def sweep(self) -> None:
         await self.run(self._blobs.sweep)
+
+
+def _close(opening: "asyncio.Future[BinaryIO]") -> None:
+    """A content that is open too late."""
+    if not opening.cancelled() and opening.exception() is None:
+        _close_aside(opening.result())
+
+
+def _close_aside(file: BinaryIO) -> None:
+    """It waits for what is being read."""
+    Thread(target=file.close, name=NAME, daemon=True).start()
 
 
 def _write(file: BinaryIO, piece: bytes) -> None:

@@ -142,7 +142,7 @@ class Books:
         except Exception as error:
             await self._remove(file_id)
             if isinstance(error, OSError):
-                log.warning("a file cannot be written: %s", error)
+                log.warning("a file cannot be written: %r", error)
                 raise StateAway("the file cannot be kept now") from None
             raise
         return file
@@ -182,7 +182,7 @@ class Books:
             await self.archive.remove(file_id)
             await self.state.removed(file_id)
         except (OSError, StateAway) as error:
-            log.warning("the content of %s is removed later: %s", file_id, error)
+            log.warning("the content of %s is removed later: %r", file_id, error)
 
     def _keep_seconds(self, fields: dict[str, str]) -> int:
         anchor = fields.get("expires_after[anchor]", "created_at")
@@ -211,7 +211,7 @@ class Books:
             except FileNotFoundError:
                 raise NotFound(f"no such file: {file.id!r}", param="file_id") from None
             except OSError as error:
-                log.warning("the file %s cannot be read: %s", file.id, error)
+                log.warning("the file %s cannot be read: %r", file.id, error)
                 raise StateAway("the file cannot be read now") from None
             held = stack.pop_all()
 
@@ -392,11 +392,15 @@ async def _short(request: Request) -> bytes:
 
 
 async def _form(request: Request, content_type: bytes, write: Write, most_bytes: int) -> Form:
-    """Raise BadRequest, TooLarge, UnsupportedMediaType, ClientTooSlow."""
+    """Raise BadRequest, TooLarge, UnsupportedMediaType, ClientTooSlow, OSError."""
+    clock = asyncio.timeout(BODY_SECONDS)
     try:
-        async with asyncio.timeout(BODY_SECONDS), aclosing(request.stream()) as pieces:
+        async with clock, aclosing(request.stream()) as pieces:
             return await receive(content_type, pieces, write, most_bytes)
     except TimeoutError:
+        if not clock.expired():
+            # The disk's.
+            raise
         raise ClientTooSlow("the file did not come in time") from None
     except ClientDisconnect:
         raise ClientTooSlow("the rest of the file did not come") from None

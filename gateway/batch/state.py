@@ -16,7 +16,6 @@ from pdgate.gateway.batch.lines import Result
 from pdgate.gateway.batch.objects import Batch, StoredFile
 from pdgate.protocols.errors import GatewayError
 
-
 MOST_FILES: Final = 10_000
 """Of one owner; files that batches write are added beyond it."""
 MOST_ENDED: Final = 10_000

@@ -19,7 +19,16 @@ from pdgate.gateway.config.sections import Admission
 from pdgate.protocols.call import CHAT
 from pdgate.protocols.instance import Role
 from tests.gateway.batch.batches import (
-    CLOSING, begun, begun_again, client_of, ended, jsonl, line, plain, rows, serving,
+    CLOSING,
+    begun,
+    begun_again,
+    client_of,
+    ended,
+    jsonl,
+    line,
+    plain,
+    rows,
+    serving,
 )  # fmt: skip
 from tests.support.fleet import (
     ANSWER,

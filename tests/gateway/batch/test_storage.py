@@ -1,5 +1,7 @@
 """Files of batches at storages of fsspec's: in memory, on a disk, and at S3, which moto's server is."""
 
+import asyncio
+import os
 import socket
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
@@ -12,10 +14,17 @@ import openai
 import pytest
 from moto.server import ThreadedMotoServer
 
-from pdgate.gateway.batch import runner
+from pdgate.gateway.batch import archive, runner
 from pdgate.gateway.batch.blobs import SENT
 from tests.gateway.batch.batches import (
-    begun, begun_again, ended, jsonl, line, plain, rows, serving,
+    begun,
+    begun_again,
+    ended,
+    jsonl,
+    line,
+    plain,
+    rows,
+    serving,
 )  # fmt: skip
 from tests.support.waiting import until
 
@@ -38,6 +47,39 @@ async def test_files_are_at_the_storage_that_is_named(kind: str, tmp_path: Path)
         await client.files.delete(over.input_file_id)
         assert not storage.exists(f"{root}/{over.input_file_id}")
         storage.rm(root, recursive=True)
+
+
+async def test_a_storage_that_hangs_costs_no_other_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Opening a pipe waits for its other end: the threads for files are all taken, and no others."""
+    monkeypatch.setattr(archive, "OPEN_SECONDS", 0.2)
+    monkeypatch.setattr(archive, "PLACE_SECONDS", 0.2)
+    async with serving(tmp_path, plain()) as (gateway, client):
+        file = await client.files.create(file=("in", CONTENT), purpose="batch")
+        other = await client.files.create(file=("in", CONTENT), purpose="batch")
+        pipe = tmp_path / "batch" / "files" / file.id
+        pipe.unlink()
+        os.mkfifo(pipe)
+
+        for asked in [file] * archive.THREADS + [other]:
+            with pytest.raises(openai.InternalServerError) as refused:
+                await client.files.content(asked.id)
+            assert (refused.value.status_code, refused.value.code) == (503, "batches_unavailable")
+        large = {"model": "m", "messages": [{"role": "user", "content": "x" * 200_000}]}
+        assert (await gateway.http.post("/v1/chat/completions", json=large)).status_code == 200
+
+        # Each is opened, and lets its thread go.
+        writing = await asyncio.to_thread(pipe.open, "wb")
+        writing.close()
+
+        async def read() -> bool:
+            try:
+                return (await client.files.content(other.id)).content == CONTENT
+            except openai.InternalServerError:
+                return False
+
+        await until(read, "a thread")
 
 
 class S3:
