@@ -22,6 +22,7 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
+from pdgate.forwarders.ahead import Ahead, at_once
 from pdgate.forwarders.base import (
     Delegation,
     Engines,
@@ -34,6 +35,7 @@ from pdgate.forwarders.base import (
 from pdgate.forwarders.beside import beside, unless_failed
 from pdgate.forwarders.body_filter import Watched
 from pdgate.forwarders.first_event import WHOLE_BYTES, good_start, good_whole
+from pdgate.forwarders.first_token import FirstTokenStream, why_not_early
 from pdgate.forwarders.kv_lease import RELEASED, KvLease, KvLedger
 from pdgate.forwarders.lives import Lives
 from pdgate.forwarders.merged import Merging
@@ -75,6 +77,7 @@ class Execution:
     Attributes:
         router: Its `way_of` and `policy` may be replaced between attempts.
         max_resumes: Of one stream; 0 to resume none.
+        early_first_token: Whether a stream is committed on prefill's token, where that is safe.
         accused: Engines that were excused over a call, and on which no leg has ended well since.
     """
 
@@ -88,6 +91,7 @@ class Execution:
         ledger: KvLedger | None = None,
         lives: Lives | None = None,
         max_resumes: int = 0,
+        early_first_token: bool = False,
     ) -> None:
         self.engines = engines
         self.router = Router(engines, way_of, policy)
@@ -96,6 +100,7 @@ class Execution:
         self.lives = lives or Lives()
         self.accused: set[str] = set()
         self.max_resumes = max_resumes
+        self.early_first_token = early_first_token
 
     async def serve(self, call: Call, record: Record, deliver: Deliver) -> None:
         """Raises the GatewayError that the client is to see."""
@@ -273,12 +278,30 @@ class Attempt:
                     clock = self.record.clock
                     kv.end(error, clock())
 
-    async def _hand_off(self, forwarder: HandOff, prefill: Reserved) -> None:
+    async def _hand_off(
+        self,
+        forwarder: HandOff,
+        prefill: Reserved,
+        reply: Json | None = None,
+        deliver: Deliver | None = None,
+    ) -> None:
+        """`reply`: prefill's, where it has been asked; its token goes out by `deliver`'s answer."""
         call, execution, staged = self.call, self._execution, self.answering is None
-        reply = await self._ask_prefill(forwarder.prefill, prefill)
         engine, lives = prefill.instance, execution.lives
-        if engine.id not in lives.met:
-            lives.answered(engine.id, forwarder, reply)
+        if reply is None:
+            to_prefill = forwarder.prefill(call, engine)
+            reply = await self._ask_prefill(to_prefill, prefill)
+            if engine.id not in lives.met:
+                lives.answered(engine.id, forwarder, reply)
+            if execution.early_first_token and not why_not_early(call, forwarder, to_prefill):
+                ahead, said = Ahead(FirstTokenStream(call, {})), reply
+                await ahead.run(
+                    at_once(reply),
+                    self.deliver,
+                    self.record,
+                    lambda relay: self._hand_off(forwarder, prefill, said, relay),
+                )
+                return
         while True:
             decode = self.answering
             if decode is None:
@@ -291,7 +314,7 @@ class Attempt:
                 error.at = error.at or engine.id
                 raise
             try:
-                await self._answer(leg, DECODE, decode, loads=True)
+                await self._answer(leg, DECODE, decode, loads=True, deliver=deliver)
                 return
             except EngineRefused as error:
                 if not staged:
@@ -309,14 +332,23 @@ class Attempt:
 
         async def answer(prefilling: asyncio.Task[Json]) -> None:
             merge = forwarder.merge(call, to_prefill, to_decode)
-            await self._answer(
-                to_decode,
-                DECODE,
-                decode,
-                begun=lambda _: decode.has_loaded(self._since_prefill()),
-                deliver=unless_failed(prefilling, self.deliver),
-                merging=None if merge is None else Merging(merge, prefilling),
-            )
+
+            def decoded(deliver: Deliver, merging: Merging | None = None) -> Awaitable[None]:
+                return self._answer(
+                    to_decode,
+                    DECODE,
+                    decode,
+                    begun=lambda _: decode.has_loaded(self._since_prefill()),
+                    deliver=unless_failed(prefilling, deliver),
+                    merging=merging,
+                )
+
+            early = self._execution.early_first_token
+            if early and not why_not_early(call, forwarder, to_prefill):
+                ahead = Ahead(merge or FirstTokenStream(call, {}))
+                await ahead.run(prefilling, self.deliver, self.record, decoded)
+                return
+            await decoded(self.deliver, None if merge is None else Merging(merge, prefilling))
 
         # Decode's answer needs no more of prefill than decode has had.
         await beside(lambda: self._watch_prefill(to_prefill, prefill), answer)
@@ -333,7 +365,7 @@ class Attempt:
     async def _watch_prefill(self, leg: Leg, reserved: Reserved) -> Json:
         """Prefill's reply. Its failure ends decode's leg, unless decode answers already."""
         try:
-            return await self._ask_prefill(lambda *_: leg, reserved)
+            return await self._ask_prefill(leg, reserved)
         except GatewayError:
             if not self.record.is_answering:
                 raise
@@ -341,12 +373,9 @@ class Attempt:
         finally:
             reserved.end()
 
-    async def _ask_prefill(
-        self, leg_of: Callable[[Call, Instance], Leg], prefill: Reserved
-    ) -> Json:
+    async def _ask_prefill(self, leg: Leg, prefill: Reserved) -> Json:
         """Prefill's answer, when it is whole."""
         record, call, execution = self.record, self.call, self._execution
-        leg = leg_of(call, prefill.instance)
         # As a method it would be looked up anew with each call.
         clock = record.clock
         noted = record.leg(PREFILL, leg.to)

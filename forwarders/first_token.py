@@ -21,9 +21,10 @@ from typing import Any
 
 import msgspec
 
-from pdgate.forwarders.base import Merge
+from pdgate.forwarders.base import Forwarder, Leg, Merge
+from pdgate.forwarders.prompt import several_prompts
 from pdgate.protocols import sse
-from pdgate.protocols.call import CHAT, Call, Json, value
+from pdgate.protocols.call import CHAT, COMPLETIONS, Call, Json, value
 from pdgate.protocols.errors import EngineFailed
 
 CHANGES_TEXT_LATER = (
@@ -37,6 +38,12 @@ CHANGES_TEXT_LATER = (
     "return_token_ids",
 )
 HALF_A_CHARACTER = "\N{REPLACEMENT CHARACTER}"
+OF_PARSERS = ("include_reasoning", "reasoning_effort", "chat_template_kwargs")
+"""What says that a part of the text may become something else than content."""
+OPENS_A_MARK = ("<", "[")
+"""First character of what parsers of reasoning and of tool calls look for: "<think>", "[THINK]", "<|channel|>"."""
+_COUNTS = ("n", "best_of")
+_LIMITS = ("max_tokens", "max_completion_tokens")
 
 
 def may_go_early(call: Call) -> bool:
@@ -48,6 +55,44 @@ def may_go_early(call: Call) -> bool:
         return False
     options = call.value("stream_options", {})
     return not (isinstance(options, dict) and options.get("continuous_usage_stats"))
+
+
+def why_not_early(call: Call, forwarder: Forwarder, to_prefill: Leg) -> str:
+    """Why prefill's token must not go out before decode has one; empty if it may (`--early-first-token`).
+
+    It may where it is decode's own: decode goes on behind it, or both take the likeliest. An unset temperature
+    is the model's own default.
+    """
+    if not call.streams:
+        return "no stream"
+    if not forwarder.prefill_answers_first:
+        return "prefill answers last"
+    if call.path not in (CHAT, COMPLETIONS):
+        return "route"
+    if not may_go_early(call):
+        return "text that changes later"
+    if call.path == CHAT and any(call.value(name) is not None for name in OF_PARSERS):
+        return "reasoning"
+    several = any((call.value(name) or 1) != 1 for name in _COUNTS)
+    if several or call.value("use_beam_search") or several_prompts(call):
+        return "several answers"
+    if call.value("prompt_logprobs") is not None:
+        return "prompt_logprobs"
+    if any(call.value(name) == 0 for name in _LIMITS):
+        return "no tokens"
+    if forwarder.hands_first_token:
+        return ""
+    if not _is_zero(call.value("temperature")):
+        return "sampled"
+    longer = to_prefill.body.get("min_tokens") is not None
+    if longer and not (call.value("min_tokens") or call.value("ignore_eos")):
+        # Prefill is kept from ending the answer, as connectors keep no blocks then; decode may end it.
+        return "an answer may be empty"
+    return ""
+
+
+def _is_zero(found: Any) -> bool:
+    return isinstance(found, int | float) and not isinstance(found, bool) and found == 0
 
 
 class RenamedAnswer(Merge):
@@ -77,6 +122,8 @@ class FirstTokenStream(Merge):
         self._sent = ""
         """Text that went out early and is still to be taken from decode's stream."""
         self._role_sent = False
+        self._id: str | None = None
+        """By which the client knows the answer, until decode's first event says by which decode does."""
 
     def first(self, reply: Json) -> bytes:
         text = _first_text(reply, self._chat) if self._early else ""
@@ -84,6 +131,7 @@ class FirstTokenStream(Merge):
             return b""
         self._sent = text
         self._role_sent = self._chat
+        self._id = value(reply, "id")
         head = {name: reply[name] for name in ("id", "created", "model") if name in reply}
         if not self._chat:
             choice = {"index": 0, "text": text, "logprobs": None, "finish_reason": None}
@@ -114,6 +162,17 @@ class FirstTokenStream(Merge):
     def end(self) -> bytes:
         return _renamed(self._splitter.rest, self._renames)
 
+    def _rename(self, id: Any) -> None:
+        """Engines that make ids of their own name one answer in two ways."""
+        ours, self._id = self._id, None
+        if isinstance(id, str) and id and isinstance(ours, str) and id != ours:
+            public = _renamed(ours.encode(), self._renames)
+            # With its name, as an id may be short enough to stand in a text.
+            named = b'"id":"', b'"id": "'
+            if _renamed(id.encode(), self._renames) != public:
+                more = {name + id.encode() + b'"': name + public + b'"' for name in named}
+                self._renames = _longest_first({**dict(self._renames), **more})
+
     def _event(self, payload: Json) -> bytes:
         return _renamed(sse.event(payload), self._renames)
 
@@ -122,6 +181,8 @@ class FirstTokenStream(Merge):
         if not data or data == b"[DONE]":
             return event
         chunk = msgspec.json.decode(data)
+        if self._id is not None:
+            self._rename(chunk.get("id"))
         choices = chunk.get("choices")
         if not choices:
             return event
@@ -180,12 +241,17 @@ def _first_text(reply: Json, chat: bool) -> str:
     choices = value(reply, "choices")
     if not isinstance(choices, list) or len(choices) != 1:
         return ""
+    if choices[0].get("finish_reason") != "length":
+        # It is the last one: whether its text is content, only decode knows.
+        return ""
     if not chat:
         return choices[0].get("text") or ""
     message = choices[0].get("message") or {}
     other = {name for name, found in message.items() if found and name not in ("role", "content")}
     content = message.get("content")
-    return content if isinstance(content, str) and not other else ""
+    if not isinstance(content, str) or other or content.startswith(OPENS_A_MARK):
+        return ""
+    return content
 
 
 def _longest_first(renames: Mapping[bytes, bytes]) -> list[tuple[bytes, bytes]]:

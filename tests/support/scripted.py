@@ -305,6 +305,7 @@ class Crossing:
         clock: Callable[[], float] = monotonic,
         max_attempts: int = 3,
         max_resumes: int = 0,
+        early_first_token: bool = False,
         rule: Rule | None = None,
         on_prefill_failure: OnPrefillFailure = OnPrefillFailure.RETRY_THEN_RECOMPUTE,
         retry_seconds: float = inf,
@@ -327,6 +328,7 @@ class Crossing:
             ledger=self.ledger,
             lives=self.lives,
             max_resumes=max_resumes,
+            early_first_token=early_first_token,
         )
 
     async def ask(self, call: Call) -> Told:

@@ -1,0 +1,245 @@
+"""With `early_first_token` a stream is committed on prefill's token, and what comes behind it is decode's."""
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pdgate.forwarders.base import Forwarder, Leg, Mode
+from pdgate.forwarders.first_token import why_not_early
+from pdgate.forwarders.neuron import Neuron
+from pdgate.forwarders.sglang import Sglang
+from pdgate.forwarders.vllm_nixl import VllmNixl
+from pdgate.protocols.apis import MESSAGES, RESPONSES
+from pdgate.protocols.call import CHAT, COMPLETIONS, encode
+from pdgate.protocols.errors import EngineFailed, EngineRefused
+from pdgate.protocols.instance import Instance
+from tests.support.answers import prefilled, streamed
+from tests.support.scripted import (
+    D0,
+    D1,
+    NEVER,
+    P0,
+    P1,
+    PATIENCE_SECONDS,
+    After,
+    Crossing,
+    Scripted,
+    Told,
+    Turns,
+    call_of,
+    chat,
+)
+
+GREEDY = {"temperature": 0}
+SKY = streamed("The", " sky")
+
+
+def text(told: Told) -> str:
+    said = b"".join(told.chunks)
+    return "".join(part for part in ("The", " sky", "An") if part.encode() in said)
+
+
+async def told_of(crossing: Crossing) -> None:
+    """Until the only client has something of its answer."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not crossing.called:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        await crossing.called[0].hears.wait()
+
+
+def mooncake(*records: Instance) -> list[Instance]:
+    return [
+        replace(
+            one,
+            protocol="vllm-mooncake",
+            generation="d",
+            kv="10.0.0.1:8998",
+            engine_ids=((0, "e"),),
+        )
+        for one in records
+    ]
+
+
+async def test_the_client_has_prefills_token_before_decodes_head() -> None:
+    on = asyncio.Event()
+    engines = Scripted(p0=prefilled("The"), d0=After(on, SKY))
+    crossing = Crossing(engines, P0, D0, early_first_token=True)
+
+    asking = asyncio.create_task(crossing.ask(chat(**GREEDY)))
+    await told_of(crossing)
+
+    assert text(crossing.called[0]) == "The"
+    on.set()
+    body = (await asking).body
+    assert body.count(b"The") == 1
+    assert body.endswith(b"".join(SKY[2:]))
+
+
+async def test_it_is_off_unless_asked_for() -> None:
+    on = asyncio.Event()
+    engines = Scripted(p0=prefilled("The"), d0=After(on, SKY))
+    crossing = Crossing(engines, P0, D0)
+
+    asking = asyncio.create_task(crossing.ask(chat(**GREEDY)))
+    await engines.waits("d0").wait()
+
+    assert not crossing.called[0].chunks
+    on.set()
+    assert (await asking).body == b"".join(SKY)
+
+
+async def test_engines_that_start_together_need_no_head_of_decode_either() -> None:
+    on = asyncio.Event()
+    engines = Scripted(p0=prefilled("The"), d0=After(on, SKY))
+    crossing = Crossing(engines, *mooncake(P0, D0), early_first_token=True)
+
+    asking = asyncio.create_task(crossing.ask(chat(**GREEDY, min_tokens=1)))
+    await told_of(crossing)
+
+    assert text(crossing.called[0]) == "The"
+    on.set()
+    assert (await asking).body.count(b"The") == 1
+
+
+async def test_what_fails_behind_the_token_ends_the_stream() -> None:
+    """The price: no other attempt, as the client has a part of this one."""
+    on = asyncio.Event()
+    failing = After(on, EngineFailed("500"))
+    engines = Scripted(p0=prefilled("The"), d0=failing, d1=failing)
+    crossing = Crossing(engines, P0, D0, D1, early_first_token=True)
+    asking = asyncio.create_task(crossing.ask(chat(**GREEDY)))
+    await told_of(crossing)
+
+    on.set()
+    told = await asking
+
+    assert isinstance(told.error, EngineFailed)
+    assert len(engines.visits) == 2
+    assert text(told) == "The"
+
+
+async def test_what_fails_before_the_token_is_out_is_tried_again() -> None:
+    either = Turns(EngineFailed("500"), SKY)
+    engines = Scripted(p0=prefilled("The"), d0=either, d1=either)
+
+    told = await Crossing(engines, P0, D0, D1, early_first_token=True).ask(chat(**GREEDY))
+
+    assert told.body.count(b"The") == 1
+    assert len(engines.visits) == 4
+
+
+async def test_a_decode_that_refuses_is_replaced_where_it_is_chosen_late() -> None:
+    either = Turns(EngineRefused("down"), SKY)
+    engines = Scripted(p0=prefilled("The"), d0=either, d1=either)
+    crossing = Crossing(engines, P0, D0, D1, mode=Mode.STAGED, early_first_token=True)
+
+    told = await crossing.ask(chat(**GREEDY))
+
+    assert len(set(engines.visits)) == 3
+    assert told.body.count(b"The") == 1
+
+
+async def test_engines_that_disagree_make_no_answer_of_both() -> None:
+    engines = Scripted(p0=prefilled("The"), d0=[*streamed("An"), NEVER])
+
+    told = await Crossing(engines, P0, D0, early_first_token=True).ask(chat(**GREEDY))
+
+    assert isinstance(told.error, EngineFailed)
+    assert text(told) == "The"
+    assert engines.left_early == ["d0"]
+
+
+async def test_a_decode_that_fails_before_prefill_has_answered_is_tried_again() -> None:
+    either = Turns(EngineFailed("500"), SKY)
+    engines = Scripted(d0=either, d1=either)
+    prefill = Turns(NEVER, prefilled("The"))
+    engines.scripts |= {"p0": prefill, "p1": prefill}
+    crossing = Crossing(engines, *mooncake(P0, P1, D0, D1), early_first_token=True)
+
+    told = await crossing.ask(chat(**GREEDY, min_tokens=1))
+
+    assert told.body.count(b"The") == 1
+    assert len(engines.visits) == 4
+
+
+async def test_a_token_of_no_use_leaves_the_attempts() -> None:
+    either = Turns(EngineFailed("500"), SKY)
+    engines = Scripted(p0=prefilled(""), d0=either, d1=either)
+
+    told = await Crossing(engines, P0, D0, D1, early_first_token=True).ask(chat(**GREEDY))
+
+    assert told.body == b"".join(SKY)
+
+
+async def test_a_client_that_leaves_ends_the_leg_behind_its_token() -> None:
+    engines = Scripted(p0=prefilled("The"), d0=NEVER)
+    crossing = Crossing(engines, P0, D0, early_first_token=True)
+    asking = asyncio.create_task(crossing.ask(chat(**GREEDY)))
+    await told_of(crossing)
+
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+
+    assert engines.left_early == ["d0"]
+    assert crossing.reserved == {}
+
+
+def why(
+    forwarder: Forwarder | None = None, path: str = CHAT, *, least: int = 0, **body: Any
+) -> str:
+    body = {"model": "m", "prompt": "hi", "stream": True, **body}
+    to_prefill = Leg(P0, path, {"min_tokens": least} if least else {})
+    return why_not_early(call_of(encode(body), path), forwarder or VllmNixl(), to_prefill)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"temperature": None},
+        {"temperature": 0.1},
+        {"temperature": False},
+        {"temperature": 1, "seed": 7},
+        {"stream": False},
+        {"stop": "x"},
+        {"logprobs": True},
+        {"tools": [{}]},
+        {"response_format": {"type": "json_object"}},
+        {"reasoning_effort": "low"},
+        {"chat_template_kwargs": {"enable_thinking": True}},
+        {"n": 2},
+        {"best_of": 2},
+        {"use_beam_search": True},
+        {"prompt_logprobs": 0},
+        {"max_tokens": 0},
+        {"return_token_ids": True},
+    ],
+    ids=str,
+)
+def test_what_may_not_be_decodes_own_token_is_not_sent(fields: dict[str, Any]) -> None:
+    assert not why(**GREEDY)
+    assert why(**GREEDY | fields)
+
+
+def test_only_routes_whose_first_event_we_can_write() -> None:
+    assert not why(path=COMPLETIONS, **GREEDY)
+    assert why(path=COMPLETIONS, **GREEDY | {"prompt": ["a", "b"]})
+    assert why(path=MESSAGES, **GREEDY)
+    assert why(path=RESPONSES, **GREEDY)
+
+
+def test_a_prefill_that_answers_last_has_no_token_early() -> None:
+    assert why(Sglang(), **GREEDY)
+
+
+def test_a_decode_that_goes_on_behind_prefills_token_may_sample() -> None:
+    assert not why(Neuron(), temperature=1)
+    assert why(temperature=1)
+
+
+def test_a_prefill_that_may_not_end_says_nothing_of_an_answer_that_may() -> None:
+    assert why(least=1, **GREEDY)
+    assert not why(least=1, **GREEDY, min_tokens=1)
+    assert not why(least=1, **GREEDY, ignore_eos=True)
