@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from pdgate.engine.cache.tiers import Tier
 from pdgate.engine.connector import Connector, Keep, Load
 from pdgate.engine.layout import Layout
 from pdgate.engine.model.load import LoadedModel
@@ -87,6 +88,10 @@ class EngineCore:
     @property
     def stats(self) -> Stats:
         return self._work.stats
+
+    @property
+    def tiers(self) -> Sequence[Tier]:
+        return self._work.tiers
 
     @property
     def gauges(self) -> Gauges:

@@ -44,7 +44,7 @@ class Live:
 
 def begin(request: Request, plan: Plan, model: LoadedModel) -> Live:
     """A request as it comes in, with what its connector planned."""
-    prompt = request.prompt
+    prompt, salt = request.prompt, request.body.get("cache_salt")
     if isinstance(plan, Keep) and plan.max_tokens is not None:
         request = replace(request, sampling=_shorter(request.sampling, plan.max_tokens))
     job = Job(
@@ -55,6 +55,7 @@ def begin(request: Request, plan: Plan, model: LoadedModel) -> Live:
         load=plan.tokens if isinstance(plan, Load) else None,
         every_logit=request.sampling.prompt_logprobs is not None,
         pinned=isinstance(plan, Keep),
+        salt=salt if isinstance(salt, str) else "",
     )
     return Live(
         job,

@@ -139,6 +139,14 @@ class EngineMetrics(Collector):
                 yield self._gauge(name, meaning, number)
         for name, (meaning, number) in counters.items():
             yield self._counter(f"pdgate_engine_{name}", meaning, number)
+        for name, meaning in (
+            ("hits", "Blocks that a tier gave"),
+            ("written", "Blocks that went to a tier"),
+            ("dropped", "Blocks that could not be written to a tier"),
+            ("broken", "Files of a tier that were no block"),
+        ):
+            by_medium = {tier.medium: getattr(tier.counts, name) for tier in self._core.tiers}
+            yield self._split(f"pdgate_engine_kv_tier_{name}", meaning, "medium", by_medium)
         refused = CounterMetricFamily(
             "pdgate_engine_kv_peers_refused",
             "Peers that did not prove who they are, by the port that they came to and by why",

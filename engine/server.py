@@ -22,8 +22,11 @@ from pdgate.engine.announcing import announcement
 from pdgate.engine.api import app
 from pdgate.engine.api import roles as role_routes
 from pdgate.engine.api.service import Service
+from pdgate.engine.cache.tier_spec import specs_of
+from pdgate.engine.cache.tiers import Tier, Tiers, weights_of
 from pdgate.engine.connector import Connector
 from pdgate.engine.core import EngineCore
+from pdgate.engine.hand_over.blocks import Blocks
 from pdgate.engine.hand_over.registry import connect
 from pdgate.engine.hand_over.settings import ConnectorSettings
 from pdgate.engine.http_server import LAST_WRITE_SECONDS, Server, calm_signals, listen
@@ -133,6 +136,7 @@ def _core(
         shards = [region.memory for region in regions]
         if backend is None:
             shards = [memoryview(bytearray(layout.total_bytes)) for _ in range(layout.tp)]
+        tiers = _tiers(settings, layout, model, shards, closing)
         core = EngineCore(
             model,
             layout,
@@ -144,6 +148,7 @@ def _core(
                 settings.on_failed_load,
                 journal,
                 settings.hash_seed,
+                tiers,
             ),
             Pace(
                 settings.min_prefill_ms / 1000,
@@ -160,6 +165,22 @@ def _core(
         core.start()
         closing.callback(core.stop)
         yield core, connector
+
+
+def _tiers(
+    settings: Settings,
+    layout: Layout,
+    model: LoadedModel,
+    shards: Sequence[memoryview],
+    closing: contextlib.ExitStack,
+) -> Tiers | None:
+    specs = specs_of(settings.kv_tiers)
+    if not specs:
+        return None
+    tiers = [Tier(spec) for spec in specs]
+    found = Tiers(tiers, Blocks(layout, model.root, shards), weights_of(model.root))
+    closing.enter_context(found.writing())
+    return found
 
 
 def _identity(settings: Settings) -> Identity:

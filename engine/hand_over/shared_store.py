@@ -2,16 +2,16 @@
 
     <folder>/<name>    magic "PDST" | SHA-256 of the pages | pages
 
-A file appears whole, by renaming, and one that is not whole is none. The oldest go when there are too many bytes.
+A file appears whole, by renaming, and one that is not whole is none. Those that were not used for longest go when there are too
+many bytes.
 """
 
+import contextlib
 import hashlib
 import os
 import tempfile
 from pathlib import Path
 from typing import Final
-
-from pdgate.engine.hand_over.blocks import Blocks
 
 MAGIC: Final = b"PDST"
 MOST_BYTES: Final = 256 << 20
@@ -28,44 +28,54 @@ def folder_of(named: str) -> Path:
 
 
 class SharedStore:
-    def __init__(self, folder: Path, blocks: Blocks) -> None:
+    def __init__(self, folder: Path, most_bytes: int = MOST_BYTES) -> None:
         self._folder = folder
-        self._blocks = blocks
+        self._most_bytes = most_bytes
 
     def has(self, name: str) -> bool:
         return (self._folder / name).is_file()
 
-    def put(self, name: str, block_id: int) -> int:
+    def put(self, name: str, pages: bytes) -> int:
         """Returns how many bytes were written; 0 if it is there. Raises OSError."""
         if self.has(name):
             return 0
-        pages = self._blocks.read(block_id)
-        with tempfile.NamedTemporaryFile(dir=self._folder, prefix=".", delete=False) as file:
-            file.write(MAGIC + hashlib.sha256(pages).digest() + pages)
-        os.replace(file.name, self._folder / name)
+        file = tempfile.NamedTemporaryFile(dir=self._folder, prefix=".", delete=False)  # noqa: SIM115
+        try:
+            with file:
+                file.write(MAGIC + hashlib.sha256(pages).digest() + pages)
+            os.replace(file.name, self._folder / name)
+        except BaseException:
+            Path(file.name).unlink(missing_ok=True)
+            raise
         return len(pages)
 
-    def get(self, name: str, block_id: int) -> int:
-        """Fill a block with what is stored. Returns its bytes. Raises OSError, ValueError for a file that is none."""
-        data = memoryview((self._folder / name).read_bytes())
+    def get(self, name: str) -> memoryview:
+        """The pages, which count as used now. Raises OSError, ValueError for a file that is none."""
+        path = self._folder / name
+        data = memoryview(path.read_bytes())
         pages = data[_HEAD:]
         if data[:_HEAD] != MAGIC + hashlib.sha256(pages).digest():
             raise ValueError(f"{name} is no block of this store")
-        self._blocks.write(block_id, pages)
-        return len(pages)
+        # Another engine may have made room; what was read is whole.
+        with contextlib.suppress(FileNotFoundError):
+            os.utime(path)
+        return pages
+
+    def remove(self, name: str) -> None:
+        (self._folder / name).unlink(missing_ok=True)
 
     def make_room(self) -> None:
-        """Remove the oldest while there are too many bytes; others may do so at the same time."""
+        """Remove what was not used for longest while there are too many bytes; others may do so at the same time."""
         found = []
         for entry in os.scandir(self._folder):
             try:
                 stat = entry.stat()
             except FileNotFoundError:
                 continue
-            found.append((stat.st_mtime, stat.st_size, entry.path))
+            found.append((stat.st_mtime_ns, stat.st_size, entry.path))
         total = sum(size for _, size, _ in found)
         for _, size, path in sorted(found):
-            if total <= MOST_BYTES:
+            if total <= self._most_bytes:
                 break
             Path(path).unlink(missing_ok=True)
             total -= size
