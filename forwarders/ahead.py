@@ -11,7 +11,7 @@ Where decode begins before prefill has answered, or the token is of no use, deco
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Any, Final
 
 from pdgate.forwarders.base import Answer, Merge, Sink
 from pdgate.forwarders.beside import beside
@@ -71,7 +71,8 @@ class Ahead:
     async def _either(self, prefilling: asyncio.Future[Json]) -> None:
         begun = asyncio.create_task(self._begun.wait())
         try:
-            await asyncio.wait({prefilling, begun}, return_when=asyncio.FIRST_COMPLETED)
+            both: set[asyncio.Future[Any]] = {prefilling, begun}
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         finally:
             begun.cancel()
 
