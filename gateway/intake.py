@@ -153,10 +153,7 @@ class Intake:
         body_bytes: int,
     ) -> Call:
         """Raises BadRequest."""
-        named = value(fields, "request_id")
-        if isinstance(named, str) and self._carries_address(named):
-            # Engines take it for their own id of the request here, and some dial what it names.
-            raise BadRequest("request_id must not carry an address", param="request_id")
+        self.check_id(value(fields, "request_id"))
         reads = api.kind in (Kind.GENERATES, Kind.READS)
         return Call(
             id=call_id,
@@ -232,6 +229,14 @@ class Intake:
         for name in names:
             if name in UNMISTAKABLE:
                 raise _set_by_us(name)
+
+    def check_id(self, said: object) -> None:
+        """Of a field `request_id`, which engines take for their own id of the request where no header says one.
+
+        Raises BadRequest: some dial what it names.
+        """
+        if isinstance(said, str) and self._carries_address(said):
+            raise BadRequest("request_id must not carry an address", param="request_id")
 
     def _carries_address(self, name: str) -> bool:
         return not self.trust_client_kv_params and request_id.carries_address(name)
