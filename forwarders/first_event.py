@@ -25,7 +25,7 @@ def good_whole(answer: bytes, leg: Leg) -> Raw | None:
         raise EngineFailed("the engine's answer was empty", at=leg.to.id)
     if len(answer) > WHOLE_BYTES:
         raise _too_large(leg)
-    return openai.raise_unless_whole(answer, at=leg.to.id)
+    return openai.raise_unless_whole(answer, at=leg.to.id, stop=leg.body.get("stop"))
 
 
 async def good_start(answer: Answer, leg: Leg, call: Call) -> None:

@@ -1,14 +1,33 @@
 """Fields read of an answer, to know whether it is whole, and of a chunk. All else passes unread."""
 
-from typing import Any
+from typing import Any, Final
 
 import msgspec
+
+from pdgate.protocols.call import Raw
 
 GAVE_UP = ("abort", "error")
 """finish_reason of a request that the engine did not finish.
 
 Source: vLLM 0.32.0, v1/engine/__init__.py, FinishReason.
 """
+
+
+RECOMPUTED: Final = "recomputed"
+"""stop_reason beside the finish_reason "stop": the engine had no room for the call's KV and let it go unfinished.
+
+Source: vllm-ascend at 182b75e, vllm_ascend/core/recompute_scheduler.py, RecomputeScheduler._add_recomputed_outputs;
+its proxy asks again (examples/disaggregated_prefill_v1/load_balance_proxy_layerwise_server_example.py).
+"""
+
+
+def let_go(stop_reason: Any, stop: object) -> bool:
+    """Whether it says so; `stop` is the call's own, as a stop string is repeated as the reason."""
+    if stop_reason != RECOMPUTED:
+        return False
+    return stop is None or RECOMPUTED.encode() not in (
+        bytes(stop) if isinstance(stop, Raw) else msgspec.json.encode(stop)
+    )
 
 
 class Choice(msgspec.Struct):
@@ -44,6 +63,7 @@ class Chunk(msgspec.Struct):
 class Ended(msgspec.Struct):
     index: int = 0
     finish_reason: str | None = None
+    stop_reason: Any = None
 
 
 class EndingChunk(msgspec.Struct):

@@ -26,7 +26,7 @@ import msgspec
 from pdgate.protocols import sse
 from pdgate.protocols.apis import Kind, Shape
 from pdgate.protocols.call import COMPLETIONS, Call
-from pdgate.protocols.chunks import GAVE_UP, Event, read_ending_chunk, read_event
+from pdgate.protocols.chunks import GAVE_UP, Event, let_go, read_ending_chunk, read_event
 from pdgate.protocols.internal import hides, mentions_ours, without_ours
 
 UNKNOWN: Final[tuple[bytes, ...]] = ()
@@ -56,6 +56,7 @@ class Ending(ABC):
         whole: The answer has ended well: what has not come of it is not missed.
         over: And that was said last.
         gave_up: It has ended otherwise.
+        let_go: For want of room for its KV, which another engine may have.
         error: The event by which the engine said that it failed; empty for none.
         half: What came behind the last whole event; None where that was the last byte.
     """
@@ -68,6 +69,7 @@ class Ending(ABC):
         self.whole = False
         self.over = False
         self.gave_up = False
+        self.let_go = False
         self.error = b""
         self.half: sse.WholeEvents | None = None
         self._body = call.body
@@ -173,6 +175,11 @@ class Choices(Ending):
             self._begun.add(choice.index)
             if choice.finish_reason in GAVE_UP:
                 self.gave_up = True
+                return b""
+            if choice.stop_reason is not None and let_go(
+                choice.stop_reason, self._body.get("stop")
+            ):
+                self.gave_up = self.let_go = True
                 return b""
             # Some engines write "" where others write null.
             if choice.finish_reason:

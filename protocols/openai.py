@@ -11,8 +11,8 @@ import msgspec
 
 from pdgate.protocols import sse
 from pdgate.protocols.call import Raw
-from pdgate.protocols.chunks import GAVE_UP, Ended, WithChoices, read_chunk, read_whole
-from pdgate.protocols.errors import EngineFailed, EngineGaveUp, EngineRejected
+from pdgate.protocols.chunks import GAVE_UP, Ended, WithChoices, let_go, read_chunk, read_whole
+from pdgate.protocols.errors import EngineBusy, EngineFailed, EngineGaveUp, EngineRejected
 from pdgate.protocols.internal import lenient
 
 _ABORTED = re.compile(rb'"finish_reason"\s*:\s*"(?:abort|error)"')
@@ -22,8 +22,8 @@ _USUAL_TEXT: Final = b'"content":"'
 """As vLLM writes it; to look for it takes a tenth of the expression."""
 
 
-def raise_unless_whole(answer: bytes, *, at: str) -> Raw | None:
-    """`answer`: all of one that is no stream. Each of its choices says why it ended.
+def raise_unless_whole(answer: bytes, *, at: str, stop: object = None) -> Raw | None:
+    """`answer`: all of one that is no stream. Each of its choices says why it ended. `stop`: the call's.
 
     Returns its usage, if it was read on the way: empty for none.
     """
@@ -39,6 +39,8 @@ def raise_unless_whole(answer: bytes, *, at: str) -> Raw | None:
         reason = choice.finish_reason
         if reason in GAVE_UP:
             raise EngineGaveUp("the engine gave the call up", at=at)
+        if choice.stop_reason is not None and let_go(choice.stop_reason, stop):
+            raise EngineBusy("the engine had no room to finish the call", at=at)
         ended = ended and bool(reason)
     if not ended:
         raise EngineFailed("the engine's answer does not say why it ended", at=at)

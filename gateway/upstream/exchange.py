@@ -41,6 +41,7 @@ from pdgate.protocols.call import Call, Headers, Raw, encode, parse_object
 from pdgate.protocols.endings import UNKNOWN, Ending, ending_of
 from pdgate.protocols.errors import (
     BadRequest,
+    EngineBusy,
     EngineFailed,
     EngineFrozen,
     EngineGaveUp,
@@ -526,6 +527,8 @@ class Exchange:
     def _no_end(self, stream: Ending | None) -> GatewayError:
         engine = self.leg.to
         name = naming(engine)
+        if stream is not None and stream.let_go:
+            return EngineBusy(f"{name} had no room to finish the call", at=engine.id)
         if stream is not None and stream.gave_up:
             return EngineGaveUp(f"{name} gave the call up", at=engine.id)
         if stream is not None and stream.error:
