@@ -77,7 +77,7 @@ class Ahead:
             begun.cancel()
 
     async def _relay(self, answer: Answer, record: Record) -> None:
-        """Decode's answer behind what went out: a Deliver."""
+        """Decode's answer behind what went out: a Deliver. Raises GatewayError."""
         merged = self._answer = Merged(answer, self._merge, None)
         if not self._early:
             self.status, self.headers = merged.status, merged.headers

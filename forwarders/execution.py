@@ -18,7 +18,9 @@ The legs of an attempt, in the order of its protocol:
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
+from typing import Final
 
 import msgspec
 
@@ -34,8 +36,9 @@ from pdgate.forwarders.base import (
 )
 from pdgate.forwarders.beside import beside, unless_failed
 from pdgate.forwarders.body_filter import Watched
+from pdgate.forwarders.early import why_not_early
 from pdgate.forwarders.first_event import WHOLE_BYTES, good_start, good_whole
-from pdgate.forwarders.first_token import FirstTokenStream, why_not_early
+from pdgate.forwarders.first_token import FirstTokensDiffer, FirstTokenStream
 from pdgate.forwarders.kv_lease import RELEASED, KvLease, KvLedger
 from pdgate.forwarders.lives import Lives
 from pdgate.forwarders.merged import Merging
@@ -68,6 +71,11 @@ from pdgate.protocols.errors import (
 from pdgate.protocols.instance import DECODE, PREFILL, Instance, Role
 from pdgate.scheduling.watch import Watch
 
+log = logging.getLogger(__name__)
+
+MOST_DIFFERING: Final = 64
+"""Routes and models; beyond them no stream is committed early any more."""
+
 Begun = Callable[[float], Watch | None]
 """Called when a stream begins, with the seconds since its leg; returns the watch of its pace."""
 
@@ -78,6 +86,7 @@ class Execution:
         router: Its `way_of` and `policy` may be replaced between attempts.
         max_resumes: Of one stream; 0 to resume none.
         early_first_token: Whether a stream is committed on prefill's token, where that is safe.
+        differing: Routes and models of which decode's first token was another one; theirs are not, any more.
         accused: Engines that were excused over a call, and on which no leg has ended well since.
     """
 
@@ -101,6 +110,7 @@ class Execution:
         self.accused: set[str] = set()
         self.max_resumes = max_resumes
         self.early_first_token = early_first_token
+        self.differing: set[tuple[str, str | None]] = set()
 
     async def serve(self, call: Call, record: Record, deliver: Deliver) -> None:
         """Raises the GatewayError that the client is to see."""
@@ -118,7 +128,7 @@ class Execution:
                 record.path, record.protocol, record.mode = route.path, route.protocol, route.mode
                 if route.decision is not None:
                     record.decisions[record.attempts] = route.decision
-                attempt = Attempt(self, route, state, call, record, deliver)
+                attempt = Attempt(self, route, state, call, record, deliver, resuming is None)
                 try:
                     await attempt.send()
                 except BaseException as error:
@@ -188,14 +198,33 @@ class Execution:
         if error.at and error.at != instance.id:
             # It waited for another engine, whose fault it is.
             return
+        if isinstance(error, FirstTokensDiffer):
+            # It answers as it always does.
+            return
         if isinstance(error, EngineRefused):
             self.gone(instance.id)
         self.engines.report(instance, error)
 
     def _learn(self, error: GatewayError, failed: "Attempt") -> None:
         failed.record.expired += isinstance(error, KvExpired)
+        if isinstance(error, FirstTokensDiffer):
+            self._differ(failed.call)
         if failed.prefill and error.at != failed.prefill and type(error) is EngineFailed:
             self.lives.decode_failed(failed.prefill)
+
+
+    def _differ(self, call: Call) -> None:
+        what = call.path, call.model
+        if not self.early_first_token or what in self.differing:
+            return
+        self.differing.add(what)
+        if len(self.differing) >= MOST_DIFFERING:
+            self.early_first_token = False
+        log.warning(
+            "prefill's first token was not decode's, so streams of %s of the model %s wait for "
+            "decode from now on (early_first_token)",
+            *what,
+        )
 
 
 class Attempt:
@@ -211,7 +240,7 @@ class Attempt:
     """
 
     __slots__ = (
-        "_execution", "_kept", "_read_at", "answering", "call", "deliver", "kv", "prefill", "reading",
+        "_early", "_execution", "_kept", "_read_at", "answering", "call", "deliver", "kv", "prefill", "reading",
         "record", "route", "state",
     )  # fmt: skip
 
@@ -223,7 +252,10 @@ class Attempt:
         call: Call,
         record: Record,
         deliver: Deliver,
+        early: bool = True,
     ) -> None:
+        """`early`: the client's answer may begin with prefill's token."""
+        self._early = early
         self._execution = execution
         self.route = route
         self.state = state
@@ -293,7 +325,7 @@ class Attempt:
             reply = await self._ask_prefill(to_prefill, prefill)
             if engine.id not in lives.met:
                 lives.answered(engine.id, forwarder, reply)
-            if execution.early_first_token and not why_not_early(call, forwarder, to_prefill):
+            if execution.early_first_token and self._goes_early(forwarder, to_prefill):
                 ahead, said = Ahead(FirstTokenStream(call, {})), reply
                 await ahead.run(
                     at_once(reply),
@@ -326,6 +358,14 @@ class Attempt:
                 if self.kv is not None:
                     self.kv.decode_refused()
 
+    def _goes_early(self, forwarder: HandOff | Rendezvous, to_prefill: Leg) -> bool:
+        call = self.call
+        return (
+            self._early
+            and (call.path, call.model) not in self._execution.differing
+            and not why_not_early(call, forwarder, to_prefill)
+        )
+
     async def _rendezvous(self, forwarder: Rendezvous, prefill: Reserved, decode: Reserved) -> None:
         call = self.call
         to_prefill, to_decode = forwarder.legs(call, prefill.instance, decode.instance)
@@ -344,7 +384,7 @@ class Attempt:
                 )
 
             early = self._execution.early_first_token
-            if early and not why_not_early(call, forwarder, to_prefill):
+            if early and self._goes_early(forwarder, to_prefill):
                 ahead = Ahead(merge or FirstTokenStream(call, {}))
                 await ahead.run(prefilling, self.deliver, self.record, decoded)
                 return

@@ -21,10 +21,9 @@ from typing import Any
 
 import msgspec
 
-from pdgate.forwarders.base import Forwarder, Leg, Merge
-from pdgate.forwarders.prompt import several_prompts
+from pdgate.forwarders.base import Merge
 from pdgate.protocols import sse
-from pdgate.protocols.call import CHAT, COMPLETIONS, Call, Json, value
+from pdgate.protocols.call import CHAT, Call, Json, Raw, value
 from pdgate.protocols.errors import EngineFailed
 
 CHANGES_TEXT_LATER = (
@@ -37,18 +36,16 @@ CHANGES_TEXT_LATER = (
     "echo",
     "return_token_ids",
 )
+_PLAIN = ("role", "content")
 HALF_A_CHARACTER = "\N{REPLACEMENT CHARACTER}"
-OF_PARSERS = ("include_reasoning", "reasoning_effort", "chat_template_kwargs")
-"""What says that a part of the text may become something else than content."""
-OPENS_A_MARK = ("<", "[")
-"""First character of what parsers of reasoning and of tool calls look for: "<think>", "[THINK]", "<|channel|>"."""
-_COUNTS = ("n", "best_of")
-_LIMITS = ("max_tokens", "max_completion_tokens")
+OPENS_A_MARK = ("<", "[", "\N{WHITE LEFT-POINTING TRIANGLE}")
+"""First character of what parsers of reasoning and of tool calls look for: "<think>", "[THINK]", "<|channel|>", "◁think▷"."""
+_FEW_BYTES = 256
 
 
 def may_go_early(call: Call) -> bool:
     """Whether the text of the first token is final as soon as prefill has it."""
-    if any(call.value(name) for name in CHANGES_TEXT_LATER):
+    if any(_asks(call, name) for name in CHANGES_TEXT_LATER):
         return False
     # 0 asks for those of the chosen tokens.
     if call.value("logprobs", False) is not False:
@@ -57,42 +54,14 @@ def may_go_early(call: Call) -> bool:
     return not (isinstance(options, dict) and options.get("continuous_usage_stats"))
 
 
-def why_not_early(call: Call, forwarder: Forwarder, to_prefill: Leg) -> str:
-    """Why prefill's token must not go out before decode has one; empty if it may (`--early-first-token`).
-
-    It may where it is decode's own: decode goes on behind it, or both take the likeliest. An unset temperature
-    is the model's own default.
-    """
-    if not call.streams:
-        return "no stream"
-    if not forwarder.prefill_answers_first:
-        return "prefill answers last"
-    if call.path not in (CHAT, COMPLETIONS):
-        return "route"
-    if not may_go_early(call):
-        return "text that changes later"
-    if call.path == CHAT and any(call.value(name) is not None for name in OF_PARSERS):
-        return "reasoning"
-    several = any((call.value(name) or 1) != 1 for name in _COUNTS)
-    if several or call.value("use_beam_search") or several_prompts(call):
-        return "several answers"
-    if call.value("prompt_logprobs") is not None:
-        return "prompt_logprobs"
-    if any(call.value(name) == 0 for name in _LIMITS):
-        return "no tokens"
-    if forwarder.hands_first_token:
-        return ""
-    if not _is_zero(call.value("temperature")):
-        return "sampled"
-    longer = to_prefill.body.get("min_tokens") is not None
-    if longer and not (call.value("min_tokens") or call.value("ignore_eos")):
-        # Prefill is kept from ending the answer, as connectors keep no blocks then; decode may end it.
-        return "an answer may be empty"
-    return ""
+def _asks(call: Call, name: str) -> bool:
+    """What is long, as tools may be, is not read for that."""
+    found = call.body.get(name)
+    return (isinstance(found, Raw) and len(found) > _FEW_BYTES) or bool(call.value(name))
 
 
-def _is_zero(found: Any) -> bool:
-    return isinstance(found, int | float) and not isinstance(found, bool) and found == 0
+class FirstTokensDiffer(EngineFailed):
+    """The client has a token of prefill's that decode's answer does not begin with."""
 
 
 class RenamedAnswer(Merge):
@@ -127,7 +96,7 @@ class FirstTokenStream(Merge):
 
     def first(self, reply: Json) -> bytes:
         text = _first_text(reply, self._chat) if self._early else ""
-        if not text or text.endswith(HALF_A_CHARACTER):
+        if not text or HALF_A_CHARACTER in text:
             return b""
         self._sent = text
         self._role_sent = self._chat
@@ -160,17 +129,23 @@ class FirstTokenStream(Merge):
         return _renamed(b"".join(events), self._renames)
 
     def end(self) -> bytes:
+        """Raises EngineFailed if what went out has not come from decode."""
+        if self._sent:
+            raise FirstTokensDiffer("decode ended without prefill's first token")
         return _renamed(self._splitter.rest, self._renames)
 
     def _rename(self, id: Any) -> None:
         """Engines that make ids of their own name one answer in two ways."""
+        if not isinstance(id, str) or not id:
+            return
         ours, self._id = self._id, None
-        if isinstance(id, str) and id and isinstance(ours, str) and id != ours:
-            public = _renamed(ours.encode(), self._renames)
-            # With its name, as an id may be short enough to stand in a text.
-            named = b'"id":"', b'"id": "'
-            if _renamed(id.encode(), self._renames) != public:
-                more = {name + id.encode() + b'"': name + public + b'"' for name in named}
+        if isinstance(ours, str) and id != ours:
+            public = _renamed(msgspec.json.encode(ours), self._renames)
+            private = msgspec.json.encode(id)
+            if _renamed(private, self._renames) != public:
+                # With its name, as an id may be short enough to stand in a text.
+                named = b'"id":', b'"id": '
+                more = {name + private: name + public for name in named}
                 self._renames = _longest_first({**dict(self._renames), **more})
 
     def _event(self, payload: Json) -> bytes:
@@ -178,7 +153,10 @@ class FirstTokenStream(Merge):
 
     def _without_what_went_out(self, event: bytes) -> bytes:
         data = sse.payload(event)
-        if not data or data == b"[DONE]":
+        if not data:
+            return event
+        if data == b"[DONE]":
+            self._check_end(self._sent)
             return event
         chunk = msgspec.json.decode(data)
         if self._id is not None:
@@ -191,7 +169,7 @@ class FirstTokenStream(Merge):
             return self._shortened_delta(event, chunk, choice)
         text = choice.get("text") or ""
         choice["text"] = self._take(text)
-        self._check_end(choice)
+        self._check_end(choice.get("finish_reason"))
         if choice["text"] == text:
             return event
         return sse.event(chunk) if _says_something(choice, choice["text"]) else b""
@@ -200,7 +178,10 @@ class FirstTokenStream(Merge):
         delta = choice.get("delta") or {}
         text = delta.get("content") or ""
         rest = self._take(text)
-        self._check_end(choice)
+        if self._sent and any(found for name, found in delta.items() if name not in _PLAIN):
+            # Reasoning, or a call of a tool: what went out as content is none.
+            raise FirstTokensDiffer("prefill's first token is no content of decode's answer")
+        self._check_end(choice.get("finish_reason"))
         role_again = self._role_sent and delta.pop("role", None) is not None
         if rest == text and not role_again:
             return event
@@ -218,14 +199,14 @@ class FirstTokenStream(Merge):
             self._sent = self._sent[len(text) :]
             return ""
         if not text.startswith(self._sent):
-            raise EngineFailed("prefill and decode disagree on the first token")
+            raise FirstTokensDiffer("prefill and decode disagree on the first token")
         rest = text[len(self._sent) :]
         self._sent = ""
         return rest
 
-    def _check_end(self, choice: Any) -> None:
-        if self._sent and choice.get("finish_reason") is not None:
-            raise EngineFailed("decode ended without prefill's first token")
+    def _check_end(self, ends: object) -> None:
+        if self._sent and ends:
+            raise FirstTokensDiffer("decode ended without prefill's first token")
 
 
 def _says_something(choice: Any, text: str) -> bool:
@@ -239,19 +220,24 @@ def _says_something(choice: Any, text: str) -> bool:
 def _first_text(reply: Json, chat: bool) -> str:
     """The text of prefill's one token; empty if it is anything but plain text."""
     choices = value(reply, "choices")
-    if not isinstance(choices, list) or len(choices) != 1:
+    if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], dict):
         return ""
     if choices[0].get("finish_reason") != "length":
         # It is the last one: whether its text is content, only decode knows.
         return ""
     if not chat:
-        return choices[0].get("text") or ""
-    message = choices[0].get("message") or {}
-    other = {name for name, found in message.items() if found and name not in ("role", "content")}
-    content = message.get("content")
-    if not isinstance(content, str) or other or content.startswith(OPENS_A_MARK):
+        text = choices[0].get("text")
+        return text if isinstance(text, str) else ""
+    message = choices[0].get("message")
+    if not isinstance(message, dict):
         return ""
-    return content
+    other = any(found for name, found in message.items() if name not in _PLAIN)
+    content = message.get("content")
+    if not isinstance(content, str) or other:
+        return ""
+    # Behind blanks a mark may still come.
+    begin = content.lstrip()
+    return content if begin and not begin.startswith(OPENS_A_MARK) else ""
 
 
 def _longest_first(renames: Mapping[bytes, bytes]) -> list[tuple[bytes, bytes]]:

@@ -54,7 +54,10 @@ class Merged(BodyFilter):
         if self._failed:
             return
         if error is None:
-            merged += self._merge.end()
+            try:
+                merged += self._merge.end()
+            except GatewayError as caught:
+                error = caught
         self.client.ended(error, merged)
 
     def _fed(self, chunk: bytes) -> bytes:

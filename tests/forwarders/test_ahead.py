@@ -6,16 +6,19 @@ from typing import Any
 
 import pytest
 
-from pdgate.forwarders.base import Forwarder, Leg, Mode
-from pdgate.forwarders.first_token import why_not_early
+from pdgate.forwarders.base import Answer, Forwarder, Leg, Mode
+from pdgate.forwarders.early import why_not_early
+from pdgate.forwarders.execution import MOST_DIFFERING
 from pdgate.forwarders.neuron import Neuron
+from pdgate.forwarders.record import Record
 from pdgate.forwarders.sglang import Sglang
 from pdgate.forwarders.vllm_nixl import VllmNixl
+from pdgate.protocols import sse
 from pdgate.protocols.apis import MESSAGES, RESPONSES
 from pdgate.protocols.call import CHAT, COMPLETIONS, encode
-from pdgate.protocols.errors import EngineFailed, EngineRefused
+from pdgate.protocols.errors import EngineFailed, EngineRefused, EngineRejected
 from pdgate.protocols.instance import Instance
-from tests.support.answers import prefilled, streamed
+from tests.support.answers import opening, piece, prefilled, streamed, whole
 from tests.support.scripted import (
     D0,
     D1,
@@ -32,11 +35,12 @@ from tests.support.scripted import (
     chat,
 )
 
-GREEDY = {"temperature": 0}
+GREEDY: dict[str, Any] = {"temperature": 0}
 SKY = streamed("The", " sky")
 
 
 def text(told: Told) -> str:
+    """What the client has of what these engines say."""
     said = b"".join(told.chunks)
     return "".join(part for part in ("The", " sky", "An") if part.encode() in said)
 
@@ -151,6 +155,88 @@ async def test_engines_that_disagree_make_no_answer_of_both() -> None:
     assert engines.left_early == ["d0"]
 
 
+@pytest.mark.parametrize(
+    "rest",
+    [
+        [opening(), sse.DONE],
+        [opening(), piece("", "stop"), sse.DONE],
+        [opening(), sse.event({"choices": [{"index": 0, "delta": {"reasoning": "Hm"}}]}), NEVER],
+        whole("The sky"),
+    ],
+    ids=["the end alone", "an empty answer", "reasoning", "no stream"],
+)
+async def test_an_answer_without_the_token_is_an_error(rest: Any) -> None:
+    engines = Scripted(p0=prefilled("The"), d0=rest)
+
+    told = await Crossing(engines, P0, D0, early_first_token=True).ask(chat(**GREEDY))
+
+    assert isinstance(told.error, EngineFailed)
+    assert sse.DONE not in told.chunks
+
+
+async def test_engines_that_disagreed_once_are_waited_for() -> None:
+    """They may do so again, as where a parser of reasoning is on for every chat; decode is well all the same."""
+    engines = Scripted(p0=prefilled("The"), d0=streamed("An", " ox"))
+    crossing = Crossing(engines, P0, D0, early_first_token=True)
+
+    first = await crossing.ask(chat(**GREEDY))
+    others = [await crossing.ask(chat(**GREEDY)) for _ in range(3)]
+
+    assert isinstance(first.error, EngineFailed)
+    assert [other.body for other in others] == [b"".join(streamed("An", " ox"))] * 3
+
+
+async def test_engines_that_disagree_are_not_counted_as_failing() -> None:
+    models = [f"m{number}" for number in range(MOST_DIFFERING + 1)]
+    engines = Scripted(p0=prefilled("The"), d0=streamed("An", " ox"))
+    crossing = Crossing(engines, P0, D0, early_first_token=True)
+    for engine in ("p0", "d0"):
+        crossing.endpoints.mark_up(engine, models)
+
+    told = [await crossing.ask(chat(**GREEDY, model=model)) for model in models]
+
+    assert all(isinstance(one.error, EngineFailed) for one in told[:-1])
+    # So many models differ that none begins early any more.
+    assert told[-1].body == b"".join(streamed("An", " ox"))
+
+
+async def test_a_call_that_was_refused_with_token_ids_waits_for_decode() -> None:
+    refused = EngineRejected(400, (), b'{"error": {"message": "return_token_ids"}}')
+    engines = Scripted(p0=prefilled("The"), d0=Turns(refused, SKY))
+    crossing = Crossing(engines, P0, D0, early_first_token=True, max_resumes=1)
+
+    told = await crossing.ask(chat(**GREEDY))
+
+    assert told.body == b"".join(SKY)
+
+
+async def test_a_slow_client_holds_decode_back_as_soon_as_there_is_one() -> None:
+    on = asyncio.Event()
+    engines = Scripted(p0=prefilled("The"), d0=After(on, SKY))
+    crossing = Crossing(engines, P0, D0, early_first_token=True)
+    call = chat(**GREEDY)
+    answers: list[Answer] = []
+    told = Told(Record(call))
+
+    async def slow(answer: Answer, record: Record) -> None:
+        answers.append(answer)
+        answer.pause()
+        await told.take(answer, record)
+
+    asking = asyncio.create_task(crossing.execution.serve(call, told.record, slow))
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        await told.hears.wait()
+    on.set()
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert text(told) == "The"
+
+    answers[0].resume()
+    await asking
+
+    assert text(told) == "The sky"
+
+
 async def test_a_decode_that_fails_before_prefill_has_answered_is_tried_again() -> None:
     either = Turns(EngineFailed("500"), SKY)
     engines = Scripted(d0=either, d1=either)
@@ -201,26 +287,67 @@ def why(
         {"temperature": None},
         {"temperature": 0.1},
         {"temperature": False},
+        {"temperature": "0"},
         {"temperature": 1, "seed": 7},
         {"stream": False},
         {"stop": "x"},
+        {"stop": ["x" * 20_000]},
         {"logprobs": True},
+        {"logprobs": 0},
         {"tools": [{}]},
+        {"tools": [{"name": "x" * 20_000}]},
+        {"tool_choice": "auto"},
         {"response_format": {"type": "json_object"}},
+        {"guided_regex": "a"},
+        {"structured_outputs": {"choice": ["a"]}},
         {"reasoning_effort": "low"},
+        {"include_reasoning": False},
         {"chat_template_kwargs": {"enable_thinking": True}},
+        {"echo": True},
         {"n": 2},
         {"best_of": 2},
         {"use_beam_search": True},
         {"prompt_logprobs": 0},
         {"max_tokens": 0},
+        {"max_tokens": -1},
+        {"max_tokens": "5"},
+        {"max_completion_tokens": 1.5},
+        {"min_tokens": -1},
+        {"min_tokens": 5, "max_tokens": 4},
+        {"min_tokens": 17},
+        {"min_tokens": 1, "ignore_eos": True},
         {"return_token_ids": True},
+        {"stream_options": {"continuous_usage_stats": True}},
+        {"stream_options": {"include_usage": "maybe"}},
+        {"stream_options": 1},
+        {"of_an_engine_to_come": 1},
     ],
-    ids=str,
+    ids=lambda fields: str(fields)[:60],
 )
 def test_what_may_not_be_decodes_own_token_is_not_sent(fields: dict[str, Any]) -> None:
     assert not why(**GREEDY)
     assert why(**GREEDY | fields)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"temperature": 0.0},
+        {"max_tokens": 1},
+        {"min_tokens": 4, "max_tokens": 4},
+        {"ignore_eos": True},
+        {"stream_options": {"include_usage": True, "continuous_usage_stats": False}},
+        {"stop": [], "tools": [], "tool_choice": "none", "n": 1, "logprobs": False},
+        {"response_format": {"type": "text"}},
+        {"seed": 7, "top_p": 0.9, "logit_bias": {"5": -100}, "cache_salt": "mine"},
+        {"of_an_engine_to_come": None},
+    ],
+    ids=str,
+)
+def test_fields_that_change_nothing_of_the_token_do_not_hold_it_back(
+    fields: dict[str, Any],
+) -> None:
+    assert not why(**GREEDY | fields)
 
 
 def test_only_routes_whose_first_event_we_can_write() -> None:
@@ -237,9 +364,11 @@ def test_a_prefill_that_answers_last_has_no_token_early() -> None:
 def test_a_decode_that_goes_on_behind_prefills_token_may_sample() -> None:
     assert not why(Neuron(), temperature=1)
     assert why(temperature=1)
+    assert why(Neuron(), temperature=1, max_tokens=0)
 
 
 def test_a_prefill_that_may_not_end_says_nothing_of_an_answer_that_may() -> None:
     assert why(least=1, **GREEDY)
     assert not why(least=1, **GREEDY, min_tokens=1)
-    assert not why(least=1, **GREEDY, ignore_eos=True)
+    # vLLM forbids the end with min_tokens even where it is ignored, so decode may say it and prefill not.
+    assert why(least=1, **GREEDY, ignore_eos=True)

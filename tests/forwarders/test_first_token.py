@@ -141,6 +141,41 @@ def test_the_client_sees_decodes_stream_with_ids_renamed(
     assert seen(got) == seen(stream.replace(DECODE_ID.encode(), b"u"))
 
 
+kinds = st.lists(
+    st.tuples(st.sampled_from(["content", "content", "reasoning", "end", "done"]), st.text("ab", max_size=3)),
+    max_size=6,
+)
+
+
+@given(first=st.text("ab", min_size=1, max_size=2), said=kinds)
+def test_whatever_decode_says_its_answer_or_an_error_is_what_the_client_gets(
+    first: str, said: list[tuple[str, str]]
+) -> None:
+    stream, answer, thinks_first = [opening()], "", False
+    for kind, text in said:
+        match kind:
+            case "content":
+                answer += text
+                stream.append(piece(text))
+            case "reasoning":
+                thinks_first |= bool(text) and not answer.startswith(first)
+                delta = {"index": 0, "delta": {"reasoning": text}, "finish_reason": None}
+                stream.append(sse.event({"id": "x", "choices": [delta]}))
+            case "end":
+                stream.append(piece("", "stop"))
+            case _:
+                stream.append(sse.DONE)
+    merge = FirstTokenStream(asked(CHAT), {})
+    got = merge.first(parse_object(encode(prefilled(first))))
+    try:
+        got += b"".join(map(merge.feed, stream)) + merge.end()
+    except EngineFailed:
+        return
+
+    assert seen(got).text[0] == answer
+    assert not thinks_first
+
+
 @pytest.mark.parametrize("path", PATHS)
 def test_the_first_token_does_not_wait_for_decode(path: str) -> None:
     got = seen(
@@ -241,7 +276,7 @@ def test_only_plain_text_goes_early(message: dict[str, Any]) -> None:
     assert early(asked(CHAT), {"id": "x", "choices": [choice]}) == b""
 
 
-@pytest.mark.parametrize("mark", ["<think>", "[THINK]", "<|channel|>"])
+@pytest.mark.parametrize("mark", ["<think>", "[THINK]", "<|channel|>", "\n<think>", "\u25c1think\u25b7", "\n", " "])
 def test_the_mark_of_a_parser_waits_for_decode(mark: str) -> None:
     """Prefill's one token says no more of it than that, and decode's stream has it as reasoning, or not at all."""
     assert early(asked(CHAT), prefilled(mark)) == b""

@@ -295,6 +295,7 @@ class Crossing:
 
     Attributes:
         called: What a client has got so far, call by call.
+        execution: Serves the calls.
     """
 
     def __init__(
@@ -320,7 +321,7 @@ class Crossing:
         self._lease_seconds = lease_seconds
         self.ledger = KvLedger(clock)
         self.lives = Lives()
-        self._execution = Execution(
+        self.execution = Execution(
             self.scheduler,
             self._way_of,
             engines,
@@ -337,7 +338,7 @@ class Crossing:
         self.called.append(told)
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):
-                await self._execution.serve(call, told.record, told.take)
+                await self.execution.serve(call, told.record, told.take)
         except GatewayError as error:
             told.error = error
         finally:
