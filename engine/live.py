@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from pdgate.engine.cache.prefix import salt_of
 from pdgate.engine.connector import Compute, Keep, Load, Pages, Plan
 from pdgate.engine.generation import Generation
 from pdgate.engine.job import Chunk, Job, State
@@ -44,7 +45,7 @@ class Live:
 
 def begin(request: Request, plan: Plan, model: LoadedModel) -> Live:
     """A request as it comes in, with what its connector planned."""
-    prompt, salt = request.prompt, request.body.get("cache_salt")
+    prompt = request.prompt
     if isinstance(plan, Keep) and plan.max_tokens is not None:
         request = replace(request, sampling=_shorter(request.sampling, plan.max_tokens))
     job = Job(
@@ -55,7 +56,7 @@ def begin(request: Request, plan: Plan, model: LoadedModel) -> Live:
         load=plan.tokens if isinstance(plan, Load) else None,
         every_logit=request.sampling.prompt_logprobs is not None,
         pinned=isinstance(plan, Keep),
-        salt=salt if isinstance(salt, str) else "",
+        salt=salt_of(request.body),
     )
     return Live(
         job,

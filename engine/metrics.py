@@ -142,7 +142,8 @@ class EngineMetrics(Collector):
         for name, meaning in (
             ("hits", "Blocks that a tier gave"),
             ("written", "Blocks that went to a tier"),
-            ("dropped", "Blocks that could not be written to a tier"),
+            ("dropped", "Blocks not written to a tier, as too many waited"),
+            ("failed", "Blocks that could not be written to a tier"),
             ("broken", "Files of a tier that were no block"),
         ):
             by_medium = {tier.medium: getattr(tier.counts, name) for tier in self._core.tiers}

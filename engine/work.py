@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, Literal
 
 from pdgate.engine.cache.memory import KvMemory
-from pdgate.engine.cache.prefix import BlockPool
+from pdgate.engine.cache.prefix import BlockPool, salt_of
 from pdgate.engine.cache.tiers import Tier, Tiers
 from pdgate.engine.connector import Keep, Load
 from pdgate.engine.hooks import HookFailed, Hooks
@@ -136,8 +136,7 @@ class Work:
             self._outbox.refuse(request.id, "this engine was told to fail some requests")
             return False
         try:
-            salt = request.body.get("cache_salt")
-            known = partial(self._pool.known_tokens, request.prompt, salt)
+            known = partial(self._pool.known_tokens, request.prompt, salt_of(request.body))
             plan = self.hooks.plan(request, known)
         except ValueError as error:
             self._outbox.refuse(request.id, str(error), blame_client=True)

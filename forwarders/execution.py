@@ -212,7 +212,6 @@ class Execution:
         if failed.prefill and error.at != failed.prefill and type(error) is EngineFailed:
             self.lives.decode_failed(failed.prefill)
 
-
     def _differ(self, call: Call) -> None:
         what = call.path, call.model
         if not self.early_first_token or what in self.differing:

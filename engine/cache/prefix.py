@@ -9,8 +9,9 @@ hash[-1] is made of a seed, and of the salt of a call. Engines of different seed
 do with different values of PYTHONHASHSEED.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b
+from typing import Any
 
 import numpy as np
 
@@ -25,9 +26,19 @@ def root_of(seed: str) -> bytes:
     return blake2b(seed.encode(), digest_size=HASH_BYTES).digest() if seed else b""
 
 
-def salted(root: bytes, salt: object) -> bytes:
-    """Calls of different salts (cache_salt) share no block, and one without a salt none with them."""
+def salt_of(body: Mapping[str, Any]) -> str:
+    """The cache_salt of a request; empty for none. Raises ValueError for what is none, as vLLM does."""
+    salt = body.get("cache_salt")
+    if salt is None:
+        return ""
     if not isinstance(salt, str) or not salt:
+        raise ValueError("cache_salt must be a string that is not empty")
+    return salt
+
+
+def salted(root: bytes, salt: str) -> bytes:
+    """Calls of different salts (cache_salt) share no block, and one without a salt none with them."""
+    if not salt:
         return root
     data = root + salt.encode(errors="surrogatepass")
     # A hash of another kind than a block's, so that no salt makes one.
@@ -108,7 +119,7 @@ class BlockPool:
             self.publish(block_id, full, hashes[index - 1] if index else None, held, salt)
             found.append(block_id)
 
-    def known_tokens(self, prompt: Sequence[int], salt: object = None) -> int:
+    def known_tokens(self, prompt: Sequence[int], salt: str = "") -> int:
         """How many of the prompt's leading tokens `borrow` would find, its last one left out."""
         hashes: list[bytes] = []
         root = salted(self.root, salt)

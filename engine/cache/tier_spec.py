@@ -3,6 +3,7 @@
 --kv-tier host=/dev/shm/pdgate-kv:256 --kv-tier disk=/var/lib/pdgate-kv:4096
 """
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -37,4 +38,6 @@ def specs_of(words: Sequence[str]) -> list[TierSpec]:
     specs = sorted(map(spec_of, words), key=lambda spec: MEDIA.index(spec.medium))
     if len({spec.medium for spec in specs}) < len(specs):
         raise ValueError("there is one KV tier of each medium")
+    if len({os.path.realpath(spec.folder) for spec in specs}) < len(specs):
+        raise ValueError("each KV tier has a folder of its own")
     return specs

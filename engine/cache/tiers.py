@@ -5,7 +5,7 @@
     disk     a folder                        shared, and there after a restart
 
 A full block is copied and written to every tier in the background; where the pages have lost it, it is read from the first tier
-that has it, and written to those before that one. What cannot be read whole is a miss, and is removed. A block's name is
+that has it, and written to those that have not. What cannot be read whole is a miss, and is removed. A block's name is
 a hash of the model, the shape of its pages, the salt, and all tokens up to its end (prefix.py): equal names, equal KV.
 """
 
@@ -19,6 +19,7 @@ from queue import Full, Queue
 from threading import Thread
 from typing import Final
 
+from pdgate import __version__
 from pdgate.engine.cache.tier_spec import TierSpec
 from pdgate.engine.hand_over.blocks import Blocks
 from pdgate.engine.hand_over.shared_store import SharedStore, folder_of
@@ -27,15 +28,17 @@ log = logging.getLogger(__name__)
 
 MOST_WAITING: Final = 256
 """Blocks that are still to be written; beyond these none is taken."""
-ROOM_EVERY: Final = 16
-"""Blocks after which it is seen to that a tier stays below its bytes."""
+LOOKS: Final = 64
+"""After each such part of a tier's bytes that was written here, it is seen to that it has no more."""
+CLOSE_SECONDS: Final = 5
+"""For what waits at the end; a disk that hangs keeps no engine longer."""
 
 
 def weights_of(root: str) -> str:
-    """What changes where a model's files do; the name alone of the built-in one."""
+    """What changes where a model's files do, or what is computed with them."""
     files = sorted(Path(root).glob("*.json")) + sorted(Path(root).glob("*.safetensors"))
     found = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
-    return f"{root}\0{found}"
+    return f"{__version__}\0{root}\0{found}"
 
 
 @dataclass(slots=True)
@@ -43,13 +46,15 @@ class Counts:
     """Blocks since the start; written on two threads, each its own fields.
 
     Attributes:
-        dropped: Not written, as too many waited or the folder could not be written.
+        dropped: Not written, as too many waited.
+        failed: Not written, as the folder could not be.
         broken: Files that were no block.
     """
 
     hits: int = 0
     written: int = 0
     dropped: int = 0
+    failed: int = 0
     broken: int = 0
 
 
@@ -59,14 +64,17 @@ class Tier:
         self.medium = spec.medium
         self.counts = Counts()
         self._store = SharedStore(folder_of(spec.folder), spec.most_bytes)
-        self._puts = 0
+        self._store.make_room()
+        self._unlooked = 0
+        self._look_after = spec.most_bytes // LOOKS
+        self._fails = False
 
     def has(self, name: str) -> bool:
         return self._store.has(name)
 
-    def get(self, name: str) -> memoryview | None:
+    def get(self, name: str, size: int) -> memoryview | None:
         try:
-            pages = self._store.get(name)
+            pages = self._store.get(name, size)
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
@@ -80,13 +88,19 @@ class Tier:
 
     def put(self, name: str, pages: bytes) -> None:
         try:
-            self.counts.written += self._store.put(name, pages) > 0
-            self._puts += 1
-            if self._puts % ROOM_EVERY == 1:
+            written = self._store.put(name, pages)
+            self._unlooked += written
+            if self._unlooked >= self._look_after:
+                self._unlooked = 0
                 self._store.make_room()
         except OSError as error:
-            self.counts.dropped += 1
-            log.warning("KV tier %s: %s", self.medium, error)
+            self.counts.failed += 1
+            if not self._fails:
+                log.warning("KV tier %s cannot be written: %s", self.medium, error)
+            self._fails = True
+            return
+        self.counts.written += written > 0
+        self._fails = False
 
 
 class Tiers:
@@ -112,8 +126,9 @@ class Tiers:
         try:
             yield
         finally:
-            self._writing.put(None)
-            thread.join()
+            with suppress(Full):
+                self._writing.put(None, timeout=CLOSE_SECONDS)
+            thread.join(CLOSE_SECONDS)
 
     def has(self, full: bytes) -> bool:
         name = self._name(full)
@@ -122,18 +137,11 @@ class Tiers:
     def get(self, full: bytes, block_id: int) -> bool:
         """Fill a block, if a tier has what belongs there."""
         name = self._name(full)
-        for index, tier in enumerate(self.tiers):
-            pages = tier.get(name)
-            if pages is None:
-                continue
-            try:
+        for tier in self.tiers:
+            pages = tier.get(name, self._blocks.layout.block_bytes)
+            if pages is not None:
                 self._blocks.write(block_id, pages)
-            except ValueError:
-                tier.counts.broken += 1
-                continue
-            for faster in self.tiers[:index]:
-                self._later(faster, name, bytes(pages))
-            return True
+                return True
         return False
 
     def put(self, full: bytes, block_id: int) -> None:
@@ -153,7 +161,12 @@ class Tiers:
 
     def _write(self) -> None:
         while (write := self._writing.get()) is not None:
-            write()
+            try:
+                write()
+            except (
+                Exception
+            ):  # the last stop of a thread: blocks that come later are still to be written
+                log.exception("a KV tier could not be written")
 
     def _name(self, full: bytes) -> str:
         return hashlib.sha256(self._of + full).hexdigest()

@@ -69,7 +69,7 @@ class StoreMediated(Connector):
         try:
             moved = 0
             for name, block_id in wanted:
-                pages = self._store.get(name)
+                pages = self._store.get(name, self._layout.block_bytes)
                 self._blocks.write(block_id, pages)
                 moved += len(pages)
         except (OSError, ValueError) as error:

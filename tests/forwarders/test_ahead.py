@@ -161,9 +161,18 @@ async def test_engines_that_disagree_make_no_answer_of_both() -> None:
         [opening(), sse.DONE],
         [opening(), piece("", "stop"), sse.DONE],
         [opening(), sse.event({"choices": [{"index": 0, "delta": {"reasoning": "Hm"}}]}), NEVER],
+        [opening(), piece("Th"), sse.DONE],
+        [opening(), piece("Th"), piece("")],
         whole("The sky"),
     ],
-    ids=["the end alone", "an empty answer", "reasoning", "no stream"],
+    ids=[
+        "the end alone",
+        "an empty answer",
+        "reasoning",
+        "a part of it",
+        "a part, and no end",
+        "no stream",
+    ],
 )
 async def test_an_answer_without_the_token_is_an_error(rest: Any) -> None:
     engines = Scripted(p0=prefilled("The"), d0=rest)
@@ -171,7 +180,7 @@ async def test_an_answer_without_the_token_is_an_error(rest: Any) -> None:
     told = await Crossing(engines, P0, D0, early_first_token=True).ask(chat(**GREEDY))
 
     assert isinstance(told.error, EngineFailed)
-    assert sse.DONE not in told.chunks
+    assert sse.DONE not in b"".join(told.chunks)
 
 
 async def test_engines_that_disagreed_once_are_waited_for() -> None:
@@ -196,6 +205,7 @@ async def test_engines_that_disagree_are_not_counted_as_failing() -> None:
     told = [await crossing.ask(chat(**GREEDY, model=model)) for model in models]
 
     assert all(isinstance(one.error, EngineFailed) for one in told[:-1])
+    assert crossing.endpoints.by_id["d0"].breaker.latest == 0
     # So many models differ that none begins early any more.
     assert told[-1].body == b"".join(streamed("An", " ox"))
 

@@ -142,7 +142,10 @@ def test_the_client_sees_decodes_stream_with_ids_renamed(
 
 
 kinds = st.lists(
-    st.tuples(st.sampled_from(["content", "content", "reasoning", "end", "done"]), st.text("ab", max_size=3)),
+    st.tuples(
+        st.sampled_from(["content", "content", "reasoning", "end", "done"]),
+        st.text("ab", max_size=3),
+    ),
     max_size=6,
 )
 
@@ -276,7 +279,9 @@ def test_only_plain_text_goes_early(message: dict[str, Any]) -> None:
     assert early(asked(CHAT), {"id": "x", "choices": [choice]}) == b""
 
 
-@pytest.mark.parametrize("mark", ["<think>", "[THINK]", "<|channel|>", "\n<think>", "\u25c1think\u25b7", "\n", " "])
+@pytest.mark.parametrize(
+    "mark", ["<think>", "[THINK]", "<|channel|>", "\n<think>", "\u25c1think\u25b7", "\n", " "]
+)
 def test_the_mark_of_a_parser_waits_for_decode(mark: str) -> None:
     """Prefill's one token says no more of it than that, and decode's stream has it as reasoning, or not at all."""
     assert early(asked(CHAT), prefilled(mark)) == b""

@@ -1,12 +1,13 @@
 """Blocks beyond an engine's pages: what a tier gives is the very KV that was put, or nothing."""
 
+import os
 from pathlib import Path
 
 import pytest
 
 from pdgate.engine.cache.prefix import BlockPool, extend, salted
 from pdgate.engine.cache.tier_spec import TierSpec, specs_of
-from pdgate.engine.cache.tiers import ROOM_EVERY, Tier, Tiers, weights_of
+from pdgate.engine.cache.tiers import LOOKS, MOST_WAITING, Tier, Tiers, weights_of
 from pdgate.engine.hand_over.blocks import Blocks
 from pdgate.engine.layout import Layout
 
@@ -79,20 +80,13 @@ def test_what_was_only_on_disk_comes_to_the_faster_tier_too(folders: dict[str, P
     assert len(files(folders["host"])) == 3
 
 
-@pytest.mark.parametrize("harm", ["torn", "changed", "another"])
-def test_a_file_that_is_not_whole_is_a_miss(folders: dict[str, Path], harm: str) -> None:
+def test_a_file_that_is_not_whole_is_a_miss(folders: dict[str, Path]) -> None:
     only = {"disk": folders["disk"]}
     computed = Engine(only).compute()
     engine = Engine(only)
     second = folders["disk"] / engine.tiers._name(engine.hashes()[1])
     data = second.read_bytes()
-    match harm:
-        case "torn":
-            second.write_bytes(data[: len(data) // 2])
-        case "changed":
-            second.write_bytes(data[:-1] + b"\xff")
-        case _:
-            second.write_bytes(b"")
+    second.write_bytes(data[: len(data) // 2])
 
     assert engine.found() == computed[:1]
 
@@ -100,6 +94,48 @@ def test_a_file_that_is_not_whole_is_a_miss(folders: dict[str, Path], harm: str)
     assert not second.exists()
     # What it took for the block is free again.
     assert engine.pool.allocator.free == 4
+
+
+def test_a_file_of_a_faster_tier_that_is_not_whole_leaves_the_slower_ones(
+    folders: dict[str, Path],
+) -> None:
+    computed = Engine(folders).compute()
+    for file in files(folders["host"]):
+        file.write_bytes(b"")
+
+    engine = Engine(folders)
+
+    assert engine.found() == computed
+    assert [tier.counts.hits for tier in engine.tiers.tiers] == [0, 3]
+    # And they are there again.
+    assert all(file.stat().st_size for file in files(folders["host"]))
+
+
+def test_a_tier_that_cannot_be_written_costs_no_call(
+    folders: dict[str, Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = Engine({"disk": folders["disk"]})
+    folders["disk"].rmdir()
+
+    assert len(engine.compute()) == 3
+
+    counts = engine.tiers.tiers[0].counts
+    assert (counts.failed, counts.written) == (3, 0)
+    # Once, and not for each block.
+    assert caplog.text.count("cannot be written") == 1
+    assert engine.found() == [engine.blocks.read(block_id) for block_id in range(3)]
+
+
+def test_beyond_what_may_wait_blocks_are_not_written(folders: dict[str, Path]) -> None:
+    tiers = Engine({"disk": folders["disk"]}).tiers
+    for number in range(MOST_WAITING + 2):
+        tiers.put(b"%d" % number, 0)
+
+    with tiers.writing():
+        pass
+
+    counts = tiers.tiers[0].counts
+    assert (counts.written, counts.dropped) == (MOST_WAITING, 2)
 
 
 def test_salts_and_models_keep_apart(folders: dict[str, Path]) -> None:
@@ -128,25 +164,28 @@ def test_engines_of_other_sizes_share(folders: dict[str, Path]) -> None:
 
 
 def test_a_tier_stays_below_its_bytes(tmp_path: Path) -> None:
-    size = LAYOUT.block_bytes
-    tier = Tier(TierSpec("disk", str(tmp_path), 4 * (size + 36)))
+    size, most = LAYOUT.block_bytes, 2 * LOOKS
+    spec = TierSpec("disk", str(tmp_path), most * (size + 36))
+    tier = Tier(spec)
 
-    for number in range(3 * ROOM_EVERY):
+    for number in range(2 * most):
         tier.put(f"{number:064}", bytes(size))
+        assert len(files(tmp_path)) <= most + 3
+    assert tier.has(f"{2 * most - 1:064}")
 
-    assert len(files(tmp_path)) <= 4 + ROOM_EVERY
-    assert tier.has(f"{3 * ROOM_EVERY - 1:064}")
+    Tier(TierSpec("disk", str(tmp_path), 5 * (size + 36)))
+    assert len(files(tmp_path)) == 5
 
 
 def test_what_is_read_goes_later_than_what_is_not(tmp_path: Path) -> None:
     size = LAYOUT.block_bytes
     tier = Tier(TierSpec("disk", str(tmp_path), 3 * (size + 36)))
-    for name in "abc":
+    for age, name in enumerate("abc"):
         tier.put(name * 64, bytes(size))
-    assert tier.get("a" * 64) is not None
+        os.utime(tmp_path / (name * 64), (age, age))
+    assert tier.get("a" * 64, size) is not None
 
     tier.put("d" * 64, bytes(size))
-    tier._store.make_room()
 
     assert [tier.has(name * 64) for name in "abcd"] == [True, False, True, True]
 
@@ -171,3 +210,5 @@ def test_tiers_are_asked_from_the_fastest_on() -> None:
     assert [spec.medium for spec in specs] == ["host", "disk"]
     with pytest.raises(ValueError, match="each medium"):
         specs_of(["disk=/a:2", "disk=/b:1"])
+    with pytest.raises(ValueError, match="of its own"):
+        specs_of(["host=/a:2", "disk=/b/../a:1"])
