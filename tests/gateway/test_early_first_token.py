@@ -75,13 +75,9 @@ async def test_the_rest_is_decodes() -> None:
         assert it.head.startswith(b"HTTP/1.1 200 ")
         assert b"content-type: text/event-stream" in it.head
         assert it.head.count(b'"role"') == 1
-        assert TOKEN not in rest
-        assert b'"role"' not in rest
-        assert b"".join(ANSWER[2:]) in rest.replace(b"\r\n", b"") or rest.endswith(
-            chunk(ANSWER[-1]) + LAST_CHUNK
-        )
-        assert rest.count(b'"content":"b"') == 1
-        assert rest.count(sse.DONE) == 1
+        assert rest.count(b'"role"') == rest.count(TOKEN) == 0
+        assert [rest.count(event) for event in ANSWER[2:]] == [1, 1, 1]
+        assert rest.count(b"data: ") == 3
 
 
 def errors(rest: bytes) -> list[object]:
@@ -128,6 +124,3 @@ async def test_decodes_leg_ends_with_a_client_that_leaves() -> None:
         it.gateway.writers[0].close()
 
         await it.call.left
-
-        text = (await it.gateway.http.get("/metrics")).text
-        assert "pdgate" in text
