@@ -57,6 +57,7 @@ from pdgate.forwarders.retry import (
 )
 from pdgate.forwarders.route import Route, Way
 from pdgate.forwarders.routing import Router
+from pdgate.forwarders.token_ids import LONG_TOKENS, asking, handed_on, may_have_ids
 from pdgate.protocols import named_events, openai, request_id
 from pdgate.protocols.call import Call, Json
 from pdgate.protocols.errors import (
@@ -85,6 +86,7 @@ class Execution:
     Attributes:
         router: Its `way_of` and `policy` may be replaced between attempts.
         max_resumes: Of one stream; 0 to resume none.
+        told_ids: Called with a chat of which prefill was asked for the token ids, and with its answer.
         early_first_token: Whether a stream is committed on prefill's token, where that is safe.
         differing: Routes and models of which decode's first token was another one; theirs are not, any more.
         accused: Engines that were excused over a call, and on which no leg has ended well since.
@@ -107,6 +109,7 @@ class Execution:
         self.upstream = upstream
         self.ledger = ledger or KvLedger()
         self.lives = lives or Lives()
+        self.told_ids: Callable[[Call, Json], None] | None = None
         self.accused: set[str] = set()
         self.max_resumes = max_resumes
         self.early_first_token = early_first_token
@@ -318,10 +321,17 @@ class Attempt:
     ) -> None:
         """`reply`: prefill's, where it has been asked; its token goes out by `deliver`'s answer."""
         call, execution, staged = self.call, self._execution, self.answering is None
+        ids = ""
+        if call.prompt_tokens >= LONG_TOKENS and may_have_ids(call):
+            ids = self.route.way.ids_field
         engine, lives = prefill.instance, execution.lives
         if reply is None:
             to_prefill = forwarder.prefill(call, engine)
+            if ids:
+                to_prefill = msgspec.structs.replace(to_prefill, body=asking(to_prefill.body))
             reply = await self._ask_prefill(to_prefill, prefill)
+            if ids and execution.told_ids is not None:
+                execution.told_ids(call, reply)
             if engine.id not in lives.met:
                 lives.answered(engine.id, forwarder, reply)
             if execution.early_first_token and self._goes_early(forwarder, to_prefill):
@@ -340,6 +350,9 @@ class Attempt:
                 self.answering = decode
             try:
                 leg = forwarder.decode(call, engine, decode.instance, reply)
+                if ids:
+                    body = handed_on(leg.body, ids, reply)
+                    leg = msgspec.structs.replace(leg, body=body)
             except GatewayError as error:
                 # It was prefill's answer that was of no use.
                 error.at = error.at or engine.id
@@ -413,7 +426,7 @@ class Attempt:
             reserved.end()
 
     async def _ask_prefill(self, leg: Leg, prefill: Reserved) -> Json:
-        """Prefill's answer, when it is whole."""
+        """Prefill's answer, when it is whole; with the token ids of the prompt, if it was asked for them and its engine names them."""
         record, call, execution = self.record, self.call, self._execution
         # As a method it would be looked up anew with each call.
         clock = record.clock
@@ -489,7 +502,7 @@ class Attempt:
                         # Most streams begin well with what is here; of others it takes a closer look.
                         usual = streams and call.api is None
                         if not usual or not openai.begins_well(await answer.ready()):
-                            await good_start(answer, leg, call)
+                            record.usage_said = await good_start(answer, leg, call)
                     else:
                         record.usage_said = good_whole(await answer.ready(WHOLE_BYTES), leg)
                     first_byte = noted.first_byte = clock()

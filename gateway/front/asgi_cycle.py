@@ -28,6 +28,8 @@ HIGH_WATER_BYTES: Final = 64 << 10
 
 LET_IN: Final = "pdgate.let_in"
 """In the state of a scope: the application has let the caller in."""
+STREAMED: Final = "pdgate.streamed"
+"""There as well: the application keeps nothing of the body that it has been given."""
 
 _CHUNKED: Final = b"transfer-encoding: chunked\r\n"
 _ASGI: Final = {"version": "3.0", "spec_version": "2.3"}
@@ -211,6 +213,9 @@ class AsgiCycle:
         if self._left or self.response_complete:
             return {"type": "http.disconnect"}
         body, self._body = bytes(self._body), bytearray()
+        if STREAMED in self._state:
+            connection.crowd.free(connection, self._held)
+            self._held = 0
         return {"type": "http.request", "body": body, "more_body": not self.asked}
 
     async def _send(self, message: Message) -> None:
