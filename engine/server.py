@@ -197,7 +197,9 @@ def _tiers(
     if not specs:
         return None
     if not isinstance(memory, KvMemory):
-        raise ValueError("--kv-tier copies pages of the engine's own process: ranks have theirs in others (--tp, --pp)")
+        raise ValueError(
+            "--kv-tier copies pages of the engine's own process: ranks have theirs in others (--tp, --pp)"
+        )
     tiers = [Tier(spec) for spec in specs]
     found = Tiers(tiers, Blocks(memory.layout, model.root, memory.shards), weights_of(model.root))
     closing.enter_context(found.writing())
