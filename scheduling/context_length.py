@@ -81,14 +81,19 @@ def _check(call: Call, prompt: int, asked: int, model: str, longest: int) -> Non
     body = call.body
     if prompt > longest and body.get(_TRUNCATES) in _NULLS:
         raise ContextTooLong(
-            f"the prompt has {prompt} tokens, and the longest context of {model!r} here {longest}",
+            f"{_most(longest)} the prompt of this call to {model!r} has {prompt} tokens",
             param="prompt",
         )
     if asked > longest and call.path in (CHAT, COMPLETIONS):
         raise ContextTooLong(
-            f"{asked} tokens are asked for, and the longest context of {model!r} here has {longest}",
+            f"{_most(longest)} {asked} are asked for of {model!r}",
             param=_limit_of(call),
         )
+
+
+def _most(longest: int) -> str:
+    """In the words by which client libraries know this error (litellm's ContextWindowExceededError)."""
+    return f"This model's maximum context length is {longest} tokens. However,"
 
 
 def why_too_short(call: Call, one: Endpoint, reads_only: bool) -> str:

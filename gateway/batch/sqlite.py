@@ -295,9 +295,13 @@ class SqliteState:
             db = sqlite3.connect(
                 self._folder / "state.sqlite3", timeout=BUSY_SECONDS, isolation_level=None
             )
-            db.execute("PRAGMA journal_mode=WAL")
-            db.execute("PRAGMA synchronous=NORMAL")
-            db.executescript(_SCHEMA)
+            try:
+                db.execute("PRAGMA journal_mode=WAL")
+                db.execute("PRAGMA synchronous=NORMAL")
+                db.executescript(_SCHEMA)
+            except BaseException:
+                db.close()
+                raise
             self._open = db
         return self._open
 

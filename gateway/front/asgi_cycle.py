@@ -280,9 +280,17 @@ class AsgiCycle:
         if body:
             self._connection.transport.write(body)
         if last:
-            self.response_complete = True
-            self._wake()
+            self._answered()
+
+    def _answered(self) -> None:
+        """The answer is whole. If the request is not, and is the last of its connection, the rest of it is dropped."""
+        self.response_complete = True
+        self._wake()
+        if self.keep_alive or self.asked or self._expects:
             self._connection.on_complete(self)
+        else:
+            # A connection that is closed with bytes unread is reset, and the client never reads why.
+            self._connection.linger()
 
     def _give_up(self, error: GatewayError) -> None:
         """The application is done with it, and the answer is not whole."""
@@ -293,8 +301,7 @@ class AsgiCycle:
             self._connection.transport.close()
             return
         self._answer(error)
-        self.response_complete = True
-        self._connection.on_complete(self)
+        self._answered()
 
     def _answer(self, error: GatewayError) -> None:
         self.keep_alive = False

@@ -164,7 +164,7 @@ async def test_contexts_of_different_lengths(path: str, more: dict[str, Any]) ->
     assert (len(short.bodies), len(long.bodies)) == (0, 4)
     assert refused.status_code == 400
     assert refused.json()["error"] == {
-        "message": "9000 tokens are asked for, and the longest context of 'lora' here has 8000",
+        "message": "This model's maximum context length is 8000 tokens. However, 9000 are asked for of 'lora'",
         "type": "invalid_request_error",
         "param": "max_tokens",
         "code": "context_length_exceeded",
