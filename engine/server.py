@@ -197,7 +197,7 @@ def _tiers(
     if not specs:
         return None
     if not isinstance(memory, KvMemory):
-        raise ValueError(
+        raise ValueError(  # noqa: TRY004, a combination of flags that cannot be
             "--kv-tier copies pages of the engine's own process: ranks have theirs in others (--tp, --pp)"
         )
     tiers = [Tier(spec) for spec in specs]
