@@ -21,26 +21,26 @@ from pdgate.cluster.stderr import log_to_stderr
 from pdgate.engine.announcing import announcement
 from pdgate.engine.api import app
 from pdgate.engine.api import roles as role_routes
-from pdgate.engine.api.service import Service
+from pdgate.engine.api.service import EngineService
 from pdgate.engine.cache.memory import KvMemory, PagedKv
 from pdgate.engine.cache.tier_spec import specs_of
 from pdgate.engine.cache.tiers import Tier, Tiers, weights_of
 from pdgate.engine.connector import Connector
 from pdgate.engine.core import EngineCore
-from pdgate.engine.hand_over.blocks import Blocks
-from pdgate.engine.http_server import LAST_WRITE_SECONDS, Server, calm_signals, listen
-from pdgate.engine.kv_events.journal import Journal
+from pdgate.engine.hand_over.blocks import NamedBlocks
+from pdgate.engine.http_server import LAST_WRITE_SECONDS, EngineServer, calm_signals, listen
+from pdgate.engine.kv_events.journal import EventJournal
 from pdgate.engine.kv_events.serving import journal_of, publishing, sources_route
 from pdgate.engine.layout import Layout
 from pdgate.engine.metrics import EngineMetrics
 from pdgate.engine.model.load import LoadedModel, load
 from pdgate.engine.output_queue import OutputQueue
-from pdgate.engine.pace import Faults, Pace
+from pdgate.engine.pace import Faults, StepPace
 from pdgate.engine.ranks import seats
 from pdgate.engine.ranks.crew import RankLost
-from pdgate.engine.roles import Roles, why_fixed
-from pdgate.engine.scheduler import Limits
-from pdgate.engine.settings import NO_PROTOCOL, Settings
+from pdgate.engine.roles import EngineRoles, why_fixed
+from pdgate.engine.scheduler import StepLimits
+from pdgate.engine.settings import NO_PROTOCOL, EngineSettings
 from pdgate.engine.work import Options
 from pdgate.protocols.instance import Role
 from pdgate.transfer.runtime.fleet import Identity, configured
@@ -50,7 +50,7 @@ from pdgate.transfer.runtime.fleet import Identity, configured
 SWITCH_SECONDS = 0.0005
 
 
-def run(settings: Settings) -> None:
+def run(settings: EngineSettings) -> None:
     """Serves until SIGTERM or SIGINT. Raises OSError, ValueError, LookupError, TypeError at the start."""
     log_to_stderr(settings.log_level)
     # One line for each renewal of a lease is noise.
@@ -62,7 +62,7 @@ def run(settings: Settings) -> None:
         uvloop.run(_serve(settings, model, listening))
 
 
-async def _serve(settings: Settings, model: LoadedModel, listening: socket.socket) -> None:
+async def _serve(settings: EngineSettings, model: LoadedModel, listening: socket.socket) -> None:
     """Raises RankLost at the end if that is why it ended."""
     loop = asyncio.get_running_loop()
     output_queue = OutputQueue(loop)
@@ -87,7 +87,7 @@ async def _serve(settings: Settings, model: LoadedModel, listening: socket.socke
     ):
         names = settings.served_names or (model.root,)
         metrics = EngineMetrics(core, connector, names[0], identity.refusals)
-        service = Service(
+        service = EngineService(
             core,
             output_queue,
             metrics,
@@ -95,7 +95,7 @@ async def _serve(settings: Settings, model: LoadedModel, listening: socket.socke
             settings.default_max_tokens,
             head_first=settings.head_first,
         )
-        roles = Roles(
+        roles = EngineRoles(
             Role(settings.role),
             why_fixed(settings.protocol),
             *([connector.role_is] if connector else []),
@@ -114,7 +114,7 @@ async def _serve(settings: Settings, model: LoadedModel, listening: socket.socke
         )
         ready = _ready_line(settings, listening, connector)
         listed = announcement(settings, api_port, connector, names, roles)
-        server = Server(config, ready, core, connector, settings, listed)
+        server = EngineServer(config, ready, core, connector, settings, listed)
         lost.add_done_callback(lambda _: server.end())
         await server.serve([listening])
     if lost.done():
@@ -123,11 +123,11 @@ async def _serve(settings: Settings, model: LoadedModel, listening: socket.socke
 
 @contextlib.contextmanager
 def _core(
-    settings: Settings,
+    settings: EngineSettings,
     model: LoadedModel,
     output_queue: OutputQueue,
     api_port: int,
-    journal: Journal | None,
+    journal: EventJournal | None,
     identity: Identity,
     lost: Callable[[str], None],
 ) -> Iterator[tuple[EngineCore, Connector | None]]:
@@ -154,14 +154,14 @@ def _core(
             memory,
             output_queue.deliver,
             Options(
-                Limits(settings.max_seqs, settings.max_step_tokens),
+                StepLimits(settings.max_seqs, settings.max_step_tokens),
                 settings.reuse_prefixes,
                 settings.on_failed_load,
                 journal,
                 settings.hash_seed,
                 tiers,
             ),
-            Pace(
+            StepPace(
                 settings.min_prefill_ms / 1000,
                 settings.min_token_ms / 1000,
                 settings.min_read_ms / 1000,
@@ -190,7 +190,7 @@ def _core(
 
 
 def _tiers(
-    settings: Settings, memory: PagedKv, model: LoadedModel, closing: contextlib.ExitStack
+    settings: EngineSettings, memory: PagedKv, model: LoadedModel, closing: contextlib.ExitStack
 ) -> Tiers | None:
     """Those that are asked for, until `closing` ends. Raises ValueError, OSError."""
     specs = specs_of(settings.kv_tiers)
@@ -201,19 +201,23 @@ def _tiers(
             "--kv-tier copies pages of the engine's own process: ranks have theirs in others (--tp, --pp)"
         )
     tiers = [Tier(spec) for spec in specs]
-    found = Tiers(tiers, Blocks(memory.layout, model.root, memory.shards), weights_of(model.root))
+    found = Tiers(
+        tiers, NamedBlocks(memory.layout, model.root, memory.shards), weights_of(model.root)
+    )
     closing.enter_context(found.writing())
     return found
 
 
-def _identity(settings: Settings) -> Identity:
+def _identity(settings: EngineSettings) -> Identity:
     """What we prove to peers, where there may be any. Raises ValueError."""
     if settings.protocol == NO_PROTOCOL and settings.kv_events_port is None:
         return Identity()
     return configured(settings.kv_secret_file, settings.kv_tls)
 
 
-def _ready_line(settings: Settings, listening: socket.socket, connector: Connector | None) -> str:
+def _ready_line(
+    settings: EngineSettings, listening: socket.socket, connector: Connector | None
+) -> str:
     line = (
         f"pdgate engine ready http://{_address(settings.host, listening.getsockname()[1])} "
         f"role={settings.role} protocol={settings.protocol}"

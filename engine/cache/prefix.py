@@ -17,7 +17,7 @@ import numpy as np
 
 from pdgate.engine.cache.allocator import Allocator, OutOfBlocks
 from pdgate.engine.cache.tiers import Tiers
-from pdgate.engine.kv_events.journal import Journal
+from pdgate.engine.kv_events.journal import EventJournal
 
 HASH_BYTES = 16
 
@@ -64,7 +64,7 @@ class BlockPool:
         total: int,
         block_tokens: int,
         reuse: bool = True,
-        journal: Journal | None = None,
+        journal: EventJournal | None = None,
         hash_seed: str = "",
         tiers: Tiers | None = None,
     ) -> None:

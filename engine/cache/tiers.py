@@ -21,8 +21,8 @@ from typing import Final
 
 from pdgate import __version__
 from pdgate.engine.cache.tier_spec import TierSpec
-from pdgate.engine.hand_over.blocks import Blocks
-from pdgate.engine.hand_over.shared_store import SharedStore, folder_of
+from pdgate.engine.hand_over.blocks import NamedBlocks
+from pdgate.engine.hand_over.shared_store import BlockStore, folder_of
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class Tier:
         """Raises OSError, ValueError for a folder that cannot be had."""
         self.medium = spec.medium
         self.counts = Counts()
-        self._store = SharedStore(folder_of(spec.folder), spec.most_bytes)
+        self._store = BlockStore(folder_of(spec.folder), spec.most_bytes)
         self._store.make_room()
         self._unlooked = 0
         self._look_after = spec.most_bytes // LOOKS
@@ -110,7 +110,7 @@ class Tiers:
         of: What else makes KV what it is: weights_of.
     """
 
-    def __init__(self, tiers: Sequence[Tier], blocks: Blocks, of: str) -> None:
+    def __init__(self, tiers: Sequence[Tier], blocks: NamedBlocks, of: str) -> None:
         self.tiers = tiers
         self._blocks = blocks
         at = blocks.layout

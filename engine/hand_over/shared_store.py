@@ -37,7 +37,7 @@ def folder_of(named: str) -> Path:
     return path
 
 
-class SharedStore:
+class BlockStore:
     def __init__(self, folder: Path, most_bytes: int = MOST_BYTES) -> None:
         self._folder = folder
         self._most_bytes = most_bytes

@@ -8,7 +8,7 @@ import pytest
 from pdgate.engine.cache.prefix import BlockPool, extend, salted
 from pdgate.engine.cache.tier_spec import TierSpec, specs_of
 from pdgate.engine.cache.tiers import LOOKS, MOST_WAITING, Tier, Tiers, weights_of
-from pdgate.engine.hand_over.blocks import Blocks
+from pdgate.engine.hand_over.blocks import NamedBlocks
 from pdgate.engine.layout import Layout
 
 LAYOUT = Layout(layers=2, blocks=4, kv_heads=2, block_tokens=4, head_dim=4)
@@ -23,7 +23,7 @@ class Engine:
         self, folders: dict[str, Path], model: str = "m", most: int = BYTES, blocks: int = 4
     ) -> None:
         layout = Layout(layers=2, blocks=blocks, kv_heads=2, block_tokens=4, head_dim=4)
-        self.blocks = Blocks(layout, model, [memoryview(bytearray(layout.total_bytes))])
+        self.blocks = NamedBlocks(layout, model, [memoryview(bytearray(layout.total_bytes))])
         specs = [TierSpec(medium, str(folder), most) for medium, folder in folders.items()]
         self.tiers = Tiers([Tier(spec) for spec in specs], self.blocks, model)
         self.pool = BlockPool(blocks, 4, tiers=self.tiers)

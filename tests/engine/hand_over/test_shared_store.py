@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pdgate.engine.hand_over.shared_store import SharedStore, folder_of
+from pdgate.engine.hand_over.shared_store import BlockStore, folder_of
 from tests.support.waiting import wait_until
 
 SIZE = 1000
@@ -17,15 +17,15 @@ A, B, C, D = (letter * 64 for letter in "abcd")
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> SharedStore:
-    return SharedStore(tmp_path)
+def store(tmp_path: Path) -> BlockStore:
+    return BlockStore(tmp_path)
 
 
 def pages(number: int) -> bytes:
     return bytes([number]) * SIZE
 
 
-def test_a_block_is_what_was_put(store: SharedStore) -> None:
+def test_a_block_is_what_was_put(store: BlockStore) -> None:
     assert store.put(A, pages(1)) == SIZE
     assert store.put(A, pages(1)) == 0
 
@@ -35,9 +35,7 @@ def test_a_block_is_what_was_put(store: SharedStore) -> None:
 
 
 @pytest.mark.parametrize("harm", ["torn", "longer", "changed", "empty", "of another size"])
-def test_a_file_that_is_not_whole_is_no_block(
-    store: SharedStore, tmp_path: Path, harm: str
-) -> None:
+def test_a_file_that_is_not_whole_is_no_block(store: BlockStore, tmp_path: Path, harm: str) -> None:
     store.put(A, pages(1))
     data = (tmp_path / A).read_bytes()
     match harm:
@@ -58,7 +56,7 @@ def test_a_file_that_is_not_whole_is_no_block(
 
 
 def test_what_is_no_file_is_neither_followed_nor_waited_for(
-    store: SharedStore, tmp_path: Path
+    store: BlockStore, tmp_path: Path
 ) -> None:
     store.put(A, pages(1))
     (tmp_path / B).symlink_to(tmp_path / A)
@@ -71,7 +69,7 @@ def test_what_is_no_file_is_neither_followed_nor_waited_for(
 
 
 def test_a_link_in_place_of_a_block_is_replaced_and_not_written_through(
-    store: SharedStore, tmp_path: Path
+    store: BlockStore, tmp_path: Path
 ) -> None:
     target = tmp_path / "precious"
     (tmp_path / A).symlink_to(target)
@@ -84,7 +82,7 @@ def test_a_link_in_place_of_a_block_is_replaced_and_not_written_through(
 
 def test_a_folder_is_its_users_alone(tmp_path: Path) -> None:
     folder = folder_of(str(tmp_path / "new" / "store"))
-    store = SharedStore(folder)
+    store = BlockStore(folder)
 
     store.put(A, pages(1))
 
@@ -119,7 +117,7 @@ def test_a_link_to_a_folder_is_refused(tmp_path: Path) -> None:
 
 
 def test_room_is_made_of_blocks_and_of_what_killed_writers_left_alone(tmp_path: Path) -> None:
-    store = SharedStore(tmp_path, most_bytes=2 * (SIZE + 36))
+    store = BlockStore(tmp_path, most_bytes=2 * (SIZE + 36))
     mine = tmp_path / "letter.txt"
     mine.write_bytes(bytes(10 * SIZE))
     (tmp_path / ("e" * 64)).mkdir()
@@ -138,7 +136,7 @@ def test_room_is_made_of_blocks_and_of_what_killed_writers_left_alone(tmp_path: 
     assert [store.has(name) for name in (A, B, C)] == [False, True, True]
 
 
-def test_a_disk_that_is_full_keeps_no_half_of_a_block(store: SharedStore, tmp_path: Path) -> None:
+def test_a_disk_that_is_full_keeps_no_half_of_a_block(store: BlockStore, tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (SIZE // 2, hard))
     try:
@@ -168,7 +166,7 @@ def test_writers_that_are_killed_leave_whole_blocks_or_none(tmp_path: Path) -> N
     """Two that write the same blocks at the same time."""
     command = [sys.executable, "-c", WRITER, str(tmp_path)]
     writers = [subprocess.Popen(command) for _ in range(2)]
-    store = SharedStore(tmp_path)
+    store = BlockStore(tmp_path)
     read = 0
 
     def some_were_read() -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pdgate.engine.hand_over.blocks import Blocks
+from pdgate.engine.hand_over.blocks import NamedBlocks
 from pdgate.engine.request import Finish, Request
 from pdgate.forwarders.base import Mode
 from pdgate.transfer import registry
@@ -134,7 +134,7 @@ def test_a_client_that_leaves_while_decode_reads_strands_no_page(fleet: Fleet) -
 
 def test_the_salts_of_names_are_told_apart_to_the_last_character() -> None:
     where = layout(blocks=4)
-    blocks = Blocks(where, "m", [memoryview(bytearray(where.total_bytes))])
+    blocks = NamedBlocks(where, "m", [memoryview(bytearray(where.total_bytes))])
 
     names = {blocks.names(range(BLOCK), salt)[0] for salt in ("", "?", "\ud800", "\ud801")}
 
