@@ -151,8 +151,8 @@ def test_a_disk_that_is_full_keeps_no_half_of_a_block(store: BlockStore, tmp_pat
 WRITER = """
 import sys
 from pathlib import Path
-from pdgate.engine.hand_over.shared_store import SharedStore
-store = SharedStore(Path(sys.argv[1]), most_bytes=50 << 20)
+from pdgate.engine.hand_over.shared_store import BlockStore
+store = BlockStore(Path(sys.argv[1]), most_bytes=50 << 20)
 number = 0
 while True:
     name = f"{number % 20:064x}"
