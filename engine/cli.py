@@ -121,6 +121,12 @@ def engine(
     no_prefix_cache: Annotated[
         bool, typer.Option("--no-prefix-cache", help="Compute each prompt from its beginning.")
     ] = False,
+    kv_tier: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="host=FOLDER:MIB or disk=FOLDER:MIB: blocks beyond the pages; repeatable."
+        ),
+    ] = None,
     prefix_hash_seed: Annotated[
         str, typer.Option(help="In the names of cached blocks, as PYTHONHASHSEED of vLLM.")
     ] = "",
@@ -221,6 +227,7 @@ def engine(
             lease_seconds=lease_seconds,
             on_failed_load=kv_load_failure,
             reuse_prefixes=not no_prefix_cache,
+            kv_tiers=tuple(kv_tier or ()),
             hash_seed=prefix_hash_seed,
             engine_id=engine_id,
             min_prefill_ms=min_prefill_ms,

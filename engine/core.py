@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from pdgate.engine.cache.memory import PagedKv
+from pdgate.engine.cache.tiers import Tier
 from pdgate.engine.connector import Connector, Keep, Load
 from pdgate.engine.layout import Layout
 from pdgate.engine.model.load import LoadedModel
@@ -96,6 +97,10 @@ class EngineCore:
     @property
     def stats(self) -> EngineStats:
         return self._work.stats
+
+    @property
+    def tiers(self) -> Sequence[Tier]:
+        return self._work.tiers
 
     @property
     def gauges(self) -> EngineGauges:

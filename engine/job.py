@@ -32,6 +32,7 @@ class Job:
         computed: Leading tokens whose KV is in the pages.
         hashes: Of its full blocks, as far as they were needed.
         number: In the order in which jobs came to the scheduler.
+        salt: What keeps its blocks from calls of other salts; empty for none.
     """
 
     id: str
@@ -48,6 +49,7 @@ class Job:
     computed: int = 0
     hashes: list[bytes] = field(default_factory=list)
     number: int = 0
+    salt: str = ""
 
     @property
     def end(self) -> int:

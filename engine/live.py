@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from pdgate.engine.cache.prefix import salt_of
 from pdgate.engine.connector import Compute, Keep, Load, Pages, Plan
 from pdgate.engine.generation import Generation
 from pdgate.engine.job import Job, JobState, StepChunk
@@ -55,6 +56,7 @@ def begin(request: Request, plan: Plan, model: LoadedModel) -> LiveRequest:
         load=plan.tokens if isinstance(plan, Load) else None,
         every_logit=request.sampling.prompt_logprobs is not None,
         pinned=isinstance(plan, Keep),
+        salt=salt_of(request.body),
     )
     return LiveRequest(
         job,

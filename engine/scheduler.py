@@ -247,8 +247,9 @@ class StepScheduler:
     def _borrow(self, job: Job) -> None:
         """Full blocks of the prefix cache; never the last token, whose logits are needed."""
         most = (job.end - 1) // self._pool.block_tokens
-        prefix.extend(job.hashes, job.tokens, self._pool.block_tokens, most, self._pool.root)
-        job.blocks = self._pool.borrow(job.hashes[:most])
+        root = prefix.salted(self._pool.root, job.salt)
+        prefix.extend(job.hashes, job.tokens, self._pool.block_tokens, most, root)
+        job.blocks = self._pool.borrow(job.hashes[:most], job.tokens, job.salt)
         job.hits = job.computed = len(job.blocks) * self._pool.block_tokens
 
     def _grow(self, job: Job, tokens: int) -> bool:
@@ -267,11 +268,11 @@ class StepScheduler:
         size, hashes = self._pool.block_tokens, job.hashes
         before, after = (count // size for count in (job.computed, tokens))
         job.computed = tokens
-        prefix.extend(hashes, job.tokens, size, after, self._pool.root)
+        prefix.extend(hashes, job.tokens, size, after, prefix.salted(self._pool.root, job.salt))
         for index in range(before, after):
             follows = hashes[index - 1] if index else None
             held = job.tokens[index * size : (index + 1) * size]
-            self._pool.publish(job.blocks[index], hashes[index], follows, held)
+            self._pool.publish(job.blocks[index], hashes[index], follows, held, job.salt)
 
     def _preempt(self, job: Job) -> None:
         self.preemptions += 1

@@ -23,8 +23,11 @@ from pdgate.engine.api import app
 from pdgate.engine.api import roles as role_routes
 from pdgate.engine.api.service import EngineService
 from pdgate.engine.cache.memory import KvMemory, PagedKv
+from pdgate.engine.cache.tier_spec import specs_of
+from pdgate.engine.cache.tiers import Tier, Tiers, weights_of
 from pdgate.engine.connector import Connector
 from pdgate.engine.core import EngineCore
+from pdgate.engine.hand_over.blocks import NamedBlocks
 from pdgate.engine.http_server import LAST_WRITE_SECONDS, EngineServer, calm_signals, listen
 from pdgate.engine.kv_events.journal import EventJournal
 from pdgate.engine.kv_events.serving import journal_of, publishing, sources_route
@@ -144,6 +147,7 @@ def _core(
     )
 
     def made(memory: PagedKv) -> EngineCore:
+        tiers = _tiers(settings, memory, model, closing)
         return EngineCore(
             model,
             layout,
@@ -155,6 +159,7 @@ def _core(
                 settings.on_failed_load,
                 journal,
                 settings.hash_seed,
+                tiers,
             ),
             StepPace(
                 settings.min_prefill_ms / 1000,
@@ -182,6 +187,25 @@ def _core(
         core.start()
         closing.callback(core.stop)
         yield core, connector
+
+
+def _tiers(
+    settings: EngineSettings, memory: PagedKv, model: LoadedModel, closing: contextlib.ExitStack
+) -> Tiers | None:
+    """Those that are asked for, until `closing` ends. Raises ValueError, OSError."""
+    specs = specs_of(settings.kv_tiers)
+    if not specs:
+        return None
+    if not isinstance(memory, KvMemory):
+        raise ValueError(  # noqa: TRY004, a combination of flags that cannot be
+            "--kv-tier copies pages of the engine's own process: ranks have theirs in others (--tp, --pp)"
+        )
+    tiers = [Tier(spec) for spec in specs]
+    found = Tiers(
+        tiers, NamedBlocks(memory.layout, model.root, memory.shards), weights_of(model.root)
+    )
+    closing.enter_context(found.writing())
+    return found
 
 
 def _identity(settings: EngineSettings) -> Identity:

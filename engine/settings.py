@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from pdgate.cluster import address
+from pdgate.engine.cache.tier_spec import specs_of
 from pdgate.protocols.place import NOWHERE, Place
 from pdgate.transfer.runtime.tls import NO_TLS, Tls
 
@@ -39,6 +40,7 @@ class EngineSettings:
             cached more tokens than these; None leaves that to the gateway.
         max_prefill_queue: With decode-first, decode computes a prompt itself while so many wait on
             the queue; None for never.
+        kv_tiers: Where full blocks are kept beyond the pages: "host=FOLDER:MIB", "disk=FOLDER:MIB".
         store: Folder that the engines share (store-mediated); empty for one of this user's on this host.
         neuron_layer_wise: With neuron, a request leaves layer by layer while it is computed;
             else when its first token has been sampled.
@@ -95,6 +97,7 @@ class EngineSettings:
     max_local_prefill: int | None = None
     max_prefill_queue: int | None = None
     store: str = ""
+    kv_tiers: tuple[str, ...] = ()
     neuron_layer_wise: bool = True
     neuron_whole_pages: bool = False
     transfer: str = "tcp"
@@ -168,6 +171,8 @@ class EngineSettings:
                 raise ValueError(f"{name.replace('_', ' ')} is for engines of decode-first")
             if given is not None and given < 0:
                 raise ValueError(f"{name.replace('_', ' ')} must be at least 0")
+        if specs_of(self.kv_tiers) and not self.reuse_prefixes:
+            raise ValueError("KV tiers keep prefixes: they need the prefix cache")
         if self.advertise_host:
             address.host(self.advertise_host)
         if self.etcd:

@@ -15,7 +15,8 @@ from functools import partial
 from typing import Any, Literal
 
 from pdgate.engine.cache.memory import PagedKv
-from pdgate.engine.cache.prefix import BlockPool
+from pdgate.engine.cache.prefix import BlockPool, salt_of
+from pdgate.engine.cache.tiers import Tier, Tiers
 from pdgate.engine.connector import Keep, Load
 from pdgate.engine.hooks import HookFailed, Hooks
 from pdgate.engine.job import Job, JobState, StepChunk
@@ -49,6 +50,7 @@ class Options:
     on_failed_load: Literal["fail", "recompute"] = "fail"
     journal: EventJournal | None = None
     hash_seed: str = ""
+    tiers: Tiers | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +91,17 @@ class Work:
             options.reuse_prefixes,
             options.journal,
             options.hash_seed,
+            options.tiers,
         )
         self._scheduler = StepScheduler(options.limits, self._pool)
         self._live: dict[str, LiveRequest] = {}
         self._retained = RetainedPages()
         self._outbox = Outbox()
         self.hooks = Hooks()
+
+    @property
+    def tiers(self) -> Sequence[Tier]:
+        return () if self._options.tiers is None else self._options.tiers.tiers
 
     @property
     def gauges(self) -> EngineGauges:
@@ -129,7 +136,8 @@ class Work:
             self._outbox.refuse(request.id, "this engine was told to fail some requests")
             return False
         try:
-            plan = self.hooks.plan(request, partial(self._pool.known_tokens, request.prompt))
+            known = partial(self._pool.known_tokens, request.prompt, salt_of(request.body))
+            plan = self.hooks.plan(request, known)
         except ValueError as error:
             self._outbox.refuse(request.id, str(error), blame_client=True)
             return False

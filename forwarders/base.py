@@ -143,6 +143,10 @@ class Forwarder(ABC):
     """Fields of a body that only the gateway may set: calls that bring one are refused."""
     callbacks: ClassVar[str] = ""
     """Which port of the gateway its engines call back at: metaserver, notifications, or none."""
+    hands_first_token: ClassVar[bool] = False
+    """Whether decode goes on behind the token that prefill sampled; else it samples the first one itself."""
+    prefill_answers_first: ClassVar[bool] = True
+    """Whether prefill's answer comes with its token, and not when decode has the KV."""
     introduction: ClassVar[Introduction | None] = None
     """How prefill engines say where they are, if decode must be told before they have answered."""
     kv: ClassVar[KvRules] = NOTHING_KEPT

@@ -25,7 +25,8 @@ class Merged(BodyFilter):
 
     __slots__ = ("_early", "_failed", "_merge", "_prefilling")
 
-    def __init__(self, answer: Answer, merge: Merge, prefilling: asyncio.Task[Json]) -> None:
+    def __init__(self, answer: Answer, merge: Merge, prefilling: asyncio.Task[Json] | None) -> None:
+        """`prefilling`: None where what it said first has gone out, or never will."""
         super().__init__(answer, same_length=False)
         self._merge = merge
         self._prefilling = prefilling
@@ -34,7 +35,7 @@ class Merged(BodyFilter):
 
     async def ready(self, beyond: int = 0) -> bytes:
         """The first token as soon as prefill has it; else what decode says first."""
-        if self._early is None:
+        if self._early is None and self._prefilling is not None:
             self._early = self._merge.first(await self._prefilling)
         return self._early or await self.answer.ready(beyond)
 
@@ -53,7 +54,10 @@ class Merged(BodyFilter):
         if self._failed:
             return
         if error is None:
-            merged += self._merge.end()
+            try:
+                merged += self._merge.end()
+            except GatewayError as caught:
+                error = caught
         self.client.ended(error, merged)
 
     def _fed(self, chunk: bytes) -> bytes:

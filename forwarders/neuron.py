@@ -34,6 +34,7 @@ class Neuron(Rendezvous):
     name: ClassVar = "neuron"
     # The fork keeps the slots of requests that were aborted until it is restarted.
     kv: ClassVar = KvRules()
+    hands_first_token: ClassVar = True
 
     def legs(self, call: Call, prefill: Instance, decode: Instance) -> tuple[Leg, Leg]:
         to_prefill = neuron.names_peer(call.attempt_id, decode)

@@ -86,6 +86,7 @@ class KvMemory:
         )
         count = layout.total_bytes // layout.item_bytes
         self.layout = layout
+        self.shards = shards
         self._shards = [
             np.frombuffer(shard, np.float32, count=count).reshape(shape) for shard in shards
         ]

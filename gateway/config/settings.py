@@ -174,6 +174,14 @@ class Settings(Section):
     ] = False
     """An answer that has begun and breaks off goes on at another engine, as often as
     max_attempts."""
+    early_first_token: Annotated[
+        bool,
+        Setting(
+            "Send prefill's token before decode's head.", panel=LIMITS, on_reload=OnReload.TIMES
+        ),
+    ] = False
+    """A stream begins with prefill's token, while the KV crosses, where that token is decode's as well; no
+    other engine can be asked from then on."""
     on_prefill_failure: Annotated[
         OnPrefillFailure,
         Setting("recompute: decode reads the prompt.", panel=LIMITS, on_reload=OnReload.TIMES),

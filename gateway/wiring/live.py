@@ -133,6 +133,7 @@ class LiveCallPath:
             self.front.pings = Pings(ping_seconds) if ping_seconds else None
             self.core.execution.router.policy = retry_policy_of(wanted)
             self.core.execution.max_resumes = wanted.max_attempts if wanted.resume else 0
+            self.core.execution.early_first_token = wanted.early_first_token
 
         return change
 

@@ -95,6 +95,7 @@ def execution_of(
         ledger=ledger,
         lives=lives,
         max_resumes=settings.max_attempts if settings.resume else 0,
+        early_first_token=settings.early_first_token,
     )
 
 

@@ -9,7 +9,11 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 import pdgate.gateway
+from pdgate.engine.cache.tier_spec import TierSpec
+from pdgate.engine.cache.tiers import Tier, Tiers
+from pdgate.engine.hand_over.blocks import NamedBlocks
 from pdgate.engine.metrics import EngineMetrics
+from pdgate.engine.work import Options
 from pdgate.forwarders.record import STAGES
 from pdgate.gateway.metrics import families
 from pdgate.gateway.metrics.family import MetricDeclaration
@@ -45,8 +49,10 @@ def test_every_metric_that_is_declared_is_shown_and_no_other() -> None:
     assert not any("MetricFamily" in text for text in sources)
 
 
-def test_the_page_has_every_metric_of_the_engine() -> None:
-    made = engine()
+def test_the_page_has_every_metric_of_the_engine(tmp_path: Path) -> None:
+    tier = Tier(TierSpec("disk", str(tmp_path / "tier"), 1 << 20))
+    blocks = NamedBlocks(layout(), "m", [memoryview(bytearray(layout().total_bytes))])
+    made = engine(Options(tiers=Tiers([tier], blocks, "m")))
     connector = FakeConnector(made.core, made.memory, Meeting(layout()))
     registry = CollectorRegistry()
     refusals = Refusals()

@@ -180,3 +180,18 @@ def test_a_dead_core_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     assert refusal is not None
     assert not refusal.blame_client
     assert not made.core.alive
+
+
+@pytest.mark.parametrize("salt", ["", 7, ["x"]], ids=str)
+def test_a_salt_that_is_none_is_refused(salt: object) -> None:
+    """Taken for no salt, it would share the prefixes of those who have none."""
+    made = engine()
+    made.core.start()
+
+    made.core.submit(ask("r", "x", body={"cache_salt": salt}))
+
+    refusal = made.answers("r")["r"][-1].refusal
+    made.core.stop()
+    assert refusal is not None
+    assert refusal.blame_client
+    assert "cache_salt" in refusal.message

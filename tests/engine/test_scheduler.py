@@ -138,6 +138,20 @@ def test_pages_of_an_aborted_load_wait_for_its_end() -> None:
     assert pool.used == 0
 
 
+def test_calls_of_different_salts_share_no_prefix() -> None:
+    made = scheduler(tokens=16)
+    hits = []
+    for name, salt in (("first", "mine"), ("second", "yours"), ("third", ""), ("fourth", "mine")):
+        one = job(name, 0)
+        one.tokens, one.prompt_tokens, one.salt = list(range(10)), 10, salt
+        made.add(one)
+        compute(made, made.step())
+        hits.append(one.hits)
+        made.abort(one)
+
+    assert hits == [0, 0, 0, 8]
+
+
 def test_a_prefix_is_computed_once() -> None:
     made = scheduler(tokens=32)
     first, second = job("a", 12), job("a", 12)

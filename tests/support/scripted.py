@@ -295,6 +295,7 @@ class Crossing:
 
     Attributes:
         called: What a client has got so far, call by call.
+        execution: Serves the calls.
     """
 
     def __init__(
@@ -305,6 +306,7 @@ class Crossing:
         clock: Callable[[], float] = monotonic,
         max_attempts: int = 3,
         max_resumes: int = 0,
+        early_first_token: bool = False,
         rule: SplitRule | None = None,
         on_prefill_failure: OnPrefillFailure = OnPrefillFailure.RETRY_THEN_RECOMPUTE,
         retry_seconds: float = inf,
@@ -319,7 +321,7 @@ class Crossing:
         self._lease_seconds = lease_seconds
         self.ledger = KvLedger(clock)
         self.lives = Lives()
-        self._execution = Execution(
+        self.execution = Execution(
             self.scheduler,
             self._way_of,
             engines,
@@ -327,6 +329,7 @@ class Crossing:
             ledger=self.ledger,
             lives=self.lives,
             max_resumes=max_resumes,
+            early_first_token=early_first_token,
         )
 
     async def ask(self, call: Call) -> Told:
@@ -335,7 +338,7 @@ class Crossing:
         self.called.append(told)
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):
-                await self._execution.serve(call, told.record, told.take)
+                await self.execution.serve(call, told.record, told.take)
         except GatewayError as error:
             told.error = error
         finally:

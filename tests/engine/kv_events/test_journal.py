@@ -53,6 +53,19 @@ def test_blocks_that_follow_one_another_are_one_event() -> None:
     ]
 
 
+def test_a_salt_is_told_with_the_first_block() -> None:
+    """As vLLM does: what follows hangs on it by its parent."""
+    told = Told(8)
+    first, second = hashes([1, 2, 3, 4, 5, 6, 7, 8])
+
+    told.journal.stored(None, first, [1, 2, 3, 4], "mine")
+    told.journal.stored(first, second, [5, 6, 7, 8], "mine")
+    told.journal.flush()
+
+    (event,) = told.events
+    assert event["extra_keys"] == [["mine"], None]
+
+
 def test_what_is_known_already_is_not_told_again() -> None:
     told = Told(8)
     told.fills([1] * 4)
