@@ -48,6 +48,9 @@ def main() -> None:
     gc.collect()
     gc.freeze()
     carry_environment()
+    envs: Any = import_module("vllm.envs")
+    # vLLM's platform for the CPU says "spawn" in the environment.
+    envs.environment_variables["VLLM_WORKER_MULTIPROC_METHOD"] = lambda: "forkserver"
     ended: dict[int, Path] = {}
 
     def bury(*_: object) -> None:
@@ -112,8 +115,6 @@ def set_sibling_aside() -> None:
     listener.close()
     os.close(alive_read)
     server._forkserver_address, server._forkserver_alive_fd = address, alive_write
-    envs: Any = import_module("vllm.envs")
-    envs.environment_variables["VLLM_WORKER_MULTIPROC_METHOD"] = lambda: "forkserver"
 
 
 def carry_environment() -> None:
