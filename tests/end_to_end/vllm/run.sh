@@ -7,7 +7,7 @@
 #   CI=true         what cannot be tested is a failure, not a skip
 #
 # Everything runs in network namespaces that have nothing but loopback, because Mooncake listens
-# on every interface. That takes root, or a kernel that lets users have namespaces. A process for each core takes
+# on every interface. That takes root, or a kernel that lets users have namespaces. A process for each core (four at most) takes
 # the tests of one fleet of engines after those of another from a queue (tests/file_queue.py): what one waits for
 # (a lease to end, a frozen engine to be given up) is the other's time to start engines.
 set -euo pipefail
@@ -60,5 +60,6 @@ else
     run=(env)
 fi
 
-export PDGATE_TEST_PROCESSES=${PDGATE_TEST_PROCESSES:-$(nproc)}
+cores=$(nproc)
+export PDGATE_TEST_PROCESSES=${PDGATE_TEST_PROCESSES:-$((cores < 4 ? cores : 4))}
 exec "${run[@]}" bash tools/parallel_tests.sh "$python" -p no:cacheprovider --durations 15 "${@:-$here}"
