@@ -25,8 +25,8 @@ TOGETHER: Final[Mapping[str, str]] = {
 """Path -> what is taken as one: eighteen processes of lab/chaos/topology.py, a dozen of the reference engines' fleet."""
 
 PAIR_OF_VLLM: Final = re.compile(
-    r"^tests/end_to_end/vllm/.*(?P<pair>pdgate-(?:tcp|shm|mooncake)-(?:layerwise|pull|push))"
-    r"|^tests/end_to_end/vllm/.*(?P<stock>vllm-(?:nixl|mooncake))"
+    r"^tests/end_to_end/vllm/.*?(?P<pair>pdgate-(?:tcp|shm|mooncake)-(?:layerwise|pull|push))"
+    r"|^tests/end_to_end/vllm/.*?(?P<stock>vllm-(?:nixl|mooncake))"
 )
 """What is asked of one pair of engines (tests/end_to_end/vllm/engines.py), from whatever file."""
 

@@ -282,8 +282,8 @@ class Pair:
     def _start(self, stack: ExitStack, name: str, role: str, port: int, kv_port: int) -> Child:
         transfer = self.transfer
         flags, env = transfer.flags(role, port, kv_port), transfer.env(kv_port)
-        # One pair shows that nothing hangs on how the others are started.
-        by_command = transfer is PDGATE_TCP
+        # One pair shows that nothing hangs on how the others are started, nor its second P.
+        by_command = transfer is PDGATE_TCP and self._lives == 1
         name = f"{transfer.name}-{name}"
         return self._fleet.start(stack, name, port, flags, env, by_command=by_command)
 
