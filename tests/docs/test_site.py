@@ -195,7 +195,7 @@ def test_nothing_is_cut_in_a_browser(site: Path, address: str) -> None:
     found = {}
     widths = WIDTHS
     with browser() as driver:
-        # Each page would read the index of all, which nobody sees before he searches.
+        # Each page would read the index of all pages, which is of use for a search alone.
         driver.execute_cdp_cmd("Network.enable", {})
         driver.execute_cdp_cmd("Network.setBlockedURLs", {"urls": ["*/search.json"]})
         for page in sorted((ROOT / "docs").rglob("*.md")):
