@@ -65,5 +65,3 @@ async def test_all_floods_without_a_key_at_once(
         assert watch.peak_bytes <= watch.allowed_bytes
         assert watch.bystander.answers > 0
         assert (await gateway.get("/health"))[0] == 200
-
-

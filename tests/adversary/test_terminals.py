@@ -1,0 +1,88 @@
+"""Terminals of operators: what engines and strangers say tells them nothing, and breaks no page.
+
+A call's id is its client's (x-request-id, in latin-1), a reason an engine's, and what a model answers may
+look like markup: Llama's templates have [/INST].
+"""
+
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from pdgate.lab.conformance.check import Check, Result, Verdict
+from pdgate.lab.conformance.report import Report
+from pdgate.operations.doctor import report
+from pdgate.operations.doctor.checks import CHECKS, Finding
+from pdgate.operations.doctor.seen import Examined, Probes
+from pdgate.operations.top.feed import Away
+from pdgate.operations.top.view import View
+from pdgate.operations.top.watching import shown
+from pdgate.protocols.instance import Role
+from tests.operations.explain.test_explain import at, explain
+from tests.operations.top.a_picture import call, engine, picture
+from tests.support.fleet import Engine, gateway_of
+
+SAYS = ["\x1b]0;owned\x07", "\x9b2J", "a\u202eb", "[/INST]", "[bold"]
+
+
+def harmless(page: str) -> bool:
+    return all(one.isprintable() or one == "\n" for one in page)
+
+
+def printed(*pages: Any) -> str:
+    console = Console(width=200, color_system=None)
+    with console.capture() as capture:
+        for page in pages:
+            console.print(page)
+    return capture.get()
+
+
+@pytest.mark.parametrize("said", SAYS)
+def test_top(said: str) -> None:
+    one = engine(said, "prefill", hint=said, models=[said])
+    missing = [{"role": "decode", "why": said}]
+    calls = {"running": [call(said, "crossing")], "ended": [call(said, "over", prefill=said)]}
+    view = View("http://gateway:8000")
+    shown(view, picture(instances=[one], calls=calls, missing=missing, ready=False))
+    page = printed(view)
+    shown(view, Away(said))
+
+    assert harmless(page + printed(view))
+    assert said[-3:] in page
+
+
+@pytest.mark.parametrize("said", SAYS)
+def test_doctor(said: str) -> None:
+    console = Console(width=200, color_system=None)
+    with console.capture() as capture:
+        report.show(console, Examined((), Probes()), [Finding(CHECKS[0], (said,), said)])
+
+    assert harmless(capture.get())
+    assert capture.get().count(said[-3:]) >= 2
+
+
+@pytest.mark.parametrize("said", SAYS)
+def test_conformance(said: str) -> None:
+    async def run(_: object) -> None: ...
+
+    failed = Result(
+        Check("a", "it answers", run), Verdict.FAIL, f"it said {said}\nand no more", 1.0
+    )
+    page = printed(Report("p", "batch", "", [failed]).table())
+
+    assert harmless(page)
+    assert said[-3:] in page
+    assert "and no more" in page
+
+
+async def test_explain() -> None:
+    async with gateway_of(Engine(Role.PLAIN), debug_routes=True) as gateway:
+        await gateway.chat({"x-request-id": b"mine\x9b2J"}, model="m")
+        told = await explain("mine\x9b2J", *at(gateway))
+        unknown = await explain("other\x9b2J", *at(gateway))
+
+    assert told.exit_code == 0, told.output
+    assert harmless(told.stdout)
+    assert "mine\\u009b2J" in told.stdout
+    assert unknown.exit_code == 2
+    assert harmless(unknown.output)
