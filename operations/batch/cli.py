@@ -30,9 +30,9 @@ def batch(
     """
     from pdgate.cluster.printable import printable
     from pdgate.operations.asking import BadAsk, GatewayAway
-    from pdgate.operations.batch.waiting import Order, carry_out
+    from pdgate.operations.batch.waiting import BatchOrder, carry_out
 
-    order = Order(what, url, api_key_file, window, output, errors)
+    order = BatchOrder(what, url, api_key_file, window, output, errors)
     try:
         whole = carry_out(
             order, lambda said: typer.echo(printable(f"pdgate batch: {said}"), err=True)

@@ -15,7 +15,7 @@ from pdgate.operations.doctor import report
 from pdgate.operations.doctor.checks import CHECKS, Finding
 from pdgate.operations.doctor.seen import Examined, Probes
 from pdgate.operations.top.feed import Away
-from pdgate.operations.top.view import View
+from pdgate.operations.top.view import TopView
 from pdgate.operations.top.watching import shown
 from pdgate.protocols.instance import Role
 from tests.operations.explain.test_explain import at, explain
@@ -42,7 +42,7 @@ def test_top(said: str) -> None:
     one = engine(said, "prefill", hint=said, models=[said])
     missing = [{"role": "decode", "why": said}]
     calls = {"running": [call(said, "crossing")], "ended": [call(said, "over", prefill=said)]}
-    view = View("http://gateway:8000")
+    view = TopView("http://gateway:8000")
     shown(view, picture(instances=[one], calls=calls, missing=missing, ready=False))
     page = printed(view)
     shown(view, Away(said))
