@@ -1,7 +1,7 @@
 """Terminals of operators: what engines and strangers say tells them nothing, and breaks no page.
 
-A call's id is its client's (x-request-id, in latin-1), a reason an engine's, and what a model answers may
-look like markup: Llama's templates have [/INST].
+Reasons are engines' own words, names a directory's, and what a model answers may look like markup: Llama's
+templates have [/INST].
 """
 
 from typing import Any
@@ -18,9 +18,9 @@ from pdgate.operations.top.feed import Away
 from pdgate.operations.top.view import TopView
 from pdgate.operations.top.watching import shown
 from pdgate.protocols.instance import Role
-from tests.operations.explain.test_explain import at, explain
+from tests.operations.explain.test_explain import explain
 from tests.operations.top.a_picture import call, engine, picture
-from tests.support.fleet import Engine, gateway_of
+from tests.support.fleet import Engine, as_json, gateway_of
 
 SAYS = ["\x1b]0;owned\x07", "\x9b2J", "a\u202eb", "[/INST]", "[bold"]
 
@@ -76,13 +76,19 @@ def test_conformance(said: str) -> None:
 
 
 async def test_explain() -> None:
-    async with gateway_of(Engine(Role.PLAIN), debug_routes=True) as gateway:
-        await gateway.chat({"x-request-id": b"mine\x9b2J"}, model="m")
-        told = await explain("mine\x9b2J", *at(gateway))
-        unknown = await explain("other\x9b2J", *at(gateway))
+    """Of a gateway whose record and whose refusal say such things."""
+    async with gateway_of(other := Engine(Role.PLAIN), debug_routes=True) as gateway:
+        await gateway.chat({"x-request-id": "mine"})
+        record = (await gateway.http.get("/debug/calls/mine")).json()
+        other.probes["/debug/calls/mine"] = as_json({**record, "model": "m\x1b[2J\n"})
+        refusal = {"error": {"message": "no recent call\x9b2J"}}
+        other.probes["/debug/calls/other"] = as_json(refusal, b"503 Service Unavailable")
+        told = await explain("mine", "--gateway", other.url)
+        refused = await explain("other", "--gateway", other.url)
 
     assert told.exit_code == 0, told.output
     assert harmless(told.stdout)
-    assert "mine\\u009b2J" in told.stdout
-    assert unknown.exit_code == 2
-    assert harmless(unknown.output)
+    assert "m\\u001b[2J\\n" in told.stdout
+    assert refused.exit_code == 1
+    assert harmless(refused.output)
+    assert "\\u009b2J" in refused.output
