@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import httpx2
 
 from pdgate.cluster import secret
+from pdgate.cluster.printable import printable
 
 TIMEOUT_SECONDS: Final = 10.0
 
@@ -35,10 +36,10 @@ class AskedAnswer:
 
     @property
     def message(self) -> str:
-        """Of an error, as it words it; else empty."""
+        """Of an error, as it words it, in characters for a terminal; else empty."""
         error = self.body.get("error") if isinstance(self.body, dict) else None
         message = error.get("message") if isinstance(error, dict) else None
-        return message if isinstance(message, str) else ""
+        return printable(message) if isinstance(message, str) else ""
 
 
 class Gateway:

@@ -28,12 +28,15 @@ def batch(
 
     Ctrl-C ends the waiting, and not the batch: its id goes on with it. Exit code 1 where a line has no answer.
     """
+    from pdgate.cluster.printable import printable
     from pdgate.operations.asking import BadAsk, GatewayAway
     from pdgate.operations.batch.waiting import BatchOrder, carry_out
 
     order = BatchOrder(what, url, api_key_file, window, output, errors)
     try:
-        whole = carry_out(order, lambda said: typer.echo(f"pdgate batch: {said}", err=True))
+        whole = carry_out(
+            order, lambda said: typer.echo(printable(f"pdgate batch: {said}"), err=True)
+        )
     except BadAsk as error:
         typer.echo(f"pdgate batch: {error}", err=True)
         raise typer.Exit(2) from None

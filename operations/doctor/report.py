@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
+from rich.markup import escape as markup_free
 from rich.table import Table
 
+from pdgate.cluster.printable import printable
 from pdgate.operations.doctor.checks import CHECKS, CheckWay, Finding, Grade
 from pdgate.operations.doctor.examining import NO_PROBES
 from pdgate.operations.doctor.seen import Examined, SeenEngine
@@ -41,7 +42,9 @@ def show(console: Console, examined: Examined, findings: Sequence[Finding]) -> N
     for check, why in not_checked(examined).items():
         skipped.setdefault(why, []).append(check)
     for why, checks in skipped.items():
-        console.print(f"not checked: {', '.join(checks)}; {why}", style="dim", markup=False)
+        console.print(
+            printable(f"not checked: {', '.join(checks)}; {why}"), style="dim", markup=False
+        )
     wrong = sum(finding.check.grade is Grade.WRONG for finding in findings)
     if not findings:
         console.print(f"nothing wrong was found with {len(examined.fleet)} engines", style="green")
@@ -57,7 +60,7 @@ def _engines(examined: Examined) -> Table:
         told = _engine(examined, seen)
         table.add_row(
             *(
-                escape(text)
+                _plain(text)
                 for text in (
                     seen.id,
                     seen.instance.role.value,
@@ -103,9 +106,14 @@ def _findings(findings: Sequence[Finding]) -> Table:
         check = finding.check
         table.add_row(
             f"[{COLOURS[check.grade]}]{check.id}[/]",
-            escape("\n".join(finding.instances)),
-            f"{escape(check.finds)}: [bold]{escape(finding.found)}[/]\n"
-            f"{escape(check.why)}\n"
-            f"[green]{escape(check.cure)}[/]",
+            "\n".join(map(_plain, finding.instances)),
+            f"{_plain(check.finds)}: [bold]{_plain(finding.found)}[/]\n"
+            f"{_plain(check.why)}\n"
+            f"[green]{_plain(check.cure)}[/]",
         )
     return table
+
+
+def _plain(text: str) -> str:
+    """Of engines: no markup, and nothing that a terminal obeys."""
+    return markup_free(printable(text))

@@ -10,6 +10,7 @@ from time import time
 from rich.console import Console
 from rich.live import Live
 
+from pdgate.cluster.printable import all_printable, printable
 from pdgate.operations.asking import GatewayAway
 from pdgate.operations.top.feed import Away, Picture, pictures
 from pdgate.operations.top.view import TopView
@@ -54,9 +55,9 @@ def shown(view: TopView, one: Picture | Away) -> None:
     view.now = time()
     if isinstance(one, Away):
         since = view.now if view.away is None else view.away[1]
-        view.away = (one.why, since)
+        view.away = (printable(one.why), since)
     else:
-        view.picture, view.away = one, None
+        view.picture, view.away = all_printable(one), None
 
 
 async def _until_stopped(
