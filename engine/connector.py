@@ -164,6 +164,11 @@ class Connector(ABC):
         `layout` says; `backend` moves bytes between them and a peer's.
         """
 
+    @classmethod
+    def check(cls, settings: ConnectorSettings) -> None:
+        """Raise ValueError for settings that cannot work, before anything is opened."""
+        return
+
     @abstractmethod
     def plan(self, arrival: Arrival) -> Plan:
         """What this request needs. Raises ValueError for bad params (the client gets a 400)."""

@@ -92,10 +92,7 @@ class DecodeFirst(Kvt):
 
     def __init__(self, *, core: Core, settings: ConnectorSettings, **parts: Any) -> None:
         """Raises OSError, LookupError, ValueError."""
-        try:
-            chosen = queue_settings.read(settings.queue)
-        except ValueError as error:
-            raise ValueError(f"decode-first needs a prefill queue (--queue): {error}") from None
+        chosen = queue_settings.read(settings.queue)
         self._queue = open_queue(chosen, settings.model)
         self._tickets = Tickets()
         super().__init__(core=core, settings=settings, **parts)
@@ -123,6 +120,13 @@ class DecodeFirst(Kvt):
         if not prefills:
             self.kv_address = (settings.advertised_host, self._desk.port)
         self._lending = Lending(self._offers, self.engine_id, self.kv_address)
+
+    @classmethod
+    def check(cls, settings: ConnectorSettings) -> None:
+        try:
+            queue_settings.read(settings.queue)
+        except ValueError as error:
+            raise ValueError(f"decode-first needs a prefill queue (--queue): {error}") from None
 
     def role_is(self, role: Role) -> None:
         self._takes = role.serves(Role.PREFILL)
