@@ -15,7 +15,7 @@ from pdgate.engine.ranks.crew import Crew, RankLost
 from pdgate.engine.ranks.pages import RanksKv
 from pdgate.engine.ranks.seats import places
 from pdgate.engine.ranks.words import Start
-from pdgate.engine.settings import Settings
+from pdgate.engine.settings import EngineSettings
 from pdgate.engine.starting import has_ranks
 from pdgate.transfer.runtime.fleet import Identity
 
@@ -24,7 +24,7 @@ Made = Callable[[PagedKv], EngineCore]
 
 
 def met(
-    settings: Settings,
+    settings: EngineSettings,
     made: Made,
     layout: Layout,
     model_root: str,
@@ -56,7 +56,7 @@ def met(
 
 
 def in_ranks(
-    settings: Settings,
+    settings: EngineSettings,
     made: Made,
     layout: Layout,
     model_root: str,

@@ -13,7 +13,7 @@ from pdgate.engine.model.config import ModelConfig
 from pdgate.engine.model.load import config_of
 from pdgate.engine.peers import connector_settings
 from pdgate.engine.ranks import seats
-from pdgate.engine.settings import NO_PROTOCOL, Settings
+from pdgate.engine.settings import NO_PROTOCOL, EngineSettings
 from pdgate.transfer.runtime import fleet
 from pdgate.transfer.runtime.fleet import Identity
 
@@ -21,7 +21,7 @@ ONE_PLACE: Final = ("port", "socket_name")
 """Options of a transfer backend that say where it listens, which several ranks cannot share."""
 
 
-def check(settings: Settings) -> None:
+def check(settings: EngineSettings) -> None:
     """Raise ValueError, LookupError, TypeError or OSError with a sentence if no engine of these can start.
 
     What the machine has (ports that are free, files of secrets, a library) is left to the start.
@@ -38,7 +38,7 @@ def check(settings: Settings) -> None:
     has_ranks(settings)
 
 
-def has_ranks(settings: Settings) -> bool:
+def has_ranks(settings: EngineSettings) -> bool:
     """Return whether its ranks are processes. Raise ValueError, LookupError, TypeError."""
     takes = registry.load(settings.protocol).takes_ranks
     if settings.pp > 1 and not takes:
@@ -55,7 +55,7 @@ def has_ranks(settings: Settings) -> bool:
     return True
 
 
-def layout_of(settings: Settings, config: ModelConfig) -> Layout:
+def layout_of(settings: EngineSettings, config: ModelConfig) -> Layout:
     """Return the layout of its KV pages. Raise ValueError if the model cannot be split so."""
     if settings.protocol == NO_PROTOCOL and settings.pp > 1:
         raise ValueError("a plain engine hands nothing over, so it has no pipeline stages")
