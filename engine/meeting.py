@@ -83,7 +83,11 @@ def in_ranks(
     core = made(RanksKv(layout, crew))
     speaks = registry.load(settings.protocol)
     # What the core asks of a connector's class is the protocol's.
-    kind = type("RanksConnector", (RanksConnector,), {"load_failure": speaks.load_failure})
+    kind = type(
+        "RanksConnector",
+        (RanksConnector,),
+        {"load_failure": speaks.load_failure, "written": speaks.written},
+    )
     connector: RanksConnector = kind(crew, core, layout)
     closing.callback(connector.close)
 
