@@ -181,6 +181,10 @@ def engine(
         Literal["debug", "info", "warning", "error"], typer.Option(help="From here on.")
     ] = "info",
     threads: Annotated[int, typer.Option(help="Of the linear algebra library.")] = 1,
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="Say what stands against a start by these flags, and end."),
+    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="For programs, with --transfer help.")
     ] = False,
@@ -251,6 +255,14 @@ def engine(
         )
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
+    if check:
+        from pdgate.engine import starting
+
+        try:
+            starting.check(settings)
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            raise typer.BadParameter(str(error)) from error
+        return
     os.environ |= dict.fromkeys(THREAD_VARIABLES, str(threads))
     # Imports NumPy, which reads those variables.
     from pdgate.engine.ranks.crew import RankLost

@@ -3,9 +3,7 @@
 import contextlib
 import secrets
 from collections.abc import Callable
-from typing import Final
 
-from pdgate.engine import transfer_options
 from pdgate.engine.cache.memory import KvMemory, PagedKv
 from pdgate.engine.connector import Connector
 from pdgate.engine.core import EngineCore
@@ -18,13 +16,11 @@ from pdgate.engine.ranks.pages import RanksKv
 from pdgate.engine.ranks.seats import places
 from pdgate.engine.ranks.words import Start
 from pdgate.engine.settings import EngineSettings
+from pdgate.engine.starting import has_ranks
 from pdgate.transfer.runtime.fleet import Identity
 
 Made = Callable[[PagedKv], EngineCore]
 """Makes a core over pages."""
-
-ONE_PLACE: Final = ("port", "socket_name")
-"""Options of a transfer backend that say where it listens, which several ranks cannot share."""
 
 
 def met(
@@ -41,10 +37,7 @@ def met(
 
     Raises OSError, ValueError, LookupError, TypeError, RankLost.
     """
-    takes_ranks = registry.load(settings.protocol).takes_ranks
-    if settings.pp > 1 and not takes_ranks:
-        raise ValueError(f"{settings.protocol} knows no pipeline stages: pp {settings.pp}")
-    if takes_ranks and settings.tp * settings.pp > 1:
+    if has_ranks(settings):
         return in_ranks(settings, made, layout, model_root, api_port, lost, closing)
     backend = open_backend(settings, identity)
     closing.callback(backend.close)
@@ -72,12 +65,6 @@ def in_ranks(
     closing: contextlib.ExitStack,
 ) -> tuple[EngineCore, RanksConnector]:
     """As `met`, with processes; `lost` is called when one has ended, and all requests with it."""
-    for name, value in transfer_options.read(settings.transfer, settings.transfer_options).items():
-        if name in ONE_PLACE and value:
-            raise ValueError(
-                f"each of {settings.tp * settings.pp} ranks listens at a place of its own: "
-                f"leave the transfer option {name}={value} out"
-            )
     engine_id = settings.engine_id or secrets.token_hex(16)
     crew = Crew(
         [
@@ -96,7 +83,11 @@ def in_ranks(
     core = made(RanksKv(layout, crew))
     speaks = registry.load(settings.protocol)
     # What the core asks of a connector's class is the protocol's.
-    kind = type("RanksConnector", (RanksConnector,), {"load_failure": speaks.load_failure})
+    kind = type(
+        "RanksConnector",
+        (RanksConnector,),
+        {"load_failure": speaks.load_failure, "written": speaks.written},
+    )
     connector: RanksConnector = kind(crew, core, layout)
     closing.callback(connector.close)
 

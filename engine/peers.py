@@ -1,5 +1,8 @@
 """What an engine's process, or a rank's, needs to meet peers: a transfer backend, and settings for a connector."""
 
+from collections.abc import Callable
+from typing import Any
+
 from pdgate.engine import transfer_options
 from pdgate.engine.hand_over.settings import ConnectorSettings
 from pdgate.engine.roles import may_change
@@ -33,6 +36,7 @@ def connector_settings(
     ranks: tuple[int, ...] = (),
     kv_port: int | None = None,
     engine_id: str = "",
+    tell_ranks: Callable[[Any], None] = lambda _: None,
 ) -> ConnectorSettings:
     """`ranks`, and what goes with them, are of one of several processes. Raises ValueError."""
     return ConnectorSettings(
@@ -54,4 +58,5 @@ def connector_settings(
         engine_id=engine_id or settings.engine_id,
         identity=identity,
         ranks=ranks,
+        tell_ranks=tell_ranks,
     )

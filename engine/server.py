@@ -31,16 +31,15 @@ from pdgate.engine.hand_over.blocks import NamedBlocks
 from pdgate.engine.http_server import LAST_WRITE_SECONDS, EngineServer, calm_signals, listen
 from pdgate.engine.kv_events.journal import EventJournal
 from pdgate.engine.kv_events.serving import journal_of, publishing, sources_route
-from pdgate.engine.layout import Layout
 from pdgate.engine.metrics import EngineMetrics
 from pdgate.engine.model.load import LoadedModel, load
 from pdgate.engine.output_queue import OutputQueue
 from pdgate.engine.pace import Faults, StepPace
-from pdgate.engine.ranks import seats
 from pdgate.engine.ranks.crew import RankLost
 from pdgate.engine.roles import EngineRoles, why_fixed
 from pdgate.engine.scheduler import StepLimits
 from pdgate.engine.settings import NO_PROTOCOL, EngineSettings
+from pdgate.engine.starting import layout_of
 from pdgate.engine.work import Options
 from pdgate.protocols.instance import Role
 from pdgate.transfer.runtime.fleet import Identity, configured
@@ -132,19 +131,7 @@ def _core(
     lost: Callable[[str], None],
 ) -> Iterator[tuple[EngineCore, Connector | None]]:
     """A running core, with its connector if a protocol is spoken; `lost`: a rank of it has ended."""
-    config = model.config
-    if config.heads % settings.tp:
-        raise ValueError(f"{config.heads} heads cannot be split evenly over tp {settings.tp}")
-    layout = Layout(
-        config.layers,
-        settings.blocks,
-        config.kv_heads,
-        settings.block_tokens,
-        config.head_dim,
-        tp=settings.tp,
-        planes=config.kv_planes,
-        stages=seats.stages(config.layers, settings.pp),
-    )
+    layout = layout_of(settings, model.config)
 
     def made(memory: PagedKv) -> EngineCore:
         tiers = _tiers(settings, memory, model, closing)
@@ -172,8 +159,6 @@ def _core(
     with contextlib.ExitStack() as closing:
         connector: Connector | None = None
         if settings.protocol == NO_PROTOCOL:
-            if settings.pp > 1:
-                raise ValueError("a plain engine hands nothing over, so it has no pipeline stages")
             shards = [memoryview(bytearray(layout.total_bytes)) for _ in range(layout.tp)]
             core = made(KvMemory(layout, shards))
         else:

@@ -22,7 +22,7 @@ import http.client
 import json
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from urllib.parse import urlsplit
 
@@ -80,6 +80,12 @@ class BootstrapServer:
         sock = fleet.listening("the bootstrap server", host, port, identity)
         self.port: int = sock.getsockname()[1]
         self._listener = Listener("pdgate-bootstrap", sock, self._serve)
+
+    def register_ranks(self, engine_id: str, tp: int, workers: Sequence[tuple[str, int]]) -> None:
+        """Those of our own engine, of which the first one is known already. Raises Contradiction."""
+        for number, at in enumerate(workers):
+            stage, rank = divmod(number, tp)
+            self._workers.register(BootstrapWorker(engine_id, 0, rank, stage, _tcp(*at)))
 
     def close(self) -> None:
         self._listener.close()

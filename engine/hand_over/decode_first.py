@@ -84,7 +84,6 @@ class DecodeFirstHandOver(KvtHandOver):
     """What prefill does is vllm-kvt's; which engine is asked to do it comes from the queue."""
 
     load_failure: ClassVar = "error"
-    takes_ranks: ClassVar = False
     has_worker: ClassVar = True
     """Whether an engine that may prefill takes from the queue by itself."""
     lends: ClassVar = True
@@ -92,10 +91,7 @@ class DecodeFirstHandOver(KvtHandOver):
 
     def __init__(self, *, core: Core, settings: ConnectorSettings, **parts: Any) -> None:
         """Raises OSError, LookupError, ValueError."""
-        try:
-            chosen = queue_settings.read(settings.queue)
-        except ValueError as error:
-            raise ValueError(f"decode-first needs a prefill queue (--queue): {error}") from None
+        chosen = queue_settings.read(settings.queue)
         self._queue = open_queue(chosen, settings.model)
         self._tickets = Tickets()
         super().__init__(core=core, settings=settings, **parts)
@@ -116,13 +112,20 @@ class DecodeFirstHandOver(KvtHandOver):
         self._unattended_seconds = max(UNATTENDED_SECONDS, chosen.redeliver_seconds)
         self._worker: PrefillWorker | None = None
         self._takes = prefills
-        if prefills and self.has_worker:
+        if prefills and self.has_worker and settings.speaks_for_all:
             serving = Serving(uuid.uuid4().hex, *self.service_address, chosen.hold_seconds)
             self._worker = PrefillWorker(self._queue, serving, settings.identity, self._takes_now)
             self._worker.start()
         if not prefills:
             self.kv_address = (settings.advertised_host, self._desk.port)
         self._lending = Lending(self._offers, self.engine_id, self.kv_address)
+
+    @classmethod
+    def check(cls, settings: ConnectorSettings) -> None:
+        try:
+            queue_settings.read(settings.queue)
+        except ValueError as error:
+            raise ValueError(f"decode-first needs a prefill queue (--queue): {error}") from None
 
     def role_is(self, role: Role) -> None:
         self._takes = role.serves(Role.PREFILL)
@@ -138,7 +141,7 @@ class DecodeFirstHandOver(KvtHandOver):
         return self.settings.kv_port if self.settings.may(Role.PREFILL) else 0
 
     def borrow(self, lent: Lent | None, tokens: int, peer: str) -> Load | None:
-        if lent is None or not self.lends:
+        if lent is None or not self.lends or self.settings.ranks:
             return None
         if not 0 < lent.tokens < tokens:
             raise ValueError(f"{lent.tokens} of {tokens} tokens are lent")
@@ -165,6 +168,9 @@ class DecodeFirstHandOver(KvtHandOver):
         return Load(tokens, QueuedPrompt(arrival.prompt))
 
     def _rather_here(self, arrival: Arrival) -> bool:
+        if not self.settings.speaks_for_all:
+            # What the first rank plans is done.
+            return False
         most, longest = self.settings.max_local_prefill, self.settings.max_prefill_queue
         if most is not None and len(arrival.prompt) - arrival.cached_tokens() <= most:
             return True
@@ -207,8 +213,19 @@ class DecodeFirstHandOver(KvtHandOver):
     def locate(self, source: Source, until: float) -> tuple[str, int]:
         if not isinstance(source, Queued):
             return super().locate(source, until)
-        claim = source.turn.claim or self._stand_in_line(source.turn)
-        return claim.host, claim.port
+        turn = source.turn
+        if self.settings.speaks_for_all:
+            claim = turn.claim or self._stand_in_line(turn)
+            self.settings.tell_ranks((turn.ticket.request_id, turn.number, claim))
+            return claim.host, claim.port
+        while (told := self._tickets.wait(turn, max(0.0, until - time.monotonic()))) is None:
+            if time.monotonic() >= until:
+                raise HandOverError(Why.TOO_LATE, "no prefill worker came for it")
+        return told.host, told.port
+
+    def told(self, word: tuple[str, int, Claim]) -> None:
+        """Hear from the first rank, which stands in line for all, which worker serves."""
+        self._tickets.told(*word)
 
     def gauges(self) -> Mapping[str, tuple[str, float]]:
         return gauges(self._watch.depth, self._watch.away_seconds)
@@ -249,7 +266,7 @@ class DecodeFirstHandOver(KvtHandOver):
 
     def _lend(self, turn: TicketTurn) -> Lent | None:
         target = turn.ticket.target
-        if not (target.skip and self.lends):
+        if not (target.skip and self.lends) or self.settings.ranks:
             return None
         blocks = target.block_ids[: target.skip]
         return self._lending.lend(turn.key, blocks, target.skip * self._layout.block_tokens)
@@ -291,13 +308,14 @@ class DecodeFirstHandOver(KvtHandOver):
         if ticket is None:
             return False
         self._lending.call_in(ticket.turn.key)
-        if error is not None and time.monotonic() < ticket.until:
+        # With several ranks another turn would be for all, some of which may have their share: the request fails.
+        if error is not None and time.monotonic() < ticket.until and not self.settings.ranks:
             turn = self._tickets.again(ticket, error)
             if turn is not None and self._put_back(turn):
                 return True
         served = ticket.turn.claim is not None
         self._tickets.close(ticket)
-        if not served:
+        if not served and self.settings.speaks_for_all:
             self._tell(self._queue.done, ticket.item)
         return False
 

@@ -31,6 +31,7 @@ class FirstTokenSource(Source):
 
 
 class TensorRtLlmHandOver(TwoSided):
+    takes_ranks: ClassVar = True
     hands_first_token: ClassVar = True
 
     def plan(self, arrival: Arrival) -> Load | Keep | None:

@@ -113,6 +113,15 @@ class Tickets:
             turn.changed.set()
             return turn
 
+    def told(self, request_id: str, number: int, claim: Claim) -> None:
+        """Another rank's turn of this number is served by this claim, and so is ours, if it waits."""
+        with self._lock:
+            ticket = self._by_request.get(request_id)
+            if ticket is None or ticket.closed or ticket.turn.number != number:
+                return
+            ticket.turn.claim = claim
+            ticket.turn.changed.set()
+
     def wait(self, turn: TicketTurn, seconds: float) -> Claim | None:
         """The claim of its worker; None without one yet. Raises HandOverError if none will come."""
         turn.changed.wait(seconds)

@@ -53,7 +53,8 @@ class _Kept:
 class RanksConnector(Connector):
     def __init__(self, crew: Crew, core: Core, layout: Layout) -> None:
         self.counters = MessengerCounters()
-        self.kv_address = (crew.workers[0].host, crew.workers[0].port)
+        self.kv_address = crew.ready[0].kv_address
+        self._gauges: Mapping[str, tuple[str, float]] = {}
         self._crew = crew
         self._core = core
         self._all = frozenset(range(len(crew)))
@@ -139,8 +140,16 @@ class RanksConnector(Connector):
     def trouble(self) -> str:
         return self._crew.lost
 
+    def server_info(self) -> Mapping[str, Any]:
+        return self._crew.ready[0].server_info
+
+    def gauges(self) -> Mapping[str, tuple[str, float]]:
+        return self._gauges
+
     def role_is(self, role: Role) -> None:
-        """The protocols that take ranks are the same in every role."""
+        # An engine that has lost a rank is ending already.
+        with contextlib.suppress(RankLost):
+            self._crew.post("role_is", role)
 
     def leave(self) -> None:
         # An engine that has lost a rank is ending already.
@@ -157,8 +166,11 @@ class RanksConnector(Connector):
     def heard(self, number: int, event: RankEvent) -> None:
         self._count(number, event.counts)
         match event.name:
-            case "":
-                pass
+            case "gauges":
+                # The first rank speaks for all.
+                self._gauges = self._gauges if number else event.words[0]
+            case "tell_ranks":
+                self._crew.later(lambda: self._tell(number, *event.words))
             case "loaded":
                 self._loaded(number, *event.words)
             case "gave_up":
@@ -222,6 +234,9 @@ class RanksConnector(Connector):
                 return
             del self._keeps[request_id]
         self._core.release(request_id)
+
+    def _tell(self, number: int, word: Any) -> None:
+        self._crew.post("told", word, to=sorted(self._all - {number}))
 
     def _submit(self, request_id: str, prompt: Sequence[int], tokens: int, keep: Keep) -> None:
         """The first rank was asked for a prefill; the others' readers come there."""

@@ -16,8 +16,7 @@ from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import Any, Final
 
-from pdgate.engine.ranks.words import RankAnswer, RankEvent, RankOrder, Start
-from pdgate.transfer.messenger.workers import MessengerWorker
+from pdgate.engine.ranks.words import RankAnswer, RankEvent, RankOrder, RankReady, Start
 
 START_SECONDS: Final = 120.0
 SILENCE_SECONDS: Final = 15.0
@@ -79,15 +78,15 @@ class _RankProcess:
             raise RankLost(f"{self.name} is gone") from error
         return answer
 
-    def started(self, seconds: float) -> MessengerWorker:
-        """Return its address for peers. Raise ValueError, RankLost."""
+    def started(self, seconds: float) -> RankReady:
+        """Return where it is. Raise ValueError, RankLost."""
         if not self.orders.poll(seconds):
             raise RankLost(f"{self.name} did not start within {seconds:.0f} s")
         answer = self.answer()
         if answer.refused:
             raise ValueError(f"rank {self.number}: {answer.refused}")
-        worker: MessengerWorker = answer.value
-        return worker
+        ready: RankReady = answer.value
+        return ready
 
     def end(self, seconds: float) -> None:
         """Hang up, and wait; whatever it does then, it is gone afterwards."""
@@ -111,7 +110,7 @@ class _RankProcess:
 class Crew:
     """
     Attributes:
-        workers: Addresses of the ranks, by their numbers.
+        ready: What the ranks have said at their start, by their numbers.
         lost: Why the crew is not whole any more; empty while it is.
     """
 
@@ -122,13 +121,14 @@ class Crew:
         self._closing = threading.Event()
         self._later: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
+        # An order that goes to all ranks is before or behind any other one at all of them.
+        self._posting = threading.Lock()
         try:
             self._ranks.extend(map(_RankProcess, starts))
             until = time.monotonic() + START_SECONDS
-            self.workers = [
-                rank.started(max(0.0, until - time.monotonic())) for rank in self._ranks
-            ]
-            self.ask("introduce", [(self.workers,)] * len(self._ranks))
+            self.ready = [rank.started(max(0.0, until - time.monotonic())) for rank in self._ranks]
+            workers = [each.worker for each in self.ready]
+            self.ask("introduce", [(workers,)] * len(self._ranks))
         except BaseException:
             self.close()
             raise
@@ -146,8 +146,9 @@ class Crew:
 
     def post(self, name: str, *words: Any, to: Sequence[int] | None = None) -> None:
         """Say something to ranks, all if `to` names none. Raise RankLost."""
-        for rank in self._chosen(to):
-            rank.post(name, words)
+        with self._posting:
+            for rank in self._chosen(to):
+                rank.post(name, words)
 
     def ask(
         self, name: str, words: Sequence[tuple[Any, ...]], to: Sequence[int] | None = None
@@ -157,8 +158,9 @@ class Crew:
         From one thread at a time. Raise RankLost.
         """
         chosen = self._chosen(to)
-        for rank, own in zip(chosen, words, strict=True):
-            rank.post(name, own, answers=True)
+        with self._posting:
+            for rank, own in zip(chosen, words, strict=True):
+                rank.post(name, own, answers=True)
         return [rank.answer() for rank in chosen]
 
     def __len__(self) -> int:

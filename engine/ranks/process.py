@@ -11,7 +11,8 @@ import os
 import sys
 import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any, Final
 
@@ -23,13 +24,25 @@ from pdgate.engine.hand_over.two_sided import ForReaders, TwoSided
 from pdgate.engine.model.weights import Floats
 from pdgate.engine.peers import connector_settings, open_backend
 from pdgate.engine.ranks.seats import own_layout
-from pdgate.engine.ranks.words import BEAT_SECONDS, RankAnswer, RankEvent, RankOrder, Start, counts
+from pdgate.engine.ranks.words import (
+    BEAT_SECONDS,
+    RankAnswer,
+    RankEvent,
+    RankOrder,
+    RankReady,
+    Start,
+    counts,
+)
+from pdgate.protocols.instance import Role
 from pdgate.transfer.messenger.counters import MessengerCounters
 from pdgate.transfer.messenger.workers import MessengerWorker
 from pdgate.transfer.runtime.fleet import configured
 
 PAGE_ORDERS: Final = ("write", "attend")
 """What a rank cannot fail at and go on: its pages would be wrong."""
+
+Gauges = Callable[[], Mapping[str, tuple[str, float]]]
+"""As `Connector.gauges`."""
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +52,7 @@ class FarCore(Core):
 
     def __init__(self, events: Connection) -> None:
         self.counters = MessengerCounters()
+        self.gauges: Gauges = dict
         self._events = events
         self._lock = threading.Lock()
 
@@ -81,7 +95,7 @@ class FarCore(Core):
 
     def beat(self) -> None:
         """Say that this process is alive; end it when the engine is gone, whatever it is held up by."""
-        while self.say(""):
+        while self.say("gauges", dict(self.gauges())):
             threading.Event().wait(BEAT_SECONDS)
         os._exit(0)
 
@@ -134,6 +148,12 @@ class Desk:
             log.warning("prefill %s is of no use here: %s", request_id, error)
             self._core.abort(request_id)
 
+    def told(self, word: Any) -> None:
+        self._connector.told(word)
+
+    def role_is(self, role: Role) -> None:
+        self._connector.role_is(role)
+
     def leave(self) -> None:
         self._connector.leave()
 
@@ -153,7 +173,7 @@ class Desk:
             return RankAnswer(broken=f"{type(error).__name__}: {error}")
 
 
-def open_desk(start: Start, core: FarCore) -> tuple[Desk, MessengerWorker]:
+def open_desk(start: Start, core: FarCore) -> tuple[Desk, RankReady]:
     """Raises what the start of an engine raises."""
     settings, layout = start.settings, start.layout
     # Its own name among peers, as each worker of an engine has; the secret comes by the same files.
@@ -175,11 +195,14 @@ def open_desk(start: Start, core: FarCore) -> tuple[Desk, MessengerWorker]:
             ranks=(start.place.number,),
             kv_port=start.kv_port,
             engine_id=start.engine_id,
+            tell_ranks=partial(core.say, "tell_ranks"),
         ),
     )
     assert isinstance(connector, TwoSided), "the engine has asked for nothing else"
     core.counters = connector.counters
-    return Desk(start, core, KvMemory(own, [region.memory]), connector), connector.worker
+    core.gauges = connector.gauges
+    ready = RankReady(connector.worker, connector.kv_address, connector.server_info())
+    return Desk(start, core, KvMemory(own, [region.memory]), connector), ready
 
 
 def reply(orders: Connection, answer: RankAnswer) -> None:
@@ -194,11 +217,11 @@ def serve(orders: Connection, core: FarCore) -> None:
     log_to_stderr(start.settings.log_level)
     threading.Thread(target=core.beat, name="rank-beat", daemon=True).start()
     try:
-        desk, worker = open_desk(start, core)
+        desk, ready = open_desk(start, core)
     except (OSError, ValueError, LookupError, TypeError, MemoryError) as error:
         reply(orders, RankAnswer(refused=str(error) or repr(error)))
         return
-    reply(orders, RankAnswer(worker))
+    reply(orders, RankAnswer(ready))
     while True:
         try:
             order = orders.recv()

@@ -6,6 +6,7 @@
 They are pickled: both ends are one program, and nothing else can reach the pairs.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
@@ -13,6 +14,7 @@ from pdgate.engine.layout import Layout
 from pdgate.engine.ranks.seats import RankSeat
 from pdgate.engine.settings import EngineSettings
 from pdgate.transfer.messenger.counters import MessengerCounters
+from pdgate.transfer.messenger.workers import MessengerWorker
 
 BEAT_SECONDS: Final = 0.5
 
@@ -59,8 +61,22 @@ class RankAnswer:
 
 
 @dataclass(frozen=True, slots=True)
+class RankReady:
+    """The answer to `Start`.
+
+    Attributes:
+        worker: Its address for peers.
+        kv_address, server_info: As the rank's connector has them; those of the first rank are the engine's.
+    """
+
+    worker: MessengerWorker
+    kv_address: tuple[str, int]
+    server_info: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class RankEvent:
-    """A method of the core to call; an empty name is a sign of life.
+    """A method of the core to call, or of the engine's `RanksConnector`; "gauges" is the sign of life.
 
     Attributes:
         counts: Of the rank's hand-overs until now, as COUNTED names them.

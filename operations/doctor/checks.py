@@ -24,6 +24,8 @@ class CheckWay(StrEnum):
     """It takes calls of one token, or a connection; --no-probe leaves it out."""
     GATEWAY = "gateway"
     """A running gateway is asked."""
+    START = "start"
+    """A command line is read (--start); nothing is asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,6 +296,12 @@ GATEWAY_SAYS: Final = DoctorCheck(
     "the gateway keeps calls from it, or sees that KV does not arrive there",
     "the rest of the fleet does its work",
     "see the cause (kv-verification.md); `pdgate_instance_up` and the gateway's log have its history",
+)  # fmt: skip
+CANNOT_START: Final = DoctorCheck(
+    "cannot_start", _WRONG, CheckWay.START,
+    "an engine that is started so ends with an error",
+    "a PdgateConnector says so when vLLM has loaded the model, and Kubernetes starts it again and again",
+    "change the flags that the sentence names; device-memory.md and vllm-connector.md say what goes together",
 )  # fmt: skip
 
 CHECKS: Final[tuple[DoctorCheck, ...]] = tuple(

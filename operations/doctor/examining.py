@@ -8,7 +8,7 @@ An engine id that has survived a restart is pinned. Those of the last run are in
 import asyncio
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -42,6 +42,7 @@ class Wish:
         lease_seconds: How long the gateway believes prefill to keep KV; None for what the protocol says.
         before: Engine ids of the last run.
         kv_secrets: Of the fleet, where engines publish KV events for its members alone.
+        starts: Command line of an engine -> what stands against its start.
     """
 
     instances: Sequence[Instance]
@@ -51,6 +52,7 @@ class Wish:
     before: Ids | None = None
     gatewise: Sequence[Gatewise] = ()
     kv_secrets: Sequence[str] = ()
+    starts: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 async def examine(wish: Wish, bar: Bar) -> Examined:
@@ -62,7 +64,8 @@ async def examine(wish: Wish, bar: Bar) -> Examined:
             probes = await probing.probe(client, fleet, bar.step, wish.kv_secrets)
         else:
             probes = Probes(made=False)
-    return Examined(fleet, probes, wish.lease_seconds, wish.before or {}, wish.gatewise)
+    before = wish.before or {}
+    return Examined(fleet, probes, wish.lease_seconds, before, wish.gatewise, wish.starts)
 
 
 def ids_of(examined: Examined) -> Ids:

@@ -35,7 +35,8 @@ def as_json(examined: Examined, findings: Sequence[Finding]) -> dict[str, Any]:
 
 def show(console: Console, examined: Examined, findings: Sequence[Finding]) -> None:
     console.width = max(console.width, LEAST_WIDTH)
-    console.print(_engines(examined))
+    if examined.fleet:
+        console.print(_engines(examined))
     if findings:
         console.print(_findings(findings))
     skipped: dict[str, list[str]] = {}
@@ -47,7 +48,8 @@ def show(console: Console, examined: Examined, findings: Sequence[Finding]) -> N
         )
     wrong = sum(finding.check.grade is Grade.WRONG for finding in findings)
     if not findings:
-        console.print(f"nothing wrong was found with {len(examined.fleet)} engines", style="green")
+        count = len(examined.fleet) + len(examined.starts)
+        console.print(f"nothing wrong was found with {count} engines", style="green")
     else:
         console.print(f"{wrong} wrong, {len(findings) - wrong} to beware of", style="bold")
 

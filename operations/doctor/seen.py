@@ -200,6 +200,7 @@ class Examined:
     Attributes:
         lease_seconds: How long the gateway believes prefill to keep KV; None for what the protocol says.
         before: Engine's URL -> its engine id and `started` in the last run.
+        starts: Command line of an engine -> what stands against its start.
     """
 
     fleet: Sequence[SeenEngine]
@@ -207,6 +208,7 @@ class Examined:
     lease_seconds: float | None = None
     before: Mapping[str, tuple[str, float]] = field(default_factory=dict)
     gatewise: Sequence[Gatewise] = ()
+    starts: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
     def well(self) -> list[SeenEngine]:

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
+from urllib.request import urlopen
 
 from pdgate.engine.cache.memory import KvMemory
 from pdgate.engine.core import EngineCore
@@ -224,7 +225,7 @@ def instances(
             protocol,
             generation,
             kv=f"{host}:{port}",
-            engine_ids=_engine_ids(at.connector),
+            engine_ids=_engine_ids(at.connector, protocol),
         )
 
     return instance(Role.PREFILL, prefill), instance(Role.DECODE, decode)
@@ -232,8 +233,12 @@ def instances(
 
 def _engine_ids(
     connector: TwoSided | NeuronHandOver | StoreMediatedHandOver | LMCacheHandOver | RanksConnector,
+    protocol: str,
 ) -> tuple[tuple[int, str], ...]:
     """As a gateway learns them; Neuron has no such thing."""
+    if protocol == "vllm-mooncake" and isinstance(connector, RanksConnector):
+        with urlopen("http://{}:{}/query".format(*connector.kv_address)) as answer:
+            return tuple((int(dp), at["engine_id"]) for dp, at in json.load(answer).items())
     if info := connector.server_info():
         return ((0, tensorrt_llm.endpoint(encode(info))),)
     return ((0, connector.engine_id),) if isinstance(connector, TwoSided) else ()

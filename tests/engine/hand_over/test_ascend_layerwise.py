@@ -1,12 +1,8 @@
 """ascend-layerwise: decode posts where it is, prefill calls there, and its layers are written as they are computed."""
 
-import json
-import queue
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import pytest
@@ -19,39 +15,12 @@ from pdgate.transfer.runtime.channel import dial
 from pdgate.transfer.runtime.fleet import Identity
 from tests.support.core_pairs import Side, side
 from tests.support.engine_cores import GREEDY, ask, engine, layout, tokens_of
+from tests.support.metaserver import Metaserver
 from tests.support.waiting import PATIENCE_SECONDS
 
 TEXT = "my own prompt, which is exactly as long as the foreign one"
 FOREIGN = "what someone else asked, which is as long as my own prompt"
 ONE = replace(GREEDY, max_tokens=1)
-
-
-class Metaserver:
-    """Keeps what is posted; answers with a status that a test may change."""
-
-    def __init__(self) -> None:
-        self.posts: queue.Queue[dict[str, Any]] = queue.Queue()
-        self.status = 200
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["content-length"]))
-                outer.posts.put(json.loads(body))
-                self.send_response(outer.status)
-                self.end_headers()
-
-            def log_message(self, *_: Any) -> None: ...
-
-        self._server = HTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}/v1/metaserver"
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
 
 
 class Fleet:

@@ -46,6 +46,20 @@ def test_the_answer_is_what_a_gateway_reads(server: BootstrapServer) -> None:
     assert json.loads(body)["0"]["worker_addr"] == {"0": {"0": "tcp://127.0.0.1:7000"}}
 
 
+def test_all_ranks_of_its_own_engine_are_in_the_answer(server: BootstrapServer) -> None:
+    """By tensor rank and pipeline stage, as vLLM's workers register."""
+    at = [("127.0.0.1", port) for port in (7000, 7001, 7002, 7003)]
+
+    server.register_ranks("engine-1", 2, at)
+
+    (found,) = json.loads(get(server.port, "/query")[1]).values()
+    assert found["worker_addr"] == {
+        "0": {"0": "tcp://127.0.0.1:7000", "1": "tcp://127.0.0.1:7002"},
+        "1": {"0": "tcp://127.0.0.1:7001", "1": "tcp://127.0.0.1:7003"},
+    }
+    assert ask(server.port) == at[0]
+
+
 def test_a_reader_finds_the_kv_side(server: BootstrapServer) -> None:
     assert ask(server.port, engine_id="engine-1") == ("127.0.0.1", 7000)
     assert ask(server.port) == ("127.0.0.1", 7000)

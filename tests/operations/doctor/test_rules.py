@@ -119,6 +119,7 @@ CASES: list[tuple[DoctorCheck, Callable[[], Examined]]] = [
     (checks.KV_PEERS_REFUSED, lambda: prefill_is(counters={"peers_refused": 2.0})),
     (checks.LEASES_EXPIRED, lambda: prefill_is(counters={"calls": 90.0, "expired": 1.0})),
     (checks.READ_LATE, lambda: prefill_is(counters={"read_late": 1.0})),
+    (checks.CANNOT_START, lambda: well(starts={"vllm serve M": ["it does not go"]})),
     (checks.NO_PAIR, lambda: well(fleet=[seen(PREFILL)])),
     (checks.MODELS_DIFFER, lambda: decode_is(cards={**MODEL, "lora": Card()})),
     (checks.MODEL_PATHS_DIFFER, lambda: decode_is(cards={"m": Card("m", 8192)})),
