@@ -3,6 +3,7 @@
 Source: AWS Neuron's vLLM V0 fork, neuron_buffer.py, zmq_util.py.
 """
 
+import contextlib
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
@@ -14,11 +15,14 @@ import pytest
 from pdgate.engine.connector import Keep
 from pdgate.engine.hand_over.neuron import Neuron
 from pdgate.engine.neuron import kv_map, peers
+from pdgate.engine.neuron.send_buffer import MAX_MESSAGE_BYTES, MAX_STRANGERS_BYTES
 from pdgate.transfer import descriptors
 from pdgate.transfer.messenger.shape import Shape
-from tests.engine.neuron.raw import RawDecode, RawPrefill
+from tests.engine.neuron.raw import SECONDS, RawDecode, RawPrefill
+from tests.support import zmtp
 from tests.support.engine_pair import D_BLOCKS, P_BLOCKS, PROMPT, arrival
 from tests.support.fake_core import LAYOUT, FakeCore
+from tests.support.kv_strangers import member
 from tests.support.ports import free_port
 
 UID = "cmpl-u"
@@ -306,3 +310,38 @@ def test_engines_on_ipv6_find_each_other() -> None:
 def test_a_port_that_is_taken_is_said_at_the_start(prefill: FakeCore) -> None:
     with pytest.raises(OSError, match=str(prefill.settings.api_port + 1)):
         connector_of(prefill)
+
+
+@pytest.fixture
+def fleets_prefill() -> Iterator[FakeCore]:
+    with closing(FakeCore("tcp", "neuron", "prefill", identity=member())) as core:
+        yield core
+
+
+@pytest.mark.parametrize(
+    ("whose", "said"),
+    [
+        ("prefill", zmtp.frame(zmtp.MORE, b"x" * 1_000_000) * 64),
+        ("prefill", zmtp.frame(zmtp.MORE, b"") * 1_000_000),
+        ("prefill", zmtp.frame(0, b"x" * (MAX_MESSAGE_BYTES + 1))),
+        ("fleets_prefill", zmtp.frame(zmtp.MORE, b"x" * 1_000_000) * 64),
+        ("fleets_prefill", zmtp.frame(0, b"x" * (MAX_STRANGERS_BYTES + 1))),
+    ],
+    ids=["endless", "endless-empty", "long", "endless-of-a-stranger", "long-of-a-stranger"],
+)
+def test_what_would_fill_memory_ends_its_connection(
+    whose: str, said: bytes, request: pytest.FixtureRequest
+) -> None:
+    """ZeroMQ kept the parts of a message that never ended; a stranger needed no secret for that."""
+    core: FakeCore = request.getfixturevalue(whose)
+    at = ("127.0.0.1", core.settings.api_port + 1)
+    with (
+        socket.create_connection(at, timeout=SECONDS) as flood,
+        contextlib.suppress(ConnectionError),
+    ):
+        flood.sendall(zmtp.GREETING + zmtp.READY + said)
+        while flood.recv(4096):
+            pass
+    with RawDecode(at[1]) as decode:
+        assert decode.ask({"type": "handshake"})
+    assert core.connector.trouble() == ""
