@@ -18,11 +18,16 @@ _SUBSCRIBE: Final = b"\1"
 
 
 async def dial(
-    endpoint: str, kind: str, most_bytes: int, turn: Turn, proven: Listening | None
+    endpoint: str,
+    kind: str,
+    most_bytes: int,
+    turn: Turn,
+    proven: Listening | None,
+    identity: bytes = b"",
 ) -> Wire:
     """A connection over which all has been said that comes before messages.
 
-    `most_bytes`: of a message. `proven`: what it takes to be let in. Raises Ended where something else answers, OSError.
+    `most_bytes`: of a message. `proven`: what it takes to be let in; `identity`: of the socket, where it takes nothing. Raises Ended where something else answers, OSError.
     """
     at = urlsplit(endpoint)
     async with asyncio.timeout(wire.HANDSHAKE_SECONDS):
@@ -32,7 +37,7 @@ async def dial(
         try:
             if proven is None:
                 await made.greet(NULL)
-                await made.ready(kind)
+                await made.ready(kind, identity)
             else:
                 # It needs a package that nothing else of this needs.
                 from pdgate.cluster.zmtp.curve import MECHANISM, let_in

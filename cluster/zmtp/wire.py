@@ -69,7 +69,8 @@ class Room:
 class Seal(Protocol):
     """Encryption of frames."""
 
-    overhead_bytes: int
+    @property
+    def overhead_bytes(self) -> int: ...
 
     def seal(self, *, more: bool, command: bool, body: bytes) -> bytes: ...
 
@@ -109,9 +110,10 @@ class Wire:
         if said[:1] + said[9:10] != b"\xff\x7f" or said[10] < 3 or said[_MECHANISM] != padded:
             raise Ended(Refused.MALFORMED)
 
-    async def ready(self, kind: str) -> Mapping[bytes, bytes]:
-        """What the other side says of itself, and we are of this kind. Raises Ended, OSError, EOFError."""
-        self.command(READY + prop(b"Socket-Type", kind.encode()))
+    async def ready(self, kind: str, identity: bytes = b"") -> Mapping[bytes, bytes]:
+        """What the other side says of itself, and we are this. Raises Ended, OSError, EOFError."""
+        named = prop(b"Identity", identity) if identity else b""
+        self.command(READY + prop(b"Socket-Type", kind.encode()) + named)
         return properties(await self.commanded(READY))
 
     def command(self, body: bytes) -> None:
