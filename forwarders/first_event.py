@@ -2,9 +2,10 @@
 
 from pdgate.forwarders.base import Answer, Leg
 from pdgate.protocols import named_events, openai
-from pdgate.protocols.apis import Kind
+from pdgate.protocols.apis import RESPONSES, Kind
 from pdgate.protocols.call import Call, Raw
 from pdgate.protocols.errors import EngineFailed, EngineGaveUp
+from pdgate.protocols.internal import is_json
 
 HELD_BYTES = 128 << 10
 """Of the first events of a stream, or of an answer that nothing is generated for."""
@@ -68,7 +69,16 @@ async def _good_start(answer: Answer, leg: Leg, call: Call, kind: Kind) -> None:
     if whole:
         if len(first) > WHOLE_BYTES:
             raise _too_large(leg)
-        named_events.raise_unless_whole(call.path, first, at=leg.to.id)
+        later = call.path == RESPONSES and bool(call.value("background"))
+        named_events.raise_unless_whole(call.path, first, at=leg.to.id, later=later)
+    elif (
+        # All of it is here, and HTTP has called it whole.
+        not call.streams
+        and len(first) <= HELD_BYTES
+        and first.startswith((b"{", b"["))
+        and not is_json(first)
+    ):
+        raise EngineFailed("the engine's answer is not whole", at=leg.to.id)
     while call.streams and named_events.says_nothing_yet(first):
         more = await answer.ready(beyond=len(first))
         if len(more) == len(first) or len(more) > HELD_BYTES:

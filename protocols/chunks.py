@@ -100,12 +100,16 @@ class End(msgspec.Struct):
     output: Any = None
 
     @property
+    def is_under_way(self) -> bool:
+        """Whether the response runs in the background."""
+        return self.status in ("queued", "in_progress")
+
+    @property
     def gave_up(self) -> bool:
         """Whether the engine ended a response by itself: by status, or with no token generated."""
         if self.status in ("cancelled", "failed"):
             return True
-        if self.status in ("queued", "in_progress"):
-            # It runs in the background.
+        if self.is_under_way:
             return False
         usage = self.usage
         return isinstance(usage, dict) and usage.get("output_tokens") == 0 and not self.output

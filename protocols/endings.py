@@ -21,12 +21,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Final
 
-import msgspec
-
 from pdgate.protocols import sse
 from pdgate.protocols.apis import Kind, Shape
 from pdgate.protocols.call import COMPLETIONS, Call
-from pdgate.protocols.chunks import GAVE_UP, Event, let_go, read_ending_chunk, read_event
+from pdgate.protocols.chunks import (
+    GAVE_UP,
+    Event,
+    let_go,
+    read_ending_chunk,
+    read_event,
+)
+from pdgate.protocols.fields import UNREADABLE
 from pdgate.protocols.internal import hides, mentions_ours, without_ours
 
 UNKNOWN: Final[tuple[bytes, ...]] = ()
@@ -165,7 +170,7 @@ class Choices(Ending):
             return event
         try:
             chunk = read_ending_chunk(data)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except UNREADABLE:
             # Of some other kind; it ends nothing.
             return event
         if chunk.error or chunk.object == "error":
@@ -221,7 +226,7 @@ class Message(Ending):
                 said = _read_event(data)
                 usage, delta = said.usage, said.delta
                 nothing = isinstance(usage, dict) and usage.get("output_tokens") == 0
-                if isinstance(delta, dict) and delta.get("stop_reason") is not None:
+                if isinstance(delta, dict) and delta.get("stop_reason"):
                     self._why = True
                     if nothing and not self._said:
                         self.gave_up = True
@@ -248,7 +253,7 @@ class Response(Ending):
                 return self._shown(event, data)
             case b"response.completed" | b"response.incomplete":
                 response = _read_event(data).response
-                if response is None or response.gave_up:
+                if response is None or response.gave_up or response.is_under_way:
                     self.gave_up = True
                     return b""
                 self.whole = self.over = True
@@ -324,5 +329,5 @@ def _named(event: bytes) -> tuple[bytes, bytes]:
 def _read_event(data: bytes) -> Event:
     try:
         return read_event(data)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         return Event()

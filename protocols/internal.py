@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
-from pdgate.protocols.fields import Json, Raw, value
+from pdgate.protocols.fields import UNREADABLE, Json, Raw, value
 
 OURS: Final = frozenset(
     {
@@ -69,6 +69,7 @@ _HOLDERS: Final = frozenset({"choices", "message", "delta", "response"})
 
 _read = msgspec.json.Decoder(dict[str, Raw]).decode
 _read_list = msgspec.json.Decoder(list[Raw]).decode
+_unread = msgspec.json.Decoder(Raw).decode
 
 
 def hides(body: Json) -> bool:
@@ -79,8 +80,8 @@ def hides(body: Json) -> bool:
 def is_json(document: bytes) -> bool:
     """Whether it is all there; with what Python's json accepts beyond the standard."""
     try:
-        msgspec.json.decode(document)
-    except msgspec.DecodeError:
+        _unread(document)
+    except UNREADABLE:
         return lenient(document) is not None
     return True
 
@@ -91,7 +92,7 @@ def without_ours(document: bytes) -> bytes:
         return document
     try:
         return _without(document)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         found = lenient(document)
         # What is cut off is for others to refuse.
         return document if found is None else json.dumps(_pruned(found)).encode()

@@ -19,6 +19,7 @@ from pdgate.protocols.apis import MESSAGES, RESPONSES
 from pdgate.protocols.call import Json, Raw, value
 from pdgate.protocols.chunks import End, read_end
 from pdgate.protocols.errors import EngineFailed, EngineGaveUp, EngineRejected
+from pdgate.protocols.fields import UNREADABLE
 from pdgate.protocols.internal import lenient
 
 # Sent before the engine has computed anything.
@@ -46,28 +47,32 @@ def raise_stream_error(first: bytes, *, at: str) -> None:
     body = found[1].rstrip()
     try:
         event = msgspec.json.decode(body)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         raise EngineFailed("the engine's answer began with a broken error", at=at) from None
     if _is_clients(event):
         raise EngineRejected(400, [(b"content-type", b"application/json")], body, at=at)
     raise EngineFailed("the engine failed before the first token", at=at)
 
 
-def raise_unless_whole(path: str, answer: bytes, *, at: str) -> None:
-    """`answer`: all of one that is no stream. It says why it ended, or is to be asked for later.
+def raise_unless_whole(path: str, answer: bytes, *, at: str, later: bool = False) -> None:
+    """`answer`: all of one that is no stream. It says why it ended, or is to be asked for `later`.
 
     vLLM says that it ended a request by itself with the status of the response; a message just has
     no reason why it ends.
     """
     try:
         said = read_end(answer)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         found = lenient(answer)
         if not isinstance(found, dict):
             raise EngineFailed("the engine's answer is not whole", at=at) from None
         said = msgspec.convert(found, End)
-    gave_up = said.gave_up if path == RESPONSES else said.stop_reason is None
-    if gave_up and path in (RESPONSES, MESSAGES):
+    if path == RESPONSES:
+        gave_up = said.gave_up or not said.status or (said.is_under_way and not later)
+    else:
+        # Some engines write "" where others write null.
+        gave_up = path == MESSAGES and not said.stop_reason
+    if gave_up:
         raise EngineGaveUp("the engine gave the call up", at=at)
 
 

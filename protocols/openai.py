@@ -11,8 +11,16 @@ import msgspec
 
 from pdgate.protocols import sse
 from pdgate.protocols.call import Raw
-from pdgate.protocols.chunks import GAVE_UP, Ended, WithChoices, let_go, read_chunk, read_whole
+from pdgate.protocols.chunks import (
+    GAVE_UP,
+    Ended,
+    WithChoices,
+    let_go,
+    read_chunk,
+    read_whole,
+)
 from pdgate.protocols.errors import EngineBusy, EngineFailed, EngineGaveUp, EngineRejected
+from pdgate.protocols.fields import UNREADABLE
 from pdgate.protocols.internal import lenient
 
 _ABORTED = re.compile(rb'"finish_reason"\s*:\s*"(?:abort|error)"')
@@ -32,7 +40,7 @@ def raise_unless_whole(answer: bytes, *, at: str, stop: object = None) -> Raw | 
         choices, usage = whole.choices, whole.usage
     except msgspec.ValidationError:
         raise EngineFailed("the engine's answer has no choices", at=at) from None
-    except msgspec.DecodeError:
+    except UNREADABLE:
         choices, usage = _lenient(answer, at=at), None
     ended = bool(choices)
     for choice in choices:
@@ -92,7 +100,7 @@ def says_nothing_yet(first: bytes) -> bool:
             continue
         try:
             chunk = read_chunk(data)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except UNREADABLE:
             # Of some other kind.
             return False
         if chunk.is_error or not all(choice.only_opens for choice in chunk.choices):
@@ -112,7 +120,7 @@ def raise_stream_error(first: bytes, *, at: str) -> None:
     body = found[1].rstrip()
     try:
         event = msgspec.json.decode(body)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         raise EngineFailed("the engine's answer began with a broken error", at=at) from None
     error = event.get("error", event)
     code = error.get("code") if isinstance(error, dict) else None

@@ -467,15 +467,15 @@ class Exchange:
     def _expect(self) -> None:
         """The head of a client's answer is there: what is to come, and what shows that it has."""
         said = dict(self.headers)
-        if b"content-encoding" in said:
+        call = self.call
+        generates = call.api is None or call.api.kind is Kind.GENERATES
+        if not generates and said.get(b"content-encoding", b"identity") != b"identity":
             return
         kind = said.get(b"content-type", b"").lower()
-        call = self.call
         if kind.startswith(b"text/event-stream") or (
-            # Whatever it is called: what does not end as a stream does is none.
-            call.streams
-            and 200 <= self.status < 300
-            and (call.api is None or call.api.kind is Kind.GENERATES)
+            # Whatever it is called: what does not end as a stream does is none, and what is encoded,
+            # which no engine is asked for, cannot be seen to end.
+            call.streams and 200 <= self.status < 300 and generates
         ):
             self._streams = True
             self._usual = UNKNOWN

@@ -111,7 +111,7 @@ def _events(payload: bytes) -> list[Any]:
     try:
         batch = msgspec.msgpack.decode(payload)
         return list(batch[1])
-    except (msgspec.DecodeError, TypeError, IndexError, KeyError):
+    except (msgspec.DecodeError, UnicodeDecodeError, TypeError, IndexError, KeyError):
         return []
 
 

@@ -53,7 +53,7 @@ def only_choice(reply: Json) -> Json:
     """Of prefill's answer. Raises EngineFailed if there is not exactly one."""
     try:
         choices = _listed(reply.get("choices", _NULL))
-    except (msgspec.DecodeError, TypeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, TypeError, RecursionError) as error:
         raise EngineFailed(f"prefill's choices cannot be read: {error}") from None
     if len(choices) != 1:
         raise EngineFailed(f"prefill answered {len(choices)} choices, and one was expected")

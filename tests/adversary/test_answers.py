@@ -5,6 +5,7 @@ as HTTP does not notice, and comes in reads of several sizes.
 """
 
 import asyncio
+import gzip
 import itertools
 import json
 from collections.abc import Iterator, Sequence
@@ -14,7 +15,7 @@ import msgspec
 import pytest
 
 from pdgate.forwarders.base import Leg
-from pdgate.forwarders.first_event import good_start, good_whole
+from pdgate.forwarders.first_event import HELD_BYTES, good_start, good_whole
 from pdgate.gateway.intake import Intake
 from pdgate.gateway.request_headers import RequestHeaders
 from pdgate.protocols import sse
@@ -418,3 +419,123 @@ def test_a_client_that_may_set_them_gets_them() -> None:
 
     assert answered(Case(loop, answers=asked), sent, 1 << 16)[0] == piece("a") + told + sse.DONE
     loop.close()
+
+
+ENCODED = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-encoding: %b\r\n"
+
+
+@pytest.mark.parametrize("framing", ["length", "chunks", "the connection's end"])
+@pytest.mark.parametrize("name", STREAMS)
+def test_a_stream_that_is_encoded_is_not_taken_for_whole(name: str, framing: str) -> None:
+    """No engine is asked for that, and where such a stream ends cannot be seen. `identity` encodes nothing."""
+    asked, events, needed = STREAMS[name]
+    loop = asyncio.new_event_loop()
+    for code, sent, good in (
+        (b"gzip", gzip.compress(b"".join(events)), False),
+        (b"gzip", gzip.compress(b"".join(events))[:-9], False),
+        (b"identity", b"".join(events[: needed - 1]), False),
+        (b"identity", b"".join(events), True),
+    ):
+        head = ENCODED % code
+        if framing == "length":
+            said = head + b"content-length: %d\r\n\r\n" % len(sent) + sent
+        elif framing == "chunks":
+            said = head + b"transfer-encoding: chunked\r\n\r\n" + chunk(sent) + b"0\r\n\r\n"
+        else:
+            said = head + b"\r\n" + sent
+        _, wrong = answered(Case(loop, answers=asked), said, 1 << 16)
+        assert (wrong is None) is good, code
+    loop.close()
+
+
+DEEP = b"[" * 20_000 + b"]" * 20_000
+NO_ENDS = {
+    "of no status": (RESPONSES, b'{"id": "r", "output": []}'),
+    "of null": (RESPONSES, b'{"id": "r", "status": null, "output": []}'),
+    "of an empty status": (RESPONSES, b'{"id": "r", "status": "", "output": []}'),
+    "under way": (RESPONSES, b'{"id": "r", "status": "in_progress", "output": []}'),
+    "a message of an empty reason": (MESSAGES, b'{"content": [], "stop_reason": ""}'),
+    "a response of no UTF-8": (RESPONSES, b'{"status": "\xff"}'),
+    "a message that is too deep": (MESSAGES, b'{"stop_reason": "x", "content": %b}' % DEEP),
+    "half a vector": ("/v1/embeddings", b'{"data": [{"embedding": [0.1, 0.2'),
+    "a vector and more": ("/v1/embeddings", b'{"data": []} {'),
+    "half a list": ("/tokenize", b'[{"tokens": [1'),
+    "a vector that is too deep": ("/v1/embeddings", b'{"data": %b}' % DEEP),
+}
+
+
+@pytest.mark.parametrize("name", NO_ENDS)
+async def test_an_answer_that_is_no_stream_says_that_it_is_all(name: str) -> None:
+    path, said = NO_ENDS[name]
+    asked = msgspec.structs.replace(call(path, stream=False), streams=False)
+    length = b"content-length: %d\r\n" % len(said)
+    case = Case(asyncio.get_running_loop(), answers=asked)
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
+    case.connection.data_received(head + length + b"\r\n" + said)
+
+    with pytest.raises(EngineFailed):
+        await good_start(case.exchange, Leg(LEG.to, path, {}), asked)
+
+
+@pytest.mark.parametrize(
+    ("path", "said", "more"),
+    [
+        (RESPONSES, b'{"status": "queued", "output": []}', {"background": True}),
+        (RESPONSES, b'{"status": "incomplete", "output": [1]}', {}),
+        ("/v1/embeddings", b'{"data": [{"embedding": [NaN]}]}', {}),
+        ("/v1/embeddings", b"\x00\x01binary", {}),
+        ("/v1/embeddings", b"[" + b"0," * (HELD_BYTES // 2) + b"0]", {}),
+    ],
+    ids=["in the background", "incomplete", "python's own", "no JSON", "long"],
+)
+async def test_and_one_that_does_is_taken(path: str, said: bytes, more: dict[str, Any]) -> None:
+    asked = msgspec.structs.replace(call(path, stream=False, **more), streams=False)
+    case = Case(asyncio.get_running_loop(), answers=asked)
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+    case.connection.data_received(head % len(said) + said)
+
+    await good_start(case.exchange, Leg(LEG.to, path, {}), asked)
+
+
+@pytest.mark.parametrize("bad", [b'"\xff"', DEEP], ids=["no UTF-8", "too deep"])
+@pytest.mark.parametrize(
+    ("path", "shape"),
+    [
+        (CHAT, b'data: {"error": %b}\n\n'),
+        (CHAT, b'data: {"choices": [{"index": 0, "delta": {}, "finish_reason": %b}]}\n\n'),
+        (CHAT, b'data: {"kv_transfer_params": %b, "choices": []}\n\n'),
+        (MESSAGES, b'event: error\ndata: {"error": %b}\n\n'),
+        (MESSAGES, b'event: message_delta\ndata: {"delta": {"stop_reason": %b}}\n\n'),
+        (RESPONSES, b'event: response.completed\ndata: {"response": {"status": %b}}\n\n'),
+        (RESPONSES, b'data: {"type": %b}\n\n'),
+    ],
+)
+async def test_an_event_that_cannot_be_read_ends_nothing(
+    path: str, shape: bytes, bad: bytes
+) -> None:
+    """It raised what no caller knew: the client had an internal error, and no other engine was asked."""
+    asked = call(path)
+    case = Case(asyncio.get_running_loop(), answers=asked)
+    for read in (CHUNKED, chunk(shape % bad), b"0\r\n\r\n"):
+        if not case.wire.closing:
+            case.connection.data_received(read)
+
+    try:
+        await good_start(case.exchange, Leg(LEG.to, path, {}), asked)
+    except EngineFailed:
+        return
+    case.exchange.start(case.result)
+    assert isinstance(case.result.ends[0], EngineFailed)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b'{"choices": [{"index": 0, "finish_reason": "st\xffop"}]}',
+        b'{"choices": [{"index": 0, "finish_reason": "stop", "message": %b}]}' % DEEP,
+    ],
+    ids=["no UTF-8", "too deep"],
+)
+def test_a_whole_answer_that_cannot_be_read_is_the_engines_failure(said: bytes) -> None:
+    with pytest.raises(EngineFailed):
+        good_whole(said, LEG)
