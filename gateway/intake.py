@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pdgate.gateway.request_headers import RequestHeaders
 from pdgate.gateway.upstream.settings import FORWARDED
 from pdgate.protocols import request_id
-from pdgate.protocols.apis import APIS, Api, Kind
+from pdgate.protocols.apis import APIS, GENERATE, Api, Kind
 from pdgate.protocols.call import (
     BYTES_PER_TOKEN,
     CHAT,
@@ -28,6 +28,7 @@ from pdgate.protocols.call import (
 from pdgate.protocols.errors import BadRequest, TooLarge, UnsupportedMediaType
 from pdgate.protocols.fields import is_true
 from pdgate.protocols.internal import OUR_PREFIXES, OURS
+from pdgate.protocols.sampling import EXTRA, SAMPLING, object_in
 
 HOT_PATHS = frozenset({CHAT, COMPLETIONS})
 TAKEN = frozenset((*HOT_PATHS, *APIS))
@@ -154,6 +155,10 @@ class Intake:
     ) -> Call:
         """Raises BadRequest."""
         self.check_id(value(fields, "request_id"))
+        if api.path == GENERATE:
+            sampling = object_in(fields, SAMPLING)
+            object_in(sampling, EXTRA)
+            self.check_fields(sampling)
         reads = api.kind in (Kind.GENERATES, Kind.READS)
         return Call(
             id=call_id,

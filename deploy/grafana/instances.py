@@ -22,10 +22,11 @@ STATES = (
     State(1, "up", Mark.GOOD),
     State(2, "slow_start", Mark.GOOD),
     State(3, "drained", Mark.MEANT),
-    State(4, "trial", Mark.DOUBTED),
-    State(5, "silent", Mark.DOUBTED),
-    State(6, "ejected", Mark.BAD),
-    State(7, "down", Mark.BAD),
+    State(4, "asleep", Mark.MEANT),
+    State(5, "trial", Mark.DOUBTED),
+    State(6, "silent", Mark.DOUBTED),
+    State(7, "ejected", Mark.BAD),
+    State(8, "down", Mark.BAD),
 )
 """From good to bad; a state is a label, and a panel needs a number."""
 

@@ -4,7 +4,7 @@
 
     {"type": "BlockStored", "block_hashes": [h, ...], "parent_block_hash": h | nil,
      "token_ids": [...], "block_size": n, "lora_id", "medium", "lora_name", "extra_keys",
-     "group_idx", "kv_cache_spec_kind", ...}
+     "group_idx", "kv_cache_spec_kind", ..., "lookahead_token_ids"}
     {"type": "BlockRemoved", "block_hashes": [h, ...], "medium", "group_idx", ...}
     {"type": "AllBlocksCleared"}
 

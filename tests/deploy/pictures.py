@@ -44,6 +44,7 @@ STATE_COLOURS: Final = {
     "up": GREEN,
     "slow_start": "#9ad0a3",
     "drained": "#3274d9",
+    "asleep": "#8fa8c8",
     "trial": "#e8c547",
     "silent": ORANGE,
     "ejected": "#e06666",

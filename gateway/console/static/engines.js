@@ -5,9 +5,10 @@ import { count, milliseconds, percent } from "./format.js";
 
 const GOOD = new Set(["up"]);
 const ON_ITS_WAY = new Set(["slow_start", "trial"]);
+const MEANT = new Set(["drained", "asleep"]);
 const STATES = {
   up: "up", slow_start: "slow start", trial: "on trial", silent: "silent", down: "down",
-  drained: "drained", ejected: "ejected",
+  drained: "drained", asleep: "asleep", ejected: "ejected",
 };
 
 // From so many on a side has two columns.
@@ -93,7 +94,7 @@ function update(card, engine) {
   const load = engine.load ?? {};
   card.root.className = `card on-${side}${GOOD.has(engine.state) || ON_ITS_WAY.has(engine.state) ? "" : " out"}`;
   text(card.state, STATES[engine.state] ?? engine.state);
-  const kind = GOOD.has(engine.state) ? "good" : engine.state === "drained" || ON_ITS_WAY.has(engine.state) ? "warn" : "bad";
+  const kind = GOOD.has(engine.state) ? "good" : MEANT.has(engine.state) || ON_ITS_WAY.has(engine.state) ? "warn" : "bad";
   card.state.className = `pill ${kind}`;
   const role = engine.role === "both" ? "both sides, " : "";
   text(card.where, `${role}${engine.protocol} · ${engine.models.join(", ") || "no model yet"}`);

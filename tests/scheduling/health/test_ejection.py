@@ -220,3 +220,27 @@ def test_a_poison_call_is_taken_back_from_those_that_it_met(fleet: Fleet) -> Non
     assert endpoint is not None
     assert endpoint.breaker.state is State.TRIAL
     assert fleet.chosen(Role.DECODE) == {"d0", "d1"}
+
+
+def test_what_failed_as_an_engine_fell_asleep_is_not_held_against_it() -> None:
+    fleet = Fleet(P0, D0, D1)
+    fleet.legs(D0, EngineFailed("aborted"), EngineFailed("aborted"))
+    assert fleet.state(D0) == "ejected"
+
+    fleet.endpoints.mark_asleep(D0.id)
+    assert (fleet.state(D0), fleet.chosen(Role.DECODE)) == ("asleep", {D1.id})
+    fleet.seen(D0)
+    fleet.now = LIMITS.slow_start_seconds
+
+    assert fleet.chosen(Role.DECODE) == {D0.id, D1.id}
+    assert fleet.state(D0) == "up"
+
+
+def test_an_engine_that_sleeps_is_not_asked_even_if_it_is_the_last() -> None:
+    fleet = Fleet(P0, D0)
+    fleet.endpoints.mark_asleep(D0.id)
+
+    with pytest.raises(NoInstance):
+        fleet.reserve(Role.DECODE)
+    fleet.endpoints.mark_down(D0.id)
+    assert fleet.state(D0) == "down"
