@@ -135,7 +135,7 @@ class Ending(ABC):
 class Choices(Ending):
     def __init__(self, call: Call) -> None:
         Ending.__init__(self, call)
-        self._count = _choices(call)
+        self._count = choices_of(call)
         self._begun: set[int] = set()
         self._ended: set[int] = set()
 
@@ -277,7 +277,7 @@ class Outputs(Ending):
 
     def __init__(self, call: Call) -> None:
         super().__init__(call)
-        self._count = _outputs(call)
+        self._count = outputs_of(call)
         self._begun: set[int] = set()
         self._ended: set[int] = set()
 
@@ -330,7 +330,7 @@ def _going_on(event: bytes) -> bytes:
     return event[at:]
 
 
-def _choices(call: Call) -> int:
+def choices_of(call: Call) -> int:
     """As many as must end; at least one."""
     asked = 1
     if "n" in call.body:
@@ -347,7 +347,7 @@ def _choices(call: Call) -> int:
     return asked
 
 
-def _outputs(call: Call) -> int:
+def outputs_of(call: Call) -> int:
     """The same of SGLang's own calls: so many of each prompt. What cannot be read here is for the engine to refuse."""
     prompts = max(1, _listed(call, "input_ids", b"["), _listed(call, "text", b'"'))
     sampling = call.body.get(SAMPLING)

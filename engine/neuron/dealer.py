@@ -64,11 +64,13 @@ class Dealer:
         except (OSError, Ended):
             self._look()
         self._hear()
+        # Of all words together: one that never answers may talk for ever.
+        until = time.monotonic() + self._silence_seconds
         said = self.ask(self._host.handshake())
         while "timestamp" not in said:
             messages.raise_error(said)
             # Meant for an engine that had our identity before us.
-            said = self._answer(time.monotonic() + self._silence_seconds)
+            said = self._answer(until)
         try:
             proof = self._host.welcomed(said)
         except Unproven as error:

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 GREETING = b"\xff" + bytes(8) + b"\x7f\3\0" + b"NULL".ljust(20, b"\0") + bytes(32)
 READY = b"\4\x1a\5READY\x0bSocket-Type\0\0\0\4PUSH"
 PUB_READY = b"\4\x19\5READY\x0bSocket-Type\0\0\0\3PUB"
+ROUTER_READY = b"\4\x1c\5READY\x0bSocket-Type\0\0\0\6ROUTER"
 MORE, LONG, COMMAND = 1, 2, 4
 
 Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]

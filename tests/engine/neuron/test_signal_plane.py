@@ -5,18 +5,21 @@ Source: AWS Neuron's vLLM V0 fork, neuron_buffer.py, zmq_util.py.
 
 import contextlib
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
 from pdgate.engine.connector import Keep
 from pdgate.engine.hand_over.neuron import Neuron
 from pdgate.engine.neuron import kv_map, peers
+from pdgate.engine.neuron.dealer import MAX_ANSWER_BYTES
 from pdgate.engine.neuron.send_buffer import MAX_MESSAGE_BYTES, MAX_STRANGERS_BYTES
 from pdgate.transfer import descriptors
+from pdgate.transfer.messenger.receiving import Patience
 from pdgate.transfer.messenger.shape import Shape
 from tests.engine.neuron.raw import SECONDS, RawDecode, RawPrefill
 from tests.support import zmtp
@@ -345,3 +348,67 @@ def test_what_would_fill_memory_ends_its_connection(
     with RawDecode(at[1]) as decode:
         assert decode.ask({"type": "handshake"})
     assert core.connector.trouble() == ""
+
+
+class Flood:
+    """One that answers where P should be, with the same for ever.
+
+    Attributes:
+        took: Bytes that D's side, or a kernel, has taken.
+    """
+
+    def __init__(self, said: bytes) -> None:
+        self.took = 0
+        self._said = said
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._server.getsockname()[1]
+        self._thread = threading.Thread(target=self._answer)
+
+    def _answer(self) -> None:
+        peer, _ = self._server.accept()
+        with peer, contextlib.suppress(ConnectionError):
+            peer.settimeout(SECONDS)
+            peer.sendall(zmtp.GREETING + zmtp.ROUTER_READY)
+            while self.took < MUCH_BYTES:
+                self.took += peer.send(self._said)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.join(SECONDS)
+        self._server.close()
+
+
+MUCH_BYTES = 256 << 20
+KERNEL_BYTES = 16 << 20
+"""Of both ends, with what the test has in hand."""
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        zmtp.frame(zmtp.MORE, b"x" * 1_000_000),
+        zmtp.frame(zmtp.MORE, b"") * 100_000,
+        zmtp.frame(0, b"x" * (MAX_ANSWER_BYTES + 1)),
+    ],
+    ids=["endless", "endless-empty", "long"],
+)
+def test_an_answer_that_would_fill_memory_ends_its_connection(said: bytes) -> None:
+    """ZeroMQ kept it all, in the decode engine, of whatever answers where its prefill engine was."""
+    with closing(FakeCore("tcp", "neuron", "decode")) as d, Flood(said) as flood:
+        d.load(arrival("d1", f"{UID}_127.0.0.1:{flood.port - 1}"), D_BLOCKS)
+
+        assert "nobody is at" in str(d.result())
+    assert flood.took < MAX_ANSWER_BYTES + KERNEL_BYTES
+
+
+def test_a_peer_that_says_all_but_the_answer_is_silent() -> None:
+    """Else D's thread would read it for ever; what it says waits in the kernel meanwhile."""
+    said = zmtp.message(b"", b'{"status": "ok"}') * 10_000
+    patience = Patience(silence=0.5)
+    with closing(FakeCore("tcp", "neuron", "decode", patience=patience)) as d, Flood(said) as flood:
+        d.load(arrival("d1", f"{UID}_127.0.0.1:{flood.port - 1}"), D_BLOCKS)
+
+        assert "has not answered in 0.5 s" in str(d.result())
