@@ -338,12 +338,7 @@ def choices_of(call: Call) -> int:
     if call.path == GENERATE:
         asked = max(1, _count(value(sampling_of(call), "n", 1)))
     elif call.path == COMPLETIONS:
-        prompt = call.body.get("prompt")
-        # Most prompts are one text, and a list of ids can be long.
-        if prompt is not None and bytes(prompt)[:1] == b"[":
-            prompts = call.value("prompt")
-            if prompts and not isinstance(prompts[0], int):
-                asked *= len(prompts)
+        asked *= max(1, _listed(call, "prompt", b"["), _listed(call, "prompt", b'"'))
     return asked
 
 

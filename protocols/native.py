@@ -85,8 +85,8 @@ def failure(output: Output, *, at: str = "") -> GatewayError | None:
     return EngineGaveUp("the engine gave the call up", at=at)
 
 
-def raise_unless_whole(answer: bytes, *, at: str) -> Raw:
-    """`answer`: all of one that is no stream. Each of its outputs says why it ended.
+def raise_unless_whole(answer: bytes, *, at: str, outputs: int = 1) -> Raw:
+    """`answer`: all of one that is no stream. Each of its `outputs` says why it ended.
 
     Returns its usage, in the words of chats.
     """
@@ -97,16 +97,16 @@ def raise_unless_whole(answer: bytes, *, at: str) -> Raw:
             found = msgspec.convert(lenient(answer), Output | list[Output])
         except msgspec.ValidationError:
             raise EngineFailed("the engine's answer is not whole", at=at) from None
-    outputs = found if isinstance(found, list) else [found]
-    if not outputs:
-        raise EngineFailed("the engine's answer has no outputs", at=at)
-    for output in outputs:
+    all_of_them = found if isinstance(found, list) else [found]
+    for output in all_of_them:
         wrong = failure(output, at=at)
         if wrong is not None:
             raise wrong
         if not output.has_ended:
             raise EngineFailed("the engine's answer does not say why it ended", at=at)
-    return _usage(outputs)
+    if len(all_of_them) < outputs:
+        raise EngineFailed("the engine's answer has not all outputs", at=at)
+    return _usage(all_of_them)
 
 
 def raise_stream_error(first: bytes, *, at: str) -> None:

@@ -5,7 +5,7 @@ entrypoints/openai (finish_reason "abort" for a request that the engine gave up)
 """
 
 import re
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -30,20 +30,41 @@ _USUAL_TEXT: Final = b'"content":"'
 """As vLLM writes it; to look for it takes a tenth of the expression."""
 
 
-def raise_unless_whole(answer: bytes, *, at: str, stop: object = None) -> Raw | None:
-    """`answer`: all of one that is no stream. Each of its choices says why it ended. `stop`: the call's.
+_read_found: Final = msgspec.json.Decoder(dict[str, Raw] | list[Raw]).decode
+
+
+def raise_unless_found(answer: bytes, *, at: str) -> None:
+    """`answer`: what an engine found or counted, all of it. Some JSON, and no error."""
+    found: Any
+    try:
+        # Without its values; one that may be an error is short.
+        found = msgspec.json.decode(answer) if may_have_failed(answer) else _read_found(answer)
+    except msgspec.ValidationError:
+        found = None
+    except UNREADABLE:
+        found = lenient(answer)
+    if not found or not isinstance(found, dict | list):
+        raise EngineFailed("the engine's answer is not whole", at=at)
+    if isinstance(found, dict) and (found.get("error") or found.get("object") == "error"):
+        _raise_error(found, answer, at)
+
+
+def raise_unless_whole(
+    answer: bytes, *, at: str, stop: object = None, choices: int = 1
+) -> Raw | None:
+    """`answer`: all of one that is no stream. Each of its `choices` says why it ended. `stop`: the call's.
 
     Returns its usage, if it was read on the way: empty for none.
     """
     try:
         whole = read_whole(answer)
-        choices, usage = whole.choices, whole.usage
+        found, usage = whole.choices, whole.usage
     except msgspec.ValidationError:
         raise EngineFailed("the engine's answer has no choices", at=at) from None
     except UNREADABLE:
-        choices, usage = _lenient(answer, at=at), None
-    ended = bool(choices)
-    for choice in choices:
+        found, usage = _lenient(answer, at=at), None
+    ended = len(found) >= choices
+    for choice in found:
         reason = choice.finish_reason
         if reason in GAVE_UP:
             raise EngineGaveUp("the engine gave the call up", at=at)
@@ -122,7 +143,11 @@ def raise_stream_error(first: bytes, *, at: str) -> None:
         event = msgspec.json.decode(body)
     except UNREADABLE:
         raise EngineFailed("the engine's answer began with a broken error", at=at) from None
-    error = event.get("error", event)
+    _raise_error(event, body, at)
+
+
+def _raise_error(said: dict[str, Any], body: bytes, at: str) -> None:
+    error = said.get("error", said)
     code = error.get("code") if isinstance(error, dict) else None
     if isinstance(code, int) and 400 <= code < 500:
         raise EngineRejected(code, [(b"content-type", b"application/json")], body, at=at)

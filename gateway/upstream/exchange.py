@@ -469,21 +469,21 @@ class Exchange:
         said = dict(self.headers)
         call = self.call
         generates = call.api is None or call.api.kind is Kind.GENERATES
-        if not generates and said.get(b"content-encoding", b"identity") != b"identity":
-            return
+        good = 200 <= self.status < 300
+        framed = b"content-length" in said or b"transfer-encoding" in said
+        reads = good and call.api is not None and call.api.kind in (Kind.READS, Kind.COUNTS)
         kind = said.get(b"content-type", b"").lower()
-        if kind.startswith(b"text/event-stream") or (
+        if not generates and said.get(b"content-encoding", b"identity") != b"identity":
+            # It is no JSON, and so not seen to be whole.
+            self._unframed = reads and not framed
+        elif kind.startswith(b"text/event-stream") or (
             # Whatever it is called: what does not end as a stream does is none, and what is encoded,
             # which no engine is asked for, cannot be seen to end.
-            call.streams and 200 <= self.status < 300 and generates
+            call.streams and good and generates
         ):
             self._streams = True
             self._usual = UNKNOWN
-        elif (
-            b"content-length" not in said
-            and b"transfer-encoding" not in said
-            and kind.find(b"json") >= 0
-        ):
+        elif not framed and (reads or kind.find(b"json") >= 0):
             self._unframed = True
             self._collect_bytes = UNFRAMED_BYTES
 

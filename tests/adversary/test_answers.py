@@ -15,12 +15,13 @@ import msgspec
 import pytest
 
 from pdgate.forwarders.base import Leg
-from pdgate.forwarders.first_event import HELD_BYTES, good_start, good_whole
+from pdgate.forwarders.first_event import HELD_BYTES, WHOLE_BYTES, good_start, good_whole
 from pdgate.gateway.intake import Intake
 from pdgate.gateway.request_headers import RequestHeaders
 from pdgate.protocols import sse
-from pdgate.protocols.apis import APIS, MESSAGES, RESPONSES
+from pdgate.protocols.apis import APIS, GENERATE, MESSAGES, NATIVE, RESPONSES
 from pdgate.protocols.call import CHAT, COMPLETIONS, Call, encode, parse_object
+from pdgate.protocols.endings import choices_of
 from pdgate.protocols.errors import EngineFailed, EngineGaveUp, EngineRejected, GatewayError
 from tests.support.answers import error, opening, piece, usage, whole
 from tests.support.raw_server import chunk
@@ -340,10 +341,10 @@ def test_half_a_json_that_http_calls_whole_is_none() -> None:
     body = json.dumps(whole("a", usage={"completion_tokens": 2})).encode()
     for cut in range(len(body)):
         with pytest.raises(EngineFailed):
-            good_whole(body[:cut], LEG)
-    good_whole(body, LEG)
+            good_whole(body[:cut], LEG, call(CHAT))
+    good_whole(body, LEG, call(CHAT))
     with pytest.raises(EngineFailed):
-        good_whole(body.replace(b'"stop"', b'""'), LEG)
+        good_whole(body.replace(b'"stop"', b'""'), LEG, call(CHAT))
 
 
 IN_STREAMS = {
@@ -461,6 +462,15 @@ NO_ENDS = {
     "a vector and more": ("/v1/embeddings", b'{"data": []} {'),
     "half a list": ("/tokenize", b'[{"tokens": [1'),
     "a vector that is too deep": ("/v1/embeddings", b'{"data": %b}' % DEEP),
+    "no vector": ("/v1/embeddings", b"null"),
+    "an empty object": ("/v1/score", b"{}"),
+    "an empty list": ("/rerank", b" [ ] "),
+    "a text": ("/v1/embeddings", b'"x"'),
+    "a page": ("/v1/embeddings", b"<html></html>"),
+    "a long page": ("/v1/embeddings", b"<html>" * HELD_BYTES),
+    "a stream": ("/v1/embeddings", b'data: {"choices": []}\n\ndata: [DONE]\n\n'),
+    "an error": ("/v1/embeddings", b'{"error": {"message": "no", "code": 500}}'),
+    "an older error": ("/tokenize", b'{"object": "error", "message": "no", "code": 500}'),
 }
 
 
@@ -483,10 +493,11 @@ async def test_an_answer_that_is_no_stream_says_that_it_is_all(name: str) -> Non
         (RESPONSES, b'{"status": "queued", "output": []}', {"background": True}),
         (RESPONSES, b'{"status": "incomplete", "output": [1]}', {}),
         ("/v1/embeddings", b'{"data": [{"embedding": [NaN]}]}', {}),
-        ("/v1/embeddings", b"\x00\x01binary", {}),
         ("/v1/embeddings", b"[" + b"0," * (HELD_BYTES // 2) + b"0]", {}),
+        ("/v1/embeddings", b'{"error": null, "data": [1]}', {}),
+        ("/detokenize", b'{"prompt": "an \\"error\\""}', {}),
     ],
-    ids=["in the background", "incomplete", "python's own", "no JSON", "long"],
+    ids=["in the background", "incomplete", "python's own", "long", "no error", "of an error"],
 )
 async def test_and_one_that_does_is_taken(path: str, said: bytes, more: dict[str, Any]) -> None:
     asked = msgspec.structs.replace(call(path, stream=False, **more), streams=False)
@@ -495,6 +506,81 @@ async def test_and_one_that_does_is_taken(path: str, said: bytes, more: dict[str
     case.connection.data_received(head % len(said) + said)
 
     await good_start(case.exchange, Leg(LEG.to, path, {}), asked)
+
+
+VECTOR = b'{"data": [{"embedding": [0.1]}]}'
+UNREAD = {
+    "bytes": (b"content-type: application/octet-stream\r\n", b"\0\1", True),
+    "bytes of no length": (b"content-type: application/octet-stream\r\n", b"\0\1", False),
+    "encoded": (b"content-encoding: gzip\r\n", gzip.compress(VECTOR), True),
+    "encoded, of no length": (b"content-encoding: gzip\r\n", gzip.compress(VECTOR), False),
+    "of no type and length": (b"", VECTOR, None),
+    "half, of no type and length": (b"", VECTOR[:9], False),
+}
+
+
+@pytest.mark.parametrize("name", UNREAD)
+async def test_what_cannot_be_read_is_whole_if_http_says_so(name: str) -> None:
+    """And what the end of its connection ends, if it is JSON."""
+    head, said, whole = UNREAD[name]
+    asked = msgspec.structs.replace(call("/v1/embeddings", stream=False), streams=False)
+    case = Case(asyncio.get_running_loop(), answers=asked)
+    length = b"content-length: %d\r\n" % len(said) if whole and "no length" not in name else b""
+    case.connection.data_received(b"HTTP/1.1 200 OK\r\n" + head + length + b"\r\n" + said)
+    if not length:
+        case.connection.eof_received()
+
+    try:
+        await good_start(case.exchange, Leg(LEG.to, asked.path, {}), asked)
+    except EngineFailed:
+        assert whole is False
+    else:
+        assert whole is not False
+
+
+def of(path: str, choices: int) -> bytes:
+    if path == NATIVE:
+        end = {"meta_info": {"finish_reason": {"type": "stop"}}}
+        return encode([end] * choices)
+    return encode({"choices": [{"index": i, "finish_reason": "stop"} for i in range(choices)]})
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        (CHAT, {"n": 3}),
+        (COMPLETIONS, {"prompt": ["a", "b", "c"]}),
+        (COMPLETIONS, {"prompt": [[1] * 9_000, [2] * 9_000, [3]]}),
+        (GENERATE, {"sampling_params": {"n": 3}}),
+        (NATIVE, {"text": ["a", "b", "c"]}),
+    ],
+)
+async def test_an_answer_has_as_many_choices_as_were_asked_for(
+    path: str, fields: dict[str, Any]
+) -> None:
+    """A stream must say why each of them ends, and so must one that is none."""
+    asked = msgspec.structs.replace(call(path, stream=False, **fields), streams=False)
+
+    async def taken(choices: int) -> None:
+        said = of(path, choices)
+        case = Case(asyncio.get_running_loop(), answers=asked)
+        head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+        case.connection.data_received(head % len(said) + said)
+        leg = Leg(LEG.to, path, {})
+        if asked.api is None:
+            good_whole(await case.exchange.ready(WHOLE_BYTES), leg, asked)
+        else:
+            await good_start(case.exchange, leg, asked)
+
+    await taken(3)
+    with pytest.raises(EngineFailed):
+        await taken(2)
+
+
+@pytest.mark.parametrize("prompt", [[7] * 9_000, [[7] * 9_000]])
+def test_a_long_prompt_of_ids_is_one(prompt: list[Any]) -> None:
+    """It was refused in the middle of its answer, as too long to be read."""
+    assert choices_of(call(COMPLETIONS, prompt=prompt)) == 1
 
 
 @pytest.mark.parametrize("bad", [b'"\xff"', DEEP], ids=["no UTF-8", "too deep"])
@@ -538,4 +624,4 @@ async def test_an_event_that_cannot_be_read_ends_nothing(
 )
 def test_a_whole_answer_that_cannot_be_read_is_the_engines_failure(said: bytes) -> None:
     with pytest.raises(EngineFailed):
-        good_whole(said, LEG)
+        good_whole(said, LEG, call(CHAT))
