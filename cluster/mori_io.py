@@ -51,7 +51,7 @@ class _Heartbeat(msgspec.Struct):
 _read = msgspec.msgpack.Decoder(_Heartbeat).decode
 
 
-class MoriIo(Polled):
+class MoriIoDirectory(Polled):
     one_process: ClassVar = True
 
     def __init__(

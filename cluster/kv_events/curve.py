@@ -31,7 +31,7 @@ DOMAIN: Final = b"pdgate"
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class CurvePair:
     """Z85."""
 
     public: bytes
@@ -48,18 +48,18 @@ class Listening:
     """
 
     there: bytes
-    ours: Pair
+    ours: CurvePair
 
 
-class Unproven(ValueError):
+class UnprovenPublisher(ValueError):
     """A publisher that proves no secret of ours, or one that we have no secret for."""
 
 
-def publisher() -> Pair:
+def publisher() -> CurvePair:
     return _pair(random.token_bytes(KEY_BYTES))
 
 
-def listener(secret: str) -> Pair:
+def listener(secret: str) -> CurvePair:
     return _pair(_made(secret, b"listener"))
 
 
@@ -69,7 +69,7 @@ def introduction(secret: str, public: bytes) -> dict[str, str]:
 
 
 def listening(said: Mapping[str, Any], secrets: Iterable[str]) -> Listening | None:
-    """To a publisher that says this; None to one that encrypts nothing. Raises Unproven."""
+    """To a publisher that says this; None to one that encrypts nothing. Raises UnprovenPublisher."""
     introduced = said.get(FIELD)
     if introduced is None:
         return None
@@ -77,15 +77,15 @@ def listening(said: Mapping[str, Any], secrets: Iterable[str]) -> Listening | No
         case {"key": str(key), "proof": str(proof)} if key.isascii() and proof.isascii():
             public = key.encode()
         case _:
-            raise Unproven(f"its {FIELD} is no key with a proof")
+            raise UnprovenPublisher(f"its {FIELD} is no key with a proof")
     if len(public) != KEY_CHARACTERS:
-        raise Unproven(f"its {FIELD} is no key with a proof")
+        raise UnprovenPublisher(f"its {FIELD} is no key with a proof")
     known = list(secrets)
     for secret in known:
         if hmac.compare_digest(_proof(secret, public), proof):
             return Listening(public, listener(secret))
     ours = "it proves none of ours" if known else "we have none"
-    raise Unproven(f"its KV events are for who has the fleet's KV secret, and {ours}")
+    raise UnprovenPublisher(f"its KV events are for who has the fleet's KV secret, and {ours}")
 
 
 def encoded(key: bytes) -> bytes:
@@ -103,11 +103,11 @@ def decoded(key: bytes) -> bytes:
         raise ValueError("not Z85") from None
 
 
-def _pair(private: bytes) -> Pair:
+def _pair(private: bytes) -> CurvePair:
     # Configurations are read without it.
     from nacl.bindings import crypto_scalarmult_base
 
-    return Pair(encoded(crypto_scalarmult_base(private)), encoded(private))
+    return CurvePair(encoded(crypto_scalarmult_base(private)), encoded(private))
 
 
 def _proof(secret: str, public: bytes) -> str:

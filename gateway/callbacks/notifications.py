@@ -14,7 +14,7 @@ import msgspec
 
 from pdgate.cluster.networks import Allowed
 from pdgate.cluster.zmtp.listener import Listener, Peer
-from pdgate.gateway.callbacks.words import Result, Words
+from pdgate.gateway.callbacks.words import MessageResult, Words
 
 MOST_BYTES: Final = 1 << 10
 
@@ -42,7 +42,7 @@ class Notifications:
             allowed,
             MOST_BYTES,
             self._heard,
-            lambda why: words.count(Result(why.value)),
+            lambda why: words.count(MessageResult(why.value)),
         )
         self.port = self._listener.port
 
@@ -58,6 +58,6 @@ class Notifications:
             key = _read(parts[-1]).req_id
         # A text that is no UTF-8 is a ValueError.
         except (msgspec.DecodeError, ValueError, RecursionError):
-            self._words.count(Result.MALFORMED)
+            self._words.count(MessageResult.MALFORMED)
         else:
             self._words.count(self._words.say(key, {}))

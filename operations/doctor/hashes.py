@@ -19,7 +19,7 @@ import msgspec
 from pdgate.cluster.kv_events import curve
 from pdgate.cluster.zmtp import dialled
 from pdgate.cluster.zmtp.wire import Ended, Wire
-from pdgate.operations.doctor.seen import Events, Seen
+from pdgate.operations.doctor.seen import SeenEngine, SeenEvents
 from pdgate.protocols.extras import install
 
 CONNECT_SECONDS: Final = 3.0
@@ -33,7 +33,7 @@ NOBODY: Final = "fewer than two engines publish KV events (vLLM: --kv-events-con
 Name = int | bytes | str
 
 
-def why_not(fleet: Iterable[Seen]) -> str:
+def why_not(fleet: Iterable[SeenEngine]) -> str:
     """What stands against it; empty if nothing does."""
     there = [seen.events for seen in fleet if seen.events is not None]
     if len(there) < 2:
@@ -74,7 +74,7 @@ class Ears:
 
 
 @asynccontextmanager
-async def listening(fleet: Iterable[Seen], kv_secrets: Sequence[str]) -> AsyncIterator[Ears]:
+async def listening(fleet: Iterable[SeenEngine], kv_secrets: Sequence[str]) -> AsyncIterator[Ears]:
     """To all that publish, and could be connected to."""
     wires: dict[str, Wire] = {}
     try:
@@ -89,14 +89,14 @@ async def listening(fleet: Iterable[Seen], kv_secrets: Sequence[str]) -> AsyncIt
             wire.close()
 
 
-async def _ear(events: Events, kv_secrets: Sequence[str]) -> Wire | None:
+async def _ear(events: SeenEvents, kv_secrets: Sequence[str]) -> Wire | None:
     try:
         proven = curve.listening(events.source, kv_secrets)
         async with asyncio.timeout(CONNECT_SECONDS):
             wire = await dialled.dial(
                 events.endpoint, dialled.SUB, MOST_BATCH_BYTES, _at_once, proven
             )
-    except (curve.Unproven, Ended, OSError):
+    except (curve.UnprovenPublisher, Ended, OSError):
         return None
     dialled.subscribe(wire, "")
     return wire

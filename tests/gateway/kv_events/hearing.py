@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 import msgspec
 
 from pdgate.engine.kv_events.publisher import Publisher
-from pdgate.gateway.kv_events.sources import Source
+from pdgate.gateway.kv_events.sources import EventSource
 from pdgate.gateway.kv_events.subscriber import Subscriber
 from pdgate.transfer.runtime.fleet import Identity
 from tests.support import waiting
@@ -37,8 +37,8 @@ class Lossy(Publisher):
         self.mumbles = False
 
     @property
-    def source(self) -> Source:
-        return Source(self.endpoint, self.replay_endpoint, self.topic)
+    def source(self) -> EventSource:
+        return EventSource(self.endpoint, self.replay_endpoint, self.topic)
 
 
 @contextmanager
@@ -62,7 +62,7 @@ class Hearing:
         clock: The feed's.
     """
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: EventSource) -> None:
         self.heard: list[str] = []
         self.forgot = 0
         self.clock = Clock()
@@ -120,7 +120,7 @@ class Hearing:
 
 
 @contextmanager
-def hearing(source: Source) -> Iterator[Hearing]:
+def hearing(source: EventSource) -> Iterator[Hearing]:
     made = Hearing(source)
     try:
         yield made
