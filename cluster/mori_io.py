@@ -26,8 +26,8 @@ from pdgate.cluster.directory import MOST_ENTRIES, Tell
 from pdgate.cluster.member import FOLDER
 from pdgate.cluster.networks import Allowed
 from pdgate.cluster.polled import Polled, Seen, Unseen
-from pdgate.cluster.zmtp.listener import Listener, Peer
-from pdgate.cluster.zmtp.wire import Refused
+from pdgate.cluster.zmtp.listener import ZmtpListener, ZmtpPeer
+from pdgate.cluster.zmtp.wire import RefusalReason
 from pdgate.protocols.instance import Role
 
 DEFAULT_PORT: Final = 36367
@@ -71,7 +71,7 @@ class MoriIoDirectory(Polled):
         self._strangers = 0
         self._bad = ""
         self._at = address.split(listen)
-        self._listening: tuple[Listener, asyncio.Task[None]] | None = None
+        self._listening: tuple[ZmtpListener, asyncio.Task[None]] | None = None
 
     async def follow(self, tell: Tell) -> None:
         try:
@@ -108,7 +108,7 @@ class MoriIoDirectory(Polled):
         """Raises Unseen."""
         host, port = self._at
         try:
-            listener = Listener(
+            listener = ZmtpListener(
                 host, port, "ROUTER", self._allowed, MOST_BYTES, self._beat, self._refused
             )
         except OSError as error:
@@ -116,13 +116,13 @@ class MoriIoDirectory(Polled):
         running = asyncio.get_running_loop().create_task(listener.run(), name="heartbeats")
         self._listening = listener, running
 
-    def _refused(self, why: Refused) -> None:
-        if why is Refused.STRANGER:
+    def _refused(self, why: RefusalReason) -> None:
+        if why is RefusalReason.STRANGER:
             self._strangers += 1
         else:
             self._bad = f"a connection was ended: {why}"
 
-    def _beat(self, _: Peer, parts: list[bytes]) -> None:
+    def _beat(self, _: ZmtpPeer, parts: list[bytes]) -> None:
         try:
             key, value = self._entry(parts[-1])
         except (msgspec.DecodeError, ValueError, RecursionError) as error:

@@ -19,7 +19,7 @@ from nacl.bindings import (
 from nacl.exceptions import CryptoError
 
 from pdgate.cluster.kv_events.curve import Listening, decoded
-from pdgate.cluster.zmtp.wire import Ended, Refused, Wire, prop
+from pdgate.cluster.zmtp.wire import EndedConnection, RefusalReason, Wire, prop
 
 MECHANISM: Final = b"CURVE"
 
@@ -31,7 +31,7 @@ _BOX_BYTES: Final = 16
 _MORE, _COMMAND = 1, 2
 
 
-class Session:
+class CurveSession:
     """Frames of a connection that both sides have proven themselves on."""
 
     overhead_bytes: Final = len(_MESSAGE) + _NONCE_BYTES + _BOX_BYTES + 1
@@ -66,7 +66,7 @@ class Session:
 
 
 async def let_in(wire: Wire, kind: str, proven: Listening) -> None:
-    """After the greeting. Raises Ended where it has another key or does not know ours, OSError, EOFError."""
+    """After the greeting. Raises EndedConnection where it has another key or does not know ours, OSError, EOFError."""
     there, ours, our_secret = (
         decoded(key) for key in (proven.there, proven.ours.public, proven.ours.private)
     )
@@ -92,8 +92,8 @@ async def let_in(wire: Wire, kind: str, proven: Listening) -> None:
         number = said[:_NONCE_BYTES]
         _opened(said[_NONCE_BYTES:], b"CurveZMQREADY---" + number, key)
     except ValueError:
-        raise Ended(Refused.MALFORMED) from None
-    wire.seal = Session(key, 2, int.from_bytes(number))
+        raise EndedConnection(RefusalReason.MALFORMED) from None
+    wire.seal = CurveSession(key, 2, int.from_bytes(number))
 
 
 def _opened(box: bytes, nonce: bytes, key: bytes) -> bytes:

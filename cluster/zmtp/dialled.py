@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from pdgate.cluster.kv_events.curve import Listening
 from pdgate.cluster.zmtp import wire
-from pdgate.cluster.zmtp.wire import NULL, Ended, Refused, Turn, Wire
+from pdgate.cluster.zmtp.wire import NULL, EndedConnection, RefusalReason, Turn, Wire
 
 SUB: Final = "SUB"
 DEALER: Final = "DEALER"
@@ -27,7 +27,7 @@ async def dial(
 ) -> Wire:
     """A connection over which all has been said that comes before messages.
 
-    `most_bytes`: of a message. `proven`: what it takes to be let in; `identity`: of the socket, where it takes nothing. Raises Ended where something else answers, OSError.
+    `most_bytes`: of a message. `proven`: what it takes to be let in; `identity`: of the socket, where it takes nothing. Raises EndedConnection where something else answers, OSError.
     """
     at = urlsplit(endpoint)
     async with asyncio.timeout(wire.HANDSHAKE_SECONDS):
@@ -46,7 +46,7 @@ async def dial(
                 await let_in(made, kind, proven)
         except EOFError:
             made.close()
-            raise Ended(Refused.MALFORMED) from None
+            raise EndedConnection(RefusalReason.MALFORMED) from None
         except BaseException:
             made.close()
             raise

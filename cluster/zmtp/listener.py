@@ -1,10 +1,10 @@
-"""Listener: what PUSH and DEALER sockets of ZeroMQ send, heard within bounds.
+"""ZmtpListener: what PUSH and DEALER sockets of ZeroMQ send, heard within bounds.
 
     they   greeting, READY, message, message, ...    -->  heard(peer, parts), a message at a time
     we     greeting, READY, a PONG for each PING; and what `peer.say` is given
 
 Addresses are looked at before a byte is read; connections are MOST_AT_ONCE; all of them together have MOST_FRAMES in each
-FRAMES_SECONDS, in turns with all else on the loop, and one `Room` for what is large.
+FRAMES_SECONDS, in turns with all else on the loop, and one `MessageRoom` for what is large.
 A peer that does not read its answers is not heard until it does, and ended if it never does.
 """
 
@@ -16,7 +16,7 @@ from typing import Final
 
 from pdgate.cluster.networks import Allowed
 from pdgate.cluster.zmtp import wire
-from pdgate.cluster.zmtp.wire import NULL, Ended, Refused, Room, Wire
+from pdgate.cluster.zmtp.wire import NULL, EndedConnection, MessageRoom, RefusalReason, Wire
 
 MOST_AT_ONCE: Final = 1024
 MOST_FRAMES: Final = 100
@@ -26,7 +26,7 @@ BUFFER_BYTES: Final = 16 << 10
 """Of a connection. The kernel takes twice as much."""
 
 
-class Peer:
+class ZmtpPeer:
     """
     Attributes:
         identity: That its socket has, or one of its own.
@@ -51,7 +51,7 @@ class Peer:
         self._wire.send(parts)
 
 
-class Listener:
+class ZmtpListener:
     """
     Attributes:
         port: That it has.
@@ -64,8 +64,8 @@ class Listener:
         kind: str,
         allowed: Allowed,
         most_bytes: int,
-        heard: Callable[[Peer, list[bytes]], None],
-        refused: Callable[[Refused], None],
+        heard: Callable[[ZmtpPeer, list[bytes]], None],
+        refused: Callable[[RefusalReason], None],
     ) -> None:
         """Binds at once. `kind`: the socket type that peers expect; `most_bytes`: of a message. Raises OSError."""
         self._sock = _bound(host, port)
@@ -77,7 +77,7 @@ class Listener:
         self._heard = heard
         self._refused = refused
         self._open: set[asyncio.StreamWriter] = set()
-        self._room = Room()
+        self._room = MessageRoom()
         self._turns = asyncio.Lock()
         self._frames = 0
         self._since = 0.0
@@ -102,7 +102,7 @@ class Listener:
         self._open.add(writer)
         try:
             await self._talk(reader, writer)
-        except Ended as end:
+        except EndedConnection as end:
             self._refused(end.why)
         except (OSError, EOFError):
             # It has left, or its network has.
@@ -112,13 +112,13 @@ class Listener:
             writer.transport.abort()
 
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Raises Ended, OSError, EOFError."""
+        """Raises EndedConnection, OSError, EOFError."""
         # One that has left by now has no name.
         host = (writer.get_extra_info("peername") or ("",))[0]
         if host not in self._allowed:
-            raise Ended(Refused.STRANGER)
+            raise EndedConnection(RefusalReason.STRANGER)
         if len(self._open) > MOST_AT_ONCE:
-            raise Ended(Refused.TOO_MANY)
+            raise EndedConnection(RefusalReason.TOO_MANY)
         # A host that is gone says nothing any more, and would have its place for ever.
         writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         there = Wire(reader, writer, self._most_bytes, self._turn, self._room)
@@ -127,8 +127,8 @@ class Listener:
                 await there.greet(NULL)
                 said = await there.ready(self._kind)
         except (TimeoutError, EOFError):
-            raise Ended(Refused.MALFORMED) from None
-        peer = Peer(there, said.get(b"identity", b""))
+            raise EndedConnection(RefusalReason.MALFORMED) from None
+        peer = ZmtpPeer(there, said.get(b"identity", b""))
         while True:
             message = await there.receive()
             self._heard(peer, message)

@@ -30,7 +30,7 @@ _SHORT: Final = 255
 Turn = Callable[[], Awaitable[None]]
 
 
-class Refused(StrEnum):
+class RefusalReason(StrEnum):
     """Why a connection is ended, or not begun."""
 
     STRANGER = "stranger"
@@ -42,7 +42,7 @@ class Refused(StrEnum):
 class Ended(Exception):
     """By us, for what the other side said."""
 
-    def __init__(self, why: Refused) -> None:
+    def __init__(self, why: RefusalReason) -> None:
         super().__init__(why)
         self.why = why
 
@@ -58,7 +58,7 @@ class Room:
         if size <= SMALL_BYTES:
             return 0
         if size > self._left:
-            raise Ended(Refused.TOO_LARGE)
+            raise Ended(RefusalReason.TOO_LARGE)
         self._left -= size
         return size
 
@@ -108,7 +108,7 @@ class Wire:
         self._writer.write(b"\xff" + bytes(8) + b"\x7f" + b"\3\0" + padded + bytes(32))
         said = await self._reader.readexactly(_GREETING_BYTES)
         if said[:1] + said[9:10] != b"\xff\x7f" or said[10] < 3 or said[_MECHANISM] != padded:
-            raise Ended(Refused.MALFORMED)
+            raise Ended(RefusalReason.MALFORMED)
 
     async def ready(self, kind: str, identity: bytes = b"") -> Mapping[bytes, bytes]:
         """What the other side says of itself, and we are this. Raises Ended, OSError, EOFError."""
@@ -124,7 +124,7 @@ class Wire:
         first = await self._reader.readexactly(1)
         more, command, body = await self._frame(first, 0)
         if more or not command or not body.startswith(name):
-            raise Ended(Refused.MALFORMED)
+            raise Ended(RefusalReason.MALFORMED)
         return body[len(name) :]
 
     async def receive(self) -> list[bytes]:
@@ -136,7 +136,7 @@ class Wire:
                 async with asyncio.timeout(MESSAGE_SECONDS):
                     message = await self._message(first)
             except TimeoutError:
-                raise Ended(Refused.MALFORMED) from None
+                raise Ended(RefusalReason.MALFORMED) from None
             finally:
                 self._room.give_back(self._taken)
                 self._taken = 0
@@ -153,7 +153,7 @@ class Wire:
             async with asyncio.timeout(MESSAGE_SECONDS):
                 await self._writer.drain()
         except TimeoutError:
-            raise Ended(Refused.MALFORMED) from None
+            raise Ended(RefusalReason.MALFORMED) from None
 
     def close(self) -> None:
         self._writer.transport.abort()
@@ -166,7 +166,7 @@ class Wire:
             more, command, body = await self._frame(first, size)
             if command:
                 if parts or more:
-                    raise Ended(Refused.MALFORMED)
+                    raise Ended(RefusalReason.MALFORMED)
                 if body.startswith(_PING):
                     await self._pong(body)
                 return None
@@ -174,7 +174,7 @@ class Wire:
             if not more:
                 return parts
             if len(parts) == MOST_PARTS:
-                raise Ended(Refused.TOO_LARGE)
+                raise Ended(RefusalReason.TOO_LARGE)
             size += len(body)
             await self._turn()
             first = await self._reader.readexactly(1)
@@ -194,12 +194,12 @@ class Wire:
         """
         flags = first[0]
         if flags > _MORE | _LONG | _COMMAND or (flags & _COMMAND and (flags & _MORE or before)):
-            raise Ended(Refused.MALFORMED)
+            raise Ended(RefusalReason.MALFORMED)
         size = int.from_bytes(await self._reader.readexactly(8 if flags & _LONG else 1))
         sealed = 0 if self.seal is None else self.seal.overhead_bytes
         most = MOST_COMMAND_BYTES if flags & _COMMAND else self.most_bytes - before
         if size > most + sealed:
-            raise Ended(Refused.TOO_LARGE)
+            raise Ended(RefusalReason.TOO_LARGE)
         self._taken += self._room.take(size)
         body = await self._reader.readexactly(size)
         if self.seal is None:
@@ -207,7 +207,7 @@ class Wire:
         try:
             return self.seal.opened(body)
         except ValueError:
-            raise Ended(Refused.MALFORMED) from None
+            raise Ended(RefusalReason.MALFORMED) from None
 
     def _framed(self, parts: Sequence[bytes]) -> Iterator[bytes]:
         for left, part in zip(range(len(parts) - 1, -1, -1), parts, strict=True):
@@ -229,7 +229,7 @@ def properties(said: bytes) -> Mapping[bytes, bytes]:
         name, said = said[1 : 1 + said[0]], said[1 + said[0] :]
         size = int.from_bytes(said[:4])
         if len(said) < 4 + size:
-            raise Ended(Refused.MALFORMED)
+            raise Ended(RefusalReason.MALFORMED)
         found[name.lower()], said = said[4 : 4 + size], said[4 + size :]
     return found
 

@@ -11,7 +11,7 @@ from typing import Final, Self
 
 from pdgate.cluster import address
 from pdgate.cluster.zmtp import dialled
-from pdgate.cluster.zmtp.wire import Ended, Wire
+from pdgate.cluster.zmtp.wire import EndedConnection, Wire
 from pdgate.engine.neuron import messages
 from pdgate.engine.neuron.messages import Message
 from pdgate.engine.neuron.proof import Host
@@ -61,7 +61,7 @@ class Dealer:
             )
         try:
             self._wire = self._loop.run_until_complete(self._dialled())
-        except (OSError, Ended):
+        except (OSError, EndedConnection):
             self._look()
         self._hear()
         # Of all words together: one that never answers may talk for ever.
@@ -136,7 +136,7 @@ class Dealer:
                 raise HandOverError(Why.BROKEN, f"{self.name} says {error}") from None
 
     async def _dialled(self) -> Wire:
-        """Raises OSError, Ended."""
+        """Raises OSError, EndedConnection."""
         async with asyncio.timeout(self._silence_seconds):
             return await dialled.dial(
                 f"tcp://{self.name}",

@@ -19,8 +19,8 @@ from math import inf
 from typing import Final
 
 from pdgate.cluster.networks import Allowed
-from pdgate.cluster.zmtp.listener import Listener, Peer
-from pdgate.cluster.zmtp.wire import Refused
+from pdgate.cluster.zmtp.listener import ZmtpListener, ZmtpPeer
+from pdgate.cluster.zmtp.wire import RefusalReason
 from pdgate.engine import worker_rules as rules
 from pdgate.engine.neuron import kv_map, messages
 from pdgate.engine.neuron.dealer import TAIL
@@ -86,7 +86,7 @@ class SendBuffer:
         self._open = setup.identity.is_open
         most = MAX_MESSAGE_BYTES if self._open else MAX_STRANGERS_BYTES
         try:
-            self._listener = Listener(
+            self._listener = ZmtpListener(
                 host, port, "ROUTER", ANYWHERE, most, self._heard, self._refused
             )
         except OSError as error:
@@ -185,7 +185,7 @@ class SendBuffer:
             if self._ended:
                 time.sleep(SETTLE_SECONDS)
 
-    def _heard(self, peer: Peer, frames: list[bytes]) -> None:
+    def _heard(self, peer: ZmtpPeer, frames: list[bytes]) -> None:
         try:
             peer.say(self._guests.answer(peer.identity, frames, self._answer))
         except Exception as error:  # noqa: BLE001  (our thread raises it)
@@ -194,7 +194,7 @@ class SendBuffer:
         if not self._open and self._guests.name(peer.identity):
             peer.most_bytes = MAX_MESSAGE_BYTES
 
-    def _refused(self, why: Refused) -> None:
+    def _refused(self, why: RefusalReason) -> None:
         log.info("a connection to the signal plane was ended: %s", why)
 
     def _answer(self, identity: bytes, message: Message) -> Message:

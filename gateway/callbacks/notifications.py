@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from pdgate.cluster.networks import Allowed
-from pdgate.cluster.zmtp.listener import Listener, Peer
+from pdgate.cluster.zmtp.listener import ZmtpListener, ZmtpPeer
 from pdgate.gateway.callbacks.words import MessageResult, Words
 
 MOST_BYTES: Final = 1 << 10
@@ -35,7 +35,7 @@ class Notifications:
     def __init__(self, host: str, port: int, words: Words, allowed: Allowed) -> None:
         """Binds at once. Raises OSError."""
         self._words = words
-        self._listener = Listener(
+        self._listener = ZmtpListener(
             host,
             port,
             "PULL",
@@ -52,7 +52,7 @@ class Notifications:
     def close(self) -> None:
         self._listener.close()
 
-    def _heard(self, _: Peer, parts: list[bytes]) -> None:
+    def _heard(self, _: ZmtpPeer, parts: list[bytes]) -> None:
         try:
             # A message in parts has an empty one before it where DEALER stands for REQ.
             key = _read(parts[-1]).req_id

@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from pdgate.cluster.zmtp import dialled
-from pdgate.cluster.zmtp.wire import Ended, Wire
+from pdgate.cluster.zmtp.wire import EndedConnection, Wire
 from pdgate.gateway.kv_events.events import MOST_BATCH_BYTES
 from pdgate.gateway.kv_events.sequence import Sequence, SequenceCounts
 from pdgate.gateway.kv_events.sources import EventSource
@@ -139,7 +139,7 @@ class Subscriber:
                 )
                 wait = FIRST_WAIT_SECONDS
                 await talk(wire)
-            except Ended:
+            except EndedConnection:
                 self.malformed += 1
                 wait = MOST_WAIT_SECONDS
             except (OSError, EOFError):
@@ -165,7 +165,7 @@ class Subscriber:
         self.sequence.doubt()
 
     async def _hear(self, wire: Wire) -> None:
-        """Raises Ended, OSError, EOFError."""
+        """Raises EndedConnection, OSError, EOFError."""
         dialled.subscribe(wire, self.source.topic)
         self.connected = True
         # A subscription takes a moment, in which something may have been missed.
@@ -185,7 +185,7 @@ class Subscriber:
             self._first_asked = None
 
     async def _hear_replays(self, wire: Wire) -> None:
-        """Raises Ended, OSError, EOFError."""
+        """Raises EndedConnection, OSError, EOFError."""
         self._asking = wire
         try:
             self._ask()

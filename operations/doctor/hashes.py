@@ -18,7 +18,7 @@ import msgspec
 
 from pdgate.cluster.kv_events import curve
 from pdgate.cluster.zmtp import dialled
-from pdgate.cluster.zmtp.wire import Ended, Wire
+from pdgate.cluster.zmtp.wire import EndedConnection, Wire
 from pdgate.operations.doctor.seen import SeenEngine, SeenEvents
 from pdgate.protocols.extras import install
 
@@ -62,7 +62,7 @@ class Ears:
                             if (names := _first_blocks(event, wanted)) is not None:
                                 found[engine] = names
                                 return
-            except (Ended, OSError, EOFError):
+            except (EndedConnection, OSError, EOFError):
                 # Too late, or its engine has left.
                 return
 
@@ -96,7 +96,7 @@ async def _ear(events: SeenEvents, kv_secrets: Sequence[str]) -> Wire | None:
             wire = await dialled.dial(
                 events.endpoint, dialled.SUB, MOST_BATCH_BYTES, _at_once, proven
             )
-    except (curve.UnprovenPublisher, Ended, OSError):
+    except (curve.UnprovenPublisher, EndedConnection, OSError):
         return None
     dialled.subscribe(wire, "")
     return wire
