@@ -39,7 +39,7 @@ class RefusalReason(StrEnum):
     MALFORMED = "malformed"
 
 
-class Ended(Exception):
+class EndedConnection(Exception):
     """By us, for what the other side said."""
 
     def __init__(self, why: RefusalReason) -> None:
@@ -47,18 +47,18 @@ class Ended(Exception):
         self.why = why
 
 
-class Room:
+class MessageRoom:
     """What parts beyond SMALL_BYTES may take, of all connections that share it, until their messages are whole."""
 
     def __init__(self) -> None:
         self._left = MOST_LARGE_BYTES
 
     def take(self, size: int) -> int:
-        """How much was taken. Raises Ended."""
+        """How much was taken. Raises EndedConnection."""
         if size <= SMALL_BYTES:
             return 0
         if size > self._left:
-            raise Ended(RefusalReason.TOO_LARGE)
+            raise EndedConnection(RefusalReason.TOO_LARGE)
         self._left -= size
         return size
 
@@ -66,7 +66,7 @@ class Room:
         self._left += size
 
 
-class Seal(Protocol):
+class FrameSeal(Protocol):
     """Encryption of frames."""
 
     @property
@@ -91,27 +91,27 @@ class Wire:
         writer: asyncio.StreamWriter,
         most_bytes: int,
         turn: Turn,
-        room: Room | None = None,
+        room: MessageRoom | None = None,
     ) -> None:
         """`room`: what it shares with others."""
         self.most_bytes = most_bytes
-        self.seal: Seal | None = None
+        self.seal: FrameSeal | None = None
         self._reader = reader
         self._writer = writer
         self._turn = turn
-        self._room = room or Room()
+        self._room = room or MessageRoom()
         self._taken = 0
 
     async def greet(self, mechanism: bytes) -> None:
-        """Raises Ended, OSError, EOFError."""
+        """Raises EndedConnection, OSError, EOFError."""
         padded = mechanism.ljust(20, b"\0")
         self._writer.write(b"\xff" + bytes(8) + b"\x7f" + b"\3\0" + padded + bytes(32))
         said = await self._reader.readexactly(_GREETING_BYTES)
         if said[:1] + said[9:10] != b"\xff\x7f" or said[10] < 3 or said[_MECHANISM] != padded:
-            raise Ended(RefusalReason.MALFORMED)
+            raise EndedConnection(RefusalReason.MALFORMED)
 
     async def ready(self, kind: str, identity: bytes = b"") -> Mapping[bytes, bytes]:
-        """What the other side says of itself, and we are this. Raises Ended, OSError, EOFError."""
+        """What the other side says of itself, and we are this. Raises EndedConnection, OSError, EOFError."""
         named = prop(b"Identity", identity) if identity else b""
         self.command(READY + prop(b"Socket-Type", kind.encode()) + named)
         return properties(await self.commanded(READY))
@@ -120,15 +120,15 @@ class Wire:
         self._writer.write(_frame(_COMMAND, body))
 
     async def commanded(self, name: bytes) -> bytes:
-        """What follows the name of a command that has to come now. Raises Ended, OSError, EOFError."""
+        """What follows the name of a command that has to come now. Raises EndedConnection, OSError, EOFError."""
         first = await self._reader.readexactly(1)
         more, command, body = await self._frame(first, 0)
         if more or not command or not body.startswith(name):
-            raise Ended(RefusalReason.MALFORMED)
+            raise EndedConnection(RefusalReason.MALFORMED)
         return body[len(name) :]
 
     async def receive(self) -> list[bytes]:
-        """The next message. Raises Ended, OSError, EOFError."""
+        """The next message. Raises EndedConnection, OSError, EOFError."""
         while True:
             await self._turn()
             first = await self._reader.readexactly(1)
@@ -136,7 +136,7 @@ class Wire:
                 async with asyncio.timeout(MESSAGE_SECONDS):
                     message = await self._message(first)
             except TimeoutError:
-                raise Ended(RefusalReason.MALFORMED) from None
+                raise EndedConnection(RefusalReason.MALFORMED) from None
             finally:
                 self._room.give_back(self._taken)
                 self._taken = 0
@@ -148,25 +148,25 @@ class Wire:
         self._writer.writelines(self._framed(parts))
 
     async def drained(self) -> None:
-        """Until what was sent is on its way. Raises Ended where it is not read, OSError."""
+        """Until what was sent is on its way. Raises EndedConnection where it is not read, OSError."""
         try:
             async with asyncio.timeout(MESSAGE_SECONDS):
                 await self._writer.drain()
         except TimeoutError:
-            raise Ended(RefusalReason.MALFORMED) from None
+            raise EndedConnection(RefusalReason.MALFORMED) from None
 
     def close(self) -> None:
         self._writer.transport.abort()
 
     async def _message(self, first: bytes) -> list[bytes] | None:
-        """The parts of one; None for a command. Raises Ended, OSError, EOFError."""
+        """The parts of one; None for a command. Raises EndedConnection, OSError, EOFError."""
         parts: list[bytes] = []
         size = 0
         while True:
             more, command, body = await self._frame(first, size)
             if command:
                 if parts or more:
-                    raise Ended(RefusalReason.MALFORMED)
+                    raise EndedConnection(RefusalReason.MALFORMED)
                 if body.startswith(_PING):
                     await self._pong(body)
                 return None
@@ -174,7 +174,7 @@ class Wire:
             if not more:
                 return parts
             if len(parts) == MOST_PARTS:
-                raise Ended(RefusalReason.TOO_LARGE)
+                raise EndedConnection(RefusalReason.TOO_LARGE)
             size += len(body)
             await self._turn()
             first = await self._reader.readexactly(1)
@@ -190,16 +190,16 @@ class Wire:
     async def _frame(self, first: bytes, before: int) -> tuple[bool, bool, bytes]:
         """Whether more follows, whether it is a command, and what it says.
 
-        `before`: bytes of its message that are here. Raises Ended, OSError, EOFError.
+        `before`: bytes of its message that are here. Raises EndedConnection, OSError, EOFError.
         """
         flags = first[0]
         if flags > _MORE | _LONG | _COMMAND or (flags & _COMMAND and (flags & _MORE or before)):
-            raise Ended(RefusalReason.MALFORMED)
+            raise EndedConnection(RefusalReason.MALFORMED)
         size = int.from_bytes(await self._reader.readexactly(8 if flags & _LONG else 1))
         sealed = 0 if self.seal is None else self.seal.overhead_bytes
         most = MOST_COMMAND_BYTES if flags & _COMMAND else self.most_bytes - before
         if size > most + sealed:
-            raise Ended(RefusalReason.TOO_LARGE)
+            raise EndedConnection(RefusalReason.TOO_LARGE)
         self._taken += self._room.take(size)
         body = await self._reader.readexactly(size)
         if self.seal is None:
@@ -207,7 +207,7 @@ class Wire:
         try:
             return self.seal.opened(body)
         except ValueError:
-            raise Ended(RefusalReason.MALFORMED) from None
+            raise EndedConnection(RefusalReason.MALFORMED) from None
 
     def _framed(self, parts: Sequence[bytes]) -> Iterator[bytes]:
         for left, part in zip(range(len(parts) - 1, -1, -1), parts, strict=True):
@@ -223,13 +223,13 @@ def prop(name: bytes, value: bytes) -> bytes:
 
 
 def properties(said: bytes) -> Mapping[bytes, bytes]:
-    """Raises Ended."""
+    """Raises EndedConnection."""
     found = {}
     while said:
         name, said = said[1 : 1 + said[0]], said[1 + said[0] :]
         size = int.from_bytes(said[:4])
         if len(said) < 4 + size:
-            raise Ended(RefusalReason.MALFORMED)
+            raise EndedConnection(RefusalReason.MALFORMED)
         found[name.lower()], said = said[4 : 4 + size], said[4 + size :]
     return found
 
