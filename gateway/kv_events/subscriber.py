@@ -142,8 +142,8 @@ class Subscriber:
             except EndedConnection:
                 self.malformed += 1
                 wait = MOST_WAIT_SECONDS
-            except (OSError, EOFError):
-                # It is not there, or not any more.
+            except (OSError, EOFError, UnicodeError):
+                # It is not there, or not any more, or has a name that none can have.
                 pass
             except Exception:  # the last stop of a task: what is heard later counts again
                 log.exception("%s: what it published could not be taken", endpoint)

@@ -96,7 +96,7 @@ async def _ear(events: SeenEvents, kv_secrets: Sequence[str]) -> Wire | None:
             wire = await dialled.dial(
                 events.endpoint, dialled.SUB, MOST_BATCH_BYTES, _at_once, proven
             )
-    except (curve.UnprovenPublisher, EndedConnection, OSError):
+    except (curve.UnprovenPublisher, EndedConnection, OSError, UnicodeError):
         return None
     dialled.subscribe(wire, "")
     return wire
