@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from pdgate.cluster.directory import Joined, Left, Listed, RefusalReason
+from pdgate.cluster.directory import Joined, Left, Listed, Refused
 from pdgate.cluster.member import Member
 from pdgate.cluster.read_only import CannotAnnounce
 from pdgate.protocols.instance import Role
@@ -211,7 +211,7 @@ async def test_nonsense_is_refused_and_harms_nobody_else(open_store: Store) -> N
         )
 
         open_store.write("/workers/anything/10.0.0.8/8000", b"{}")
-        assert isinstance(await told.next(), RefusalReason)
+        assert isinstance(await told.next(), Refused)
 
         open_store.add(open_store.p)
         assert await told.next() == Joined(open_store.p.key, open_store.p)
@@ -224,6 +224,6 @@ async def test_an_entry_of_a_newer_version_is_refused(open_store: Store) -> None
         await told.next()
         open_store.write("/workers/prefill/10.0.0.8/8000", b'{"version": 2}')
 
-        refused = await told.first(RefusalReason)
+        refused = await told.first(Refused)
 
         assert "version 2" in refused.why

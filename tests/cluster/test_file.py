@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pdgate.cluster.directory import Joined, Left, Listed, Lost, RefusalReason, Resumed
+from pdgate.cluster.directory import Joined, Left, Listed, Lost, Refused, Resumed
 from pdgate.cluster.file import File, parsed
 from pdgate.cluster.member import Member
 from tests.cluster.watching import D, P, following
@@ -48,7 +48,7 @@ async def test_a_file_that_is_broken_counts_as_what_it_said_last(tmp_path: Path)
         await told.next()
         write(path, "[no toml")
 
-        assert await told.next() == RefusalReason(str(path), "it is not valid TOML")
+        assert await told.next() == Refused(str(path), "it is not valid TOML")
         write(path, "")
         assert [await told.next() for _ in range(2)] == [Left(P.key), Left(str(path))]
 

@@ -12,7 +12,7 @@ from pdgate.cluster.directory import (
     Left,
     Listed,
     Lost,
-    RefusalReason,
+    Refused,
 )
 from pdgate.cluster.etcd import http, wire
 from pdgate.cluster.etcd.directory import Etcd
@@ -102,7 +102,7 @@ def test_slices_beyond_what_is_used_are_refused_by_name() -> None:
     listed = fleet.list([own, of("forged", 0, MOST_ENDPOINTS - 1)])
     assert (len(listed.members), listed.refused) == (MOST_ENDPOINTS, {})
 
-    assert fleet.put(of("more", MOST_ENDPOINTS - 1, 1)) == [RefusalReason("more", TOO_MANY)]
+    assert fleet.put(of("more", MOST_ENDPOINTS - 1, 1)) == [Refused("more", TOO_MANY)]
     fleet.drop("forged")
     joined, left = fleet.put(of("more", MOST_ENDPOINTS - 1, 1))
     assert (joined, left) == (Joined(many[-1].key, many[-1]), Left("more"))

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from pdgate.cluster.directory import Event, Joined, Left, Listed, Lost, RefusalReason, Resumed
+from pdgate.cluster.directory import Event, Joined, Left, Listed, Lost, Refused, Resumed
 from pdgate.cluster.roster import Roster
 from pdgate.protocols.instance import Role
 from tests.cluster.watching import D, P
@@ -107,7 +107,7 @@ def test_a_second_outage_keeps_the_doubted() -> None:
 
 
 def test_an_entry_that_is_overwritten_with_nonsense_is_out() -> None:
-    made = roster(BOTH, RefusalReason(D.key, "no JSON"))
+    made = roster(BOTH, Refused(D.key, "no JSON"))
     assert (keys(made), made.refused) == ({P.key}, {D.key: "no JSON"})
 
     made.apply(Joined(D.key, D), 1)

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from pdgate.cluster.directory import Joined, Left, Listed, RefusalReason
+from pdgate.cluster.directory import Joined, Left, Listed, Refused
 from pdgate.cluster.kubernetes.fleet import SliceFleet
 from pdgate.cluster.kubernetes.slices import UNREADY, Slice, SliceEndpoint
 from pdgate.cluster.member import Member
@@ -106,7 +106,7 @@ def test_addresses_of_two_families_that_name_no_pod_are_two_engines() -> None:
 def test_a_slice_that_cannot_be_used_is_told_once() -> None:
     fleet, bad = told(of("a", P)), Slice("a", refused={"a": "its role is odd"})
 
-    assert fleet.put(bad) == [RefusalReason("a", "its role is odd"), Left(P.key)]
+    assert fleet.put(bad) == [Refused("a", "its role is odd"), Left(P.key)]
     assert fleet.put(bad) == []
 
 

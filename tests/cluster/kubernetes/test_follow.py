@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pdgate.cluster.directory import Joined, Left, Listed, Lost, RefusalReason
+from pdgate.cluster.directory import Joined, Left, Listed, Lost, Refused
 from pdgate.cluster.kubernetes.directory import Kubernetes
 from pdgate.cluster.kubernetes.follow import Timing, pause_seconds
 from tests.cluster.kubernetes.services import QUICK, access, service, slice_name
@@ -242,7 +242,7 @@ async def test_a_slice_that_is_nonsense_is_refused_alone(server: ApiServer) -> N
 
         server.put(odd)
 
-        assert [await told.next(), await told.next()] == [RefusalReason(name, why), Left(P.key)]
+        assert [await told.next(), await told.next()] == [Refused(name, why), Left(P.key)]
 
 
 def test_a_server_is_left_alone_for_as_long_as_it_asks_within_reason() -> None:

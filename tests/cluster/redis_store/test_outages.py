@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pdgate.cluster.directory import Joined, Left, Listed, Lost, RefusalReason, Resumed, StoreAway
+from pdgate.cluster.directory import Joined, Left, Listed, Lost, Refused, Resumed, StoreAway
 from pdgate.cluster.redis_store import scripts
 from pdgate.cluster.redis_store.access import Script
 from pdgate.cluster.redis_store.directory import RedisDirectory
@@ -251,4 +251,4 @@ async def test_a_newer_version_is_refused_and_takes_its_place(server: RedisServe
         await told.next()
         store.put(P.key, b'{"version": 9}')
 
-        assert isinstance(await told.next(), RefusalReason)
+        assert isinstance(await told.next(), Refused)
