@@ -50,6 +50,7 @@ class Dealer:
         self._loop = asyncio.new_event_loop()
         self._loop.add_reader(self.wake.fileno(), self._woken)
         self._news = asyncio.Event()
+        self._woke = False
         self._wire: Wire | None = None
         self._next: asyncio.Task[list[bytes]] | None = None
 
@@ -95,7 +96,10 @@ class Dealer:
 
     def wait(self, until: float) -> None:
         """Until then, or until `wake`. Raises HandOverError if the peer goes meanwhile."""
-        self._run(until)
+        # Of a wake-up that came while an answer was waited for, the cause has not been looked at.
+        if not self._woke:
+            self._run(until)
+        self._woke = False
         self._look()
 
     def close(self) -> None:
@@ -169,6 +173,7 @@ class Dealer:
 
     def _woken(self) -> None:
         self.wake.clear()
+        self._woke = True
         self._news.set()
 
     def _look(self) -> None:

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from math import inf
 from typing import Any, Self
 
 import pytest
@@ -16,11 +17,12 @@ import pytest
 from pdgate.engine.connector import Keep
 from pdgate.engine.hand_over.neuron import NeuronHandOver
 from pdgate.engine.neuron import kv_map, peers
-from pdgate.engine.neuron.dealer import MAX_ANSWER_BYTES
+from pdgate.engine.neuron.dealer import MAX_ANSWER_BYTES, Dealer
 from pdgate.engine.neuron.send_buffer import MAX_MESSAGE_BYTES, MAX_STRANGERS_BYTES
 from pdgate.transfer import descriptors
 from pdgate.transfer.messenger.receiving import Patience
 from pdgate.transfer.messenger.shape import PageShape
+from pdgate.transfer.runtime.fleet import Identity
 from tests.engine.neuron.raw import SECONDS, RawDecode, RawPrefill
 from tests.support import zmtp
 from tests.support.engine_pair import D_BLOCKS, P_BLOCKS, PROMPT, arrival
@@ -348,6 +350,30 @@ def test_what_would_fill_memory_ends_its_connection(
     with RawDecode(at[1]) as decode:
         assert decode.ask({"type": "handshake"})
     assert core.connector.trouble() == ""
+
+
+def test_a_wake_up_while_an_answer_is_waited_for_is_not_lost() -> None:
+    """It is for what follows the answer: a load that came then was found when something else came."""
+    with RawPrefill(port := free_port()) as raw:
+        with closing(Dealer("127.0.0.1:9", "127.0.0.1", port, SECONDS, Identity())) as dealer:
+
+            def asks_and_waits() -> None:
+                dealer.connect()
+                dealer.ask({"type": "lookup_all"})
+                dealer.wait(inf)
+
+            asking = threading.Thread(target=asks_and_waits)
+            asking.start()
+            raw.expect("handshake", {"status": "ok", "timestamp": 1.0})
+            assert raw.next() == {"type": "lookup_all"}
+            dealer.wake()
+            raw.say({"success": False})
+            asking.join(SECONDS)
+            woke = not asking.is_alive()
+            dealer.wake()
+            asking.join(SECONDS)
+
+    assert woke
 
 
 class Flood:
