@@ -354,24 +354,27 @@ def test_what_would_fill_memory_ends_its_connection(
 
 def test_a_wake_up_while_an_answer_is_waited_for_is_not_lost() -> None:
     """It is for what follows the answer: a load that came then was found when something else came."""
-    with RawPrefill(port := free_port()) as raw:
-        with closing(Dealer("127.0.0.1:9", "127.0.0.1", port, SECONDS, Identity())) as dealer:
+    port = free_port()
+    with (
+        RawPrefill(port) as raw,
+        closing(Dealer("127.0.0.1:9", "127.0.0.1", port, SECONDS, Identity())) as dealer,
+    ):
 
-            def asks_and_waits() -> None:
-                dealer.connect()
-                dealer.ask({"type": "lookup_all"})
-                dealer.wait(inf)
+        def asks_and_waits() -> None:
+            dealer.connect()
+            dealer.ask({"type": "lookup_all"})
+            dealer.wait(inf)
 
-            asking = threading.Thread(target=asks_and_waits)
-            asking.start()
-            raw.expect("handshake", {"status": "ok", "timestamp": 1.0})
-            assert raw.next() == {"type": "lookup_all"}
-            dealer.wake()
-            raw.say({"success": False})
-            asking.join(SECONDS)
-            woke = not asking.is_alive()
-            dealer.wake()
-            asking.join(SECONDS)
+        asking = threading.Thread(target=asks_and_waits)
+        asking.start()
+        raw.expect("handshake", {"status": "ok", "timestamp": 1.0})
+        assert raw.next() == {"type": "lookup_all"}
+        dealer.wake()
+        raw.say({"success": False})
+        asking.join(SECONDS)
+        woke = not asking.is_alive()
+        dealer.wake()
+        asking.join(SECONDS)
 
     assert woke
 
