@@ -85,6 +85,7 @@ async def test_sockets_of_zeromq_are_heard_and_their_pings_answered(kind: str, p
     ("said", "why"),
     [
         ([frame(MORE, b"x" * 10)] * 100_000, RefusalReason.TOO_LARGE),
+        ([frame(MORE, b"")] * (wire.MOST_PARTS + 1), RefusalReason.TOO_LARGE),
         ([frame(MORE, b"x" * 600)] * 2, RefusalReason.TOO_LARGE),
         ([frame(0, b"x" * (MOST_BYTES + 1))], RefusalReason.TOO_LARGE),
         ([b"\2" + b"\xff" * 8], RefusalReason.TOO_LARGE),
@@ -92,7 +93,16 @@ async def test_sockets_of_zeromq_are_heard_and_their_pings_answered(kind: str, p
         ([b"\x08\0"], RefusalReason.MALFORMED),
         ([frame(MORE, b"x"), frame(COMMAND, b"\4PING\0\0")], RefusalReason.MALFORMED),
     ],
-    ids=["endless", "long-parts", "long", "huge", "long-command", "reserved", "command-within"],
+    ids=[
+        "endless",
+        "many-parts",
+        "long-parts",
+        "long",
+        "huge",
+        "long-command",
+        "reserved",
+        "command-within",
+    ],
 )
 async def test_what_would_not_end_ends_its_connection(
     said: list[bytes], why: RefusalReason
