@@ -42,11 +42,13 @@ async def good_start(answer: Answer, leg: Leg, call: Call) -> Raw | None:
     if first.startswith(b"{"):
         # It was asked for a stream, and answers otherwise.
         return _whole(await answer.ready(WHOLE_BYTES), leg, call)
-    while openai.says_nothing_yet(first):
+    read = 0
+    # What has come of a stream is whole events.
+    while openai.says_nothing_yet(first[read:]):
         more = await answer.ready(beyond=len(first))
         if len(more) == len(first):
             raise EngineGaveUp("the engine gave the call up", at=leg.to.id)
-        first = more
+        first, read = more, len(first)
         if len(first) > HELD_BYTES:
             break
     if openai.may_have_failed(first):

@@ -24,6 +24,7 @@ import msgspec
 from pdgate.forwarders.base import Merge
 from pdgate.protocols import sse
 from pdgate.protocols.call import CHAT, Call, Json, value
+from pdgate.protocols.chunks import is_costly
 from pdgate.protocols.errors import EngineFailed
 
 CHANGES_TEXT_LATER = (
@@ -121,6 +122,8 @@ class FirstTokenStream(Merge):
         data = sse.payload(event)
         if not data or data == b"[DONE]":
             return event
+        if is_costly(data):
+            raise ValueError("an event too long to be shortened")
         chunk = msgspec.json.decode(data)
         choices = chunk.get("choices")
         if not choices:

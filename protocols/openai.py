@@ -5,6 +5,7 @@ entrypoints/openai (finish_reason "abort" for a request that the engine gave up)
 """
 
 import re
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
@@ -13,7 +14,9 @@ from pdgate.protocols import sse
 from pdgate.protocols.call import Raw
 from pdgate.protocols.chunks import (
     GAVE_UP,
+    LARGE_BYTES,
     Ended,
+    LenientEnded,
     WithChoices,
     let_go,
     read_chunk,
@@ -58,7 +61,8 @@ def raise_unless_whole(
     """
     try:
         whole = read_whole(answer)
-        found, usage = whole.choices, whole.usage
+        found: Sequence[Ended | LenientEnded] = whole.choices
+        usage: Raw | None = whole.usage
     except msgspec.ValidationError:
         raise EngineFailed("the engine's answer has no choices", at=at) from None
     except UNREADABLE:
@@ -68,7 +72,7 @@ def raise_unless_whole(
         reason = choice.finish_reason
         if reason in GAVE_UP:
             raise EngineGaveUp("the engine gave the call up", at=at)
-        if choice.stop_reason is not None and let_go(choice.stop_reason, stop):
+        if reason and let_go(choice.stop_reason, stop):
             raise EngineBusy("the engine had no room to finish the call", at=at)
         ended = ended and bool(reason)
     if not ended:
@@ -76,7 +80,7 @@ def raise_unless_whole(
     return usage
 
 
-def _lenient(answer: bytes, *, at: str) -> list[Ended]:
+def _lenient(answer: bytes, *, at: str) -> Sequence[Ended | LenientEnded]:
     """The choices of what Python's json accepts beyond the standard, as some engines write with it."""
     try:
         return msgspec.convert(lenient(answer), WithChoices).choices
@@ -115,6 +119,8 @@ def says_nothing_yet(first: bytes) -> bool:
         return False
     if _text(whole) is not None:
         return False
+    if sse.is_crowded(whole):
+        return False
     for event in sse.events(whole):
         data = sse.payload(event)
         if not data or data == b"[DONE]":
@@ -140,10 +146,10 @@ def raise_stream_error(first: bytes, *, at: str) -> None:
         return
     body = found[1].rstrip()
     try:
-        event = msgspec.json.decode(body)
+        event = msgspec.json.decode(body) if len(body) <= LARGE_BYTES else None
     except UNREADABLE:
         raise EngineFailed("the engine's answer began with a broken error", at=at) from None
-    _raise_error(event, body, at)
+    _raise_error(event if isinstance(event, dict) else {}, body, at)
 
 
 def _raise_error(said: dict[str, Any], body: bytes, at: str) -> None:
