@@ -21,7 +21,6 @@ from random import Random
 from typing import Any
 
 import msgspec
-import zmq
 
 from pdgate.engine.kv_events.publisher import Publisher
 from pdgate.gateway.kv_events import subscriber as feeding
@@ -112,14 +111,12 @@ async def microseconds(made: list[Text], step: int) -> tuple[float, int]:
         if feed.counts.batches == len(batches):
             done.set()
 
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     source = EventSource(publisher.endpoint, publisher.replay_endpoint)
     begun = time.thread_time()
-    feed = Subscriber(context, source, taken, lambda: None)
+    feed = Subscriber(source, taken, lambda: None)
     await done.wait()
     spent = time.thread_time() - begun
     feed.close()
-    context.term()
     publisher.close()
     assert seen.malformed == 0
     assert feed.counts.gaps == 0

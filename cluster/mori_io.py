@@ -5,7 +5,7 @@
     ROUTER   msgpack {type: "P"|"D", http_address, zmq_address: "host:IP,handshake:PORT,notify:PORT", dp_size, tp_size,
              transfer_mode: "READ"|"WRITE"}
 
-One that is silent for FORGET_SECONDS is gone. Connections are let in by network, messages have MOST_BYTES (zmtp.py has the other bounds),
+One that is silent for FORGET_SECONDS is gone. Connections are let in by network, messages have MOST_BYTES (zmtp/ has the other bounds),
 and what is no heartbeat is refused with its reason. Engines of the two modes do not understand each other, so the mode is
 their generation. One socket: a gateway with this directory has one worker.
 
@@ -26,7 +26,8 @@ from pdgate.cluster.directory import MOST_ENTRIES, Tell
 from pdgate.cluster.member import FOLDER
 from pdgate.cluster.networks import Allowed
 from pdgate.cluster.polled import Polled, Seen, Unseen
-from pdgate.cluster.zmtp import RefusalReason, ZmtpListener
+from pdgate.cluster.zmtp.listener import ZmtpListener, ZmtpPeer
+from pdgate.cluster.zmtp.wire import RefusalReason
 from pdgate.protocols.instance import Role
 
 DEFAULT_PORT: Final = 36367
@@ -121,9 +122,9 @@ class MoriIoDirectory(Polled):
         else:
             self._bad = f"a connection was ended: {why}"
 
-    def _beat(self, message: bytes) -> None:
+    def _beat(self, _: ZmtpPeer, parts: list[bytes]) -> None:
         try:
-            key, value = self._entry(message)
+            key, value = self._entry(parts[-1])
         except (msgspec.DecodeError, ValueError, RecursionError) as error:
             self._bad = f"{error}"[:200]
             return

@@ -504,7 +504,7 @@ class Attempt:
                         if not usual or not openai.begins_well(await answer.ready()):
                             record.usage_said = await good_start(answer, leg, call)
                     else:
-                        record.usage_said = good_whole(await answer.ready(WHOLE_BYTES), leg)
+                        record.usage_said = good_whole(await answer.ready(WHOLE_BYTES), leg, call)
                     first_byte = noted.first_byte = clock()
                     if kv is not None:
                         kv.decode_began(first_byte, streams=streams)

@@ -2,8 +2,9 @@
 
 from pdgate.forwarders.base import Answer, Leg
 from pdgate.protocols import named_events, native, openai
-from pdgate.protocols.apis import Api, Kind, Shape
+from pdgate.protocols.apis import RESPONSES, Api, Kind, Shape
 from pdgate.protocols.call import Call, Raw
+from pdgate.protocols.endings import choices_of, outputs_of
 from pdgate.protocols.errors import EngineFailed, EngineGaveUp
 from pdgate.protocols.sampling import sampling_of
 
@@ -14,7 +15,7 @@ WHOLE_BYTES = 16 << 20
 """Of an answer that is generated and no stream: it is relayed when all of it is there."""
 
 
-def good_whole(answer: bytes, leg: Leg) -> Raw | None:
+def good_whole(answer: bytes, leg: Leg, call: Call) -> Raw | None:
     """`answer`: of chat or completions, no stream, as long as it came.
 
     Half a JSON answer is of no use to a client, so it is held until it is whole, and can be had
@@ -26,7 +27,9 @@ def good_whole(answer: bytes, leg: Leg) -> Raw | None:
         raise EngineFailed("the engine's answer was empty", at=leg.to.id)
     if len(answer) > WHOLE_BYTES:
         raise _too_large(leg)
-    return openai.raise_unless_whole(answer, at=leg.to.id, stop=leg.body.get("stop"))
+    return openai.raise_unless_whole(
+        answer, at=leg.to.id, stop=leg.body.get("stop"), choices=choices_of(call)
+    )
 
 
 async def good_start(answer: Answer, leg: Leg, call: Call) -> Raw | None:
@@ -39,11 +42,13 @@ async def good_start(answer: Answer, leg: Leg, call: Call) -> Raw | None:
     if first.startswith(b"{"):
         # It was asked for a stream, and answers otherwise.
         return _whole(await answer.ready(WHOLE_BYTES), leg, call)
-    while openai.says_nothing_yet(first):
+    read = 0
+    # What has come of a stream is whole events.
+    while openai.says_nothing_yet(first[read:]):
         more = await answer.ready(beyond=len(first))
         if len(more) == len(first):
             raise EngineGaveUp("the engine gave the call up", at=leg.to.id)
-        first = more
+        first, read = more, len(first)
         if len(first) > HELD_BYTES:
             break
     if openai.may_have_failed(first):
@@ -56,11 +61,11 @@ async def good_start(answer: Answer, leg: Leg, call: Call) -> Raw | None:
 async def _good_start(answer: Answer, leg: Leg, call: Call, api: Api) -> Raw | None:
     """The same for other routes."""
     kind = api.kind
-    whole = kind is Kind.GENERATES and not call.streams
+    # Engines write no streams of what they only read, whatever they are asked.
+    streams = call.streams and kind is Kind.GENERATES
+    whole = kind is Kind.GENERATES and not streams
     passes = kind is Kind.PASSES
-    first = await answer.ready(
-        WHOLE_BYTES if whole else 0 if call.streams or passes else HELD_BYTES
-    )
+    first = await answer.ready(WHOLE_BYTES if whole else 0 if streams or passes else HELD_BYTES)
     if passes:
         # It may be anything, and even nothing.
         return None
@@ -70,18 +75,25 @@ async def _good_start(answer: Answer, leg: Leg, call: Call, api: Api) -> Raw | N
         if len(first) > WHOLE_BYTES:
             raise _too_large(leg)
         if api.shape is Shape.NATIVE:
-            return native.raise_unless_whole(first, at=leg.to.id)
+            return native.raise_unless_whole(first, at=leg.to.id, outputs=outputs_of(call))
         if _has_choices(call):
             return _whole(first, leg, call)
-        named_events.raise_unless_whole(call.path, first, at=leg.to.id)
-    while call.streams and named_events.says_nothing_yet(first):
+        later = call.path == RESPONSES and bool(call.value("background"))
+        named_events.raise_unless_whole(call.path, first, at=leg.to.id, later=later)
+    elif not streams and _is_text(answer):
+        if len(first) <= HELD_BYTES:
+            # All of it is here, and HTTP has called it whole.
+            openai.raise_unless_found(first, at=leg.to.id)
+        elif not first.lstrip().startswith((b"{", b"[")):
+            raise EngineFailed("the engine's answer is no JSON", at=leg.to.id)
+    while streams and named_events.says_nothing_yet(first):
         more = await answer.ready(beyond=len(first))
         if len(more) == len(first) or len(more) > HELD_BYTES:
             break
         first = more
-    if call.streams and api.shape is Shape.NATIVE:
+    if streams and api.shape is Shape.NATIVE:
         native.raise_stream_error(first, at=leg.to.id)
-    elif call.streams:
+    elif streams:
         named_events.raise_stream_error(first, at=leg.to.id)
     return None
 
@@ -89,16 +101,27 @@ async def _good_start(answer: Answer, leg: Leg, call: Call, api: Api) -> Raw | N
 def _whole(answer: bytes, leg: Leg, call: Call) -> Raw | None:
     """Of one that has choices, and that was asked for by a call of any route. As above."""
     if call.api is None:
-        return good_whole(answer, leg)
+        return good_whole(answer, leg, call)
     if len(answer) > WHOLE_BYTES:
         raise _too_large(leg)
-    return openai.raise_unless_whole(answer, at=leg.to.id, stop=sampling_of(call).get("stop"))
+    return openai.raise_unless_whole(
+        answer, at=leg.to.id, stop=sampling_of(call).get("stop"), choices=choices_of(call)
+    )
 
 
 def _has_choices(call: Call) -> bool:
     """Whether its answer ends as those of chats do, whole or streamed."""
     api = call.api
     return api is None or (api.kind is Kind.GENERATES and api.shape is Shape.OPENAI)
+
+
+def _is_text(answer: Answer) -> bool:
+    """Whether it can be read: vectors may be asked for as bytes."""
+    return not any(
+        (name == b"content-encoding" and said != b"identity")
+        or (name == b"content-type" and said.startswith(b"application/octet-stream"))
+        for name, said in answer.headers
+    )
 
 
 def _too_large(leg: Leg) -> EngineFailed:

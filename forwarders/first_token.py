@@ -24,6 +24,7 @@ import msgspec
 from pdgate.forwarders.base import Merge
 from pdgate.protocols import sse
 from pdgate.protocols.call import CHAT, Call, Json, Raw, value
+from pdgate.protocols.chunks import is_costly
 from pdgate.protocols.errors import EngineFailed
 
 CHANGES_TEXT_LATER = (
@@ -158,6 +159,8 @@ class FirstTokenStream(Merge):
         if data == b"[DONE]":
             self._check_end(self._sent)
             return event
+        if is_costly(data):
+            raise ValueError("an event too long to be shortened")
         chunk = msgspec.json.decode(data)
         if self._id is not None:
             self._rename(chunk.get("id"))

@@ -25,6 +25,7 @@ from typing import Final
 import msgspec
 
 from pdgate.gateway.upstream.one_shot import AskFailed, Gone, OneShotClient, Short
+from pdgate.protocols.fields import UNREADABLE
 
 MOST_BYTES: Final = 64 << 10
 
@@ -71,5 +72,5 @@ def _read(body: bytes) -> bool | None:
     """None of an engine that answers to every path."""
     try:
         return msgspec.json.decode(body, type=_SleepAnswer).is_sleeping
-    except (msgspec.DecodeError, RecursionError):
+    except UNREADABLE:
         return None

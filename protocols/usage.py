@@ -16,6 +16,8 @@ from typing import Final
 
 import msgspec
 
+from pdgate.protocols.fields import UNREADABLE
+
 LONGEST: Final = 2048
 """Bytes of a usage that are looked at."""
 
@@ -74,7 +76,7 @@ def usage_in(end: bytes) -> Usage | None:
         document = end[end.rfind(b"data:", 0, start) + 5 : end.find(b"\n", start)]
     try:
         said = _read_document(document).usage
-    except msgspec.DecodeError:
+    except UNREADABLE:
         # None, one of another shape, or half a document, as the beginning of a long one is not kept.
         start = end.rfind(_NAME)
         return None if start < 0 else _counts_anywhere(end[start : start + LONGEST])
@@ -91,7 +93,7 @@ def counts_in(usage: bytes) -> Usage | None:
     """Of the JSON object itself, in whatever shape."""
     try:
         said = _read_said(usage)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return _counts_anywhere(usage)
     # Some say elsewhere what was cached.
     details = said.prompt_tokens_details

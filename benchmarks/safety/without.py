@@ -79,7 +79,7 @@ def any_events(first: bytes) -> bool:
     return True
 
 
-def any_whole(first: bytes, leg: Leg) -> None:
+def any_whole(first: bytes, leg: Leg, call: Call) -> None:
     """The same of an answer that is no stream, which is waited for still."""
 
 

@@ -169,7 +169,7 @@ def parsed(text: bytes) -> Any:
     """JSON. Raises ValueError."""
     try:
         return msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(str(error)) from None
 
 

@@ -136,7 +136,7 @@ def parsed(body: bytes) -> Any:
     """JSON. Raises ValueError."""
     try:
         return msgspec.json.decode(body)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(str(error)) from None
 
 

@@ -136,7 +136,7 @@ class BootstrapServer:
             self._workers.register(worker)
         except Contradiction as error:
             raise _Refusal(HTTPStatus.BAD_REQUEST, str(error)) from None
-        except (msgspec.DecodeError, RecursionError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise _Refusal(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)) from None
         return b'{"status": "ok"}'
 

@@ -5,6 +5,8 @@ from typing import Any
 
 import msgspec
 
+from pdgate.protocols.chunks import MOST_DECODED_BYTES, TooManyChoices, is_costly
+
 
 class Delta(msgspec.Struct):
     """What an engine's parsers make of the text beside `content` cannot be made elsewhere."""
@@ -59,9 +61,16 @@ class ResumedChunk(msgspec.Struct):
     error: Any = None
 
 
-read = msgspec.json.Decoder(ResumedChunk).decode
+_read = msgspec.json.Decoder(ResumedChunk).decode
 
 _IDS = re.compile(rb',\s*"(?:prompt_)?token_ids"\s*:\s*(?:null|\[[\d,\s]*\])')
+
+
+def read(data: bytes) -> ResumedChunk:
+    """Raises msgspec.DecodeError, also for one that takes too long."""
+    if is_costly(data):
+        raise TooManyChoices
+    return _read(data)
 
 
 def without_ids(event: bytes) -> bytes:
@@ -69,4 +78,4 @@ def without_ids(event: bytes) -> bytes:
 
     Inside a text the quotes would stand behind backslashes, so this cannot be text.
     """
-    return _IDS.sub(b"", event)
+    return event if len(event) > MOST_DECODED_BYTES else _IDS.sub(b"", event)

@@ -2,8 +2,6 @@
 
 from collections.abc import Callable
 
-import msgspec
-
 from pdgate.forwarders.base import Answer
 from pdgate.forwarders.body_filter import BodyFilter
 from pdgate.forwarders.resuming.chunk import read, without_ids
@@ -11,6 +9,7 @@ from pdgate.forwarders.resuming.journal import JournalVerdict, StreamJournal
 from pdgate.forwarders.resuming.rewriting import usage
 from pdgate.protocols import sse
 from pdgate.protocols.errors import EngineFailed, EngineGaveUp, GatewayError
+from pdgate.protocols.fields import UNREADABLE
 
 MOST_HELD = 64
 """Events without text; what is silent for longer is not half a character."""
@@ -106,7 +105,7 @@ class Relay(BodyFilter):
             return JournalVerdict.PASS if self._done else JournalVerdict.BROKEN
         try:
             verdict = journal.take(read(data))
-        except (msgspec.DecodeError, OverflowError):
+        except (*UNREADABLE, OverflowError):
             journal.give_up("an event that is no chunk")
             return JournalVerdict.PASS
         if verdict is JournalVerdict.HOLD and len(self._held) >= MOST_HELD:

@@ -14,6 +14,7 @@ from pdgate.forwarders.resuming.journal import StreamJournal
 from pdgate.forwarders.resuming.known import Known
 from pdgate.protocols import sse
 from pdgate.protocols.call import CHAT, Call
+from pdgate.protocols.chunks import is_costly
 
 
 class Rewriting:
@@ -40,6 +41,8 @@ class Rewriting:
         data = sse.payload(event)
         if not data or data == b"[DONE]":
             return event
+        if is_costly(data):
+            raise ValueError("an event too long to be rewritten")
         chunk = msgspec.json.decode(data, type=dict[str, Any])
         if chunk.get("error"):
             return event

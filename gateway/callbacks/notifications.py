@@ -2,8 +2,8 @@
 
     PULL   msgpack {"type": "ProxyNotif", "req_id": ...}     LMCache's PD backend, from its pd_proxy_host:pd_proxy_port
 
-One socket, so one worker. Addresses are let in by network, before a byte is read; a message has MOST_BYTES (cluster/zmtp.py has the
-other bounds). With tensor parallelism each rank says so, and the first counts, as in LMCache's own proxy.
+One socket, so one worker. Addresses are let in by network, before a byte is read; a message has MOST_BYTES (cluster/zmtp has the other
+bounds). With tensor parallelism each rank says so, and the first counts, as in LMCache's own proxy.
 
 Source: LMCache 0.5, lmcache/v1/storage_backend/pd_backend.py (ProxyNotif, _nixl_worker_loop); examples' disagg_proxy_server.py.
 """
@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from pdgate.cluster.networks import Allowed
-from pdgate.cluster.zmtp import ZmtpListener
+from pdgate.cluster.zmtp.listener import ZmtpListener, ZmtpPeer
 from pdgate.gateway.callbacks.words import MessageResult, Words
 
 MOST_BYTES: Final = 1 << 10
@@ -52,9 +52,10 @@ class Notifications:
     def close(self) -> None:
         self._listener.close()
 
-    def _heard(self, message: bytes) -> None:
+    def _heard(self, _: ZmtpPeer, parts: list[bytes]) -> None:
         try:
-            key = _read(message).req_id
+            # A message in parts has an empty one before it where DEALER stands for REQ.
+            key = _read(parts[-1]).req_id
         # A text that is no UTF-8 is a ValueError.
         except (msgspec.DecodeError, ValueError, RecursionError):
             self._words.count(MessageResult.MALFORMED)

@@ -50,9 +50,10 @@ def check(settings: Settings) -> None:
         read_token(settings.admin_token_file)
     if settings.redis and find_spec("redis") is None:
         raise ConfigError(f"'redis' needs one more package: {install('redis')}")
-    if settings.kv_events.endpoint and find_spec("zmq") is None:
-        raise ConfigError(f"'kv_events.endpoint' needs one more package: {install('kv-events')}")
     if settings.kv_events.secret_file:
+        if find_spec("nacl") is None:
+            needed = install("kv-events")
+            raise ConfigError(f"'kv_events.secret_file' needs one more package: {needed}")
         try:
             secret.several(settings.kv_events.secret_file)
         except ValueError as error:

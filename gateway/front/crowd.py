@@ -21,7 +21,7 @@ from itertools import islice
 from typing import Final, Protocol
 
 from pdgate.gateway.front import limits
-from pdgate.gateway.front.turns import ParseTurns
+from pdgate.gateway.turns import ParseTurns
 from pdgate.protocols.errors import GatewayError, OutOfMemory
 
 LOOSE_BYTES: Final = 8 << 20

@@ -21,6 +21,8 @@ from typing import Any, Final
 
 import msgspec
 
+from pdgate.protocols.fields import UNREADABLE
+
 EngineHash = int | bytes
 
 
@@ -147,14 +149,14 @@ def _read(payload: bytes) -> EventBatch:
     try:
         batch = _batch.decode(payload)
         return EventBatch(batch.ts, batch.events)
-    except (msgspec.DecodeError, RecursionError):
+    except UNREADABLE:
         # Maps are tried first, as every engine of this year writes them.
         pass
     for decoder in (_map_batch, _rows):
         try:
             other: _MapBatch | _Rows = decoder.decode(payload)
             return EventBatch(other.ts, other.events)
-        except (msgspec.DecodeError, RecursionError):
+        except UNREADABLE:
             continue
     return _one_by_one(payload)
 
@@ -162,7 +164,7 @@ def _read(payload: bytes) -> EventBatch:
 def _one_by_one(payload: bytes) -> EventBatch:
     try:
         batch = _unread.decode(payload)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise MalformedBatch(str(error)) from None
     if len(batch.events) > MOST_UNKNOWN_EVENTS:
         raise BatchTooLarge(

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from pdgate.cluster.address import HIGHEST_PORT
 from pdgate.cluster.kv_events import curve
 from pdgate.protocols.instance import Instance
 
@@ -117,7 +118,7 @@ def _endpoint(text: str, host: str, rank: int) -> str:
         port = parts.port
     except ValueError:
         port, parts = None, urlsplit("")
-    if parts.scheme != "tcp" or not port:
+    if parts.scheme != "tcp" or not port or port + rank > HIGHEST_PORT:
         raise BadSource(f"{text!r} is not an endpoint like tcp://host:port")
     name = host if (parts.hostname or "") in _WILDCARDS else parts.hostname or host
     return f"tcp://[{name}]:{port + rank}" if ":" in name else f"tcp://{name}:{port + rank}"

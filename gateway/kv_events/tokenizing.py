@@ -21,6 +21,7 @@ from pdgate.gateway.kv_events.translation import EventTranslation
 from pdgate.gateway.security.engine_access import EngineAccess
 from pdgate.gateway.upstream.one_shot import AskFailed
 from pdgate.protocols.call import Call
+from pdgate.protocols.fields import UNREADABLE
 from pdgate.scheduling.endpoints import Endpoints
 
 log = logging.getLogger(__name__)
@@ -108,7 +109,7 @@ class Tokenizing:
         except AskFailed as error:
             self._failed(f"{url}: {error}")
             return
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             self._failed(f"{url}{PATH}: {error}")
             return
         self.asked.answered += 1

@@ -16,6 +16,7 @@ from pdgate.forwarders.record import LegRecord, Record
 from pdgate.gateway.tracing import context
 from pdgate.gateway.tracing.conventions import asked
 from pdgate.protocols import sse
+from pdgate.protocols.fields import UNREADABLE
 
 
 class SaidOfAnswer(NamedTuple):
@@ -51,7 +52,7 @@ def said_in(end: bytes) -> SaidOfAnswer:
     for document in documents:
         try:
             chunk = _read.decode(document)
-        except msgspec.DecodeError:
+        except UNREADABLE:
             # "[DONE]", an event of another shape, or the second half of a long answer.
             continue
         said = SaidOfAnswer(chunk.id or said.id, chunk.model or said.model)

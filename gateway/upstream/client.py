@@ -14,6 +14,7 @@ from typing import Any, Self
 
 from pdgate.forwarders.base import Leg
 from pdgate.gateway.deadlines import Deadlines, Timeouts
+from pdgate.gateway.turns import ParseTurns
 from pdgate.gateway.upstream.connection import UpstreamConnection
 from pdgate.gateway.upstream.contracts import AnswerMemory
 from pdgate.gateway.upstream.exchange import Exchange
@@ -40,6 +41,7 @@ class HttpUpstream:
         self._settings = settings or UpstreamSettings()
         self._tls = self._settings.tls
         self._pools: dict[str, Pool] = {}
+        self._turns = ParseTurns()
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
@@ -73,7 +75,7 @@ class HttpUpstream:
         # By position, as every call is asked here.
         return Exchange(
             leg, call, self._pools.get(leg.to.url), self, self._deadlines, self._loop, settings.max_reply_bytes, seconds,
-            times.idle_seconds,
+            times.idle_seconds, "", False, False, self.memory,
         ).reply()  # fmt: skip
 
     def legs(self) -> list[Exchange]:
@@ -150,6 +152,7 @@ class HttpUpstream:
                 self._settings.keep_idle_seconds,
                 self._deadlines,
                 self._loop,
+                self._turns,
                 lambda: self._forget(engine.url),
             )
         return pool

@@ -6,6 +6,8 @@ HttpUpstream --Opener--> Exchange --Connections--> Pool --Home--> Connection --L
 from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
+from pdgate.gateway.turns import ParseTurns
+
 if TYPE_CHECKING:
     from pdgate.gateway.upstream.connection import UpstreamConnection
     from pdgate.gateway.upstream.exchange import Exchange
@@ -54,6 +56,7 @@ class Home(Protocol):
 
     idle: deque["UpstreamConnection"]
     watches_idle: bool
+    turns: ParseTurns
 
     def made(self, connection: "UpstreamConnection") -> None: ...
     def watch_idle(self) -> None: ...

@@ -30,6 +30,8 @@ from pdgate.gateway.upstream.pool import UrlTarget
 from pdgate.gateway.upstream.shortage import is_ours
 
 MOST_BYTES: Final = 8 << 20
+LONG_BYTES: Final = 64 << 10
+"""Of a read, after which others have a turn."""
 """Of an answer's body, where the caller says nothing else."""
 
 
@@ -201,14 +203,19 @@ class _OneShotLine(asyncio.Protocol):
             self._keeps = False
             self._transport.abort()
             return
-        garbage = False
+        if len(data) > LONG_BYTES and not self._transport.is_closing():
+            # Others first: a socket that is full again each time is read 32 times in a row (libuv, uv__read).
+            self._transport.pause_reading()
+            self._loop.call_soon(self._read_on)
+        garbage, before = False, self._bytes
         try:
             self._parser.feed_data(data)
         except HttpParserCallbackError:
             raise
         except (HttpParserError, HttpParserUpgrade):
             garbage = True
-        if self._in_head:
+        if self._bytes == before:
+            # Trailers and extensions count, too: the parser keeps what is no whole line.
             self._head_bytes += len(data)
         if self._bytes > self._most_bytes:
             self._fail(AskFailed(f"its answer is longer than {self._most_bytes} bytes"))
@@ -265,6 +272,10 @@ class _OneShotLine(asyncio.Protocol):
             self._keeps = self._parser.should_keep_alive()
 
     # How.
+
+    def _read_on(self) -> None:
+        if not self._transport.is_closing():
+            self._transport.resume_reading()
 
     def _end(self) -> None:
         answer, self._answer = self._answer, None

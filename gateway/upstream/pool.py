@@ -24,6 +24,7 @@ from urllib.parse import urlsplit
 
 from pdgate.forwarders.base import Leg
 from pdgate.gateway.deadlines import Deadlines
+from pdgate.gateway.turns import ParseTurns
 from pdgate.gateway.upstream.connection import UpstreamConnection
 from pdgate.gateway.upstream.exchange import Exchange
 from pdgate.protocols.call import Call, Passed
@@ -150,6 +151,7 @@ class Pool:
         live: All connections that are open, free or not.
         idle: Those that are free, the latest last.
         watches_idle: They are looked at when the first may have been free for too long.
+        turns: Of all connections to engines, for what comes in long reads.
         seconds, seen, due: For the deadlines.
     """
 
@@ -166,9 +168,11 @@ class Pool:
         keep_idle_seconds: float,
         deadlines: Deadlines,
         loop: asyncio.AbstractEventLoop,
+        turns: ParseTurns,
         emptied: Callable[[], None],
     ) -> None:
         self.target = target
+        self.turns = turns
         self.live: set[UpstreamConnection] = set()
         self.idle: deque[UpstreamConnection] = deque()
         self._tls = tls

@@ -75,7 +75,9 @@ class Ear:
         if kind == zmq.SUB:
             self.socket.subscribe(b"")
         if proven is not None:
-            proven.of(self.socket)
+            self.socket.curve_serverkey = proven.there
+            self.socket.curve_publickey = proven.ours.public
+            self.socket.curve_secretkey = proven.ours.private
         monitor = self.socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | TURNED_AWAY)
         monitor.setsockopt(zmq.RCVTIMEO, int(PATIENCE_SECONDS * 1000))
         self.socket.connect(at)

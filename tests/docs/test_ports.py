@@ -37,7 +37,7 @@ NOT_LISTENERS = {
     "lab/conformance/bench.py": "looks for a free port",
     "lab/demo/plan.py": "looks for free ports",
     "lab/demo/queue.py": "looks for a free port",
-    "cluster/zmtp.py": "is what notifications and heartbeats make",
+    "cluster/zmtp/listener.py": "is what notifications and heartbeats make",
     "transfer/runtime/fleet.py": "is what the others call",
 }
 

@@ -17,7 +17,7 @@ from pdgate.scheduling.disaggregation.decision import (
     DECODE_CANNOT_PREFILL,
     ONE_TOKEN,
 )
-from tests.support.answers import prefilled, streamed, whole
+from tests.support.answers import prefilled, several, streamed, whole
 from tests.support.scripted import D0, P0, P1, Crossing, Scripted, call_of, chat
 
 
@@ -115,7 +115,7 @@ async def test_a_prefill_that_serves_only_decode_is_not_asked_alone(
 
 async def test_even_what_must_not_be_split_stays_on_prefill_for_one_token() -> None:
     """Lists and choices stay together there too."""
-    engines = Scripted(p0=whole("a"))
+    engines = Scripted(p0=several(whole("a")))
 
     await Crossing(engines, P0, D0).ask(chat(stream=False, max_tokens=1, n=2))
 

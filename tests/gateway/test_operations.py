@@ -7,8 +7,9 @@ import pytest
 
 from pdgate.gateway.config.sections import HealthSection
 from pdgate.protocols.instance import Role
-from tests.support.answers import usage
+from tests.support.answers import several, usage
 from tests.support.fleet import (
+    ANSWER,
     LAST_CHUNK,
     PATIENCE_SECONDS,
     STREAM_HEAD,
@@ -119,7 +120,6 @@ async def test_only_models_that_can_be_had_are_listed() -> None:
 
 async def test_metrics_count_what_happened() -> None:
     prefill, decode = Engine(Role.PREFILL), Engine(Role.DECODE)
-    good = decode.script
     async with gateway_of(prefill, decode) as gateway:
         for _ in range(3):
             await gateway.chat()
@@ -129,7 +129,7 @@ async def test_metrics_count_what_happened() -> None:
         await gateway.chat()
         decode.script = breaks_off()
         await gateway.chat()
-        decode.script = good
+        decode.script = says(as_json(several(ANSWER)))
         await gateway.chat(n=2)
         await gateway.chat(model="other")
         await gateway.chat(kv_transfer_params={"a": 1})

@@ -46,7 +46,7 @@ def decode(data: bytes, fds: Sequence[int], length: int) -> SharedDeviceMemory:
     """`length`: of the memory in them. Raises TransferError."""
     try:
         said = _decoder.decode(data)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise TransferError(f"the peer's allocations are not named well: {error}") from None
     left = list(fds)
     parts = []

@@ -266,6 +266,6 @@ def receive(channel: Channel) -> Message | None:
     try:
         # The Union keeps mypy from seeing what the decoder returns.
         message: Message = _decoder.decode(data)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadMessage(str(error)) from None
     return message

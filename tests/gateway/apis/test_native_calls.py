@@ -112,9 +112,13 @@ async def test_several_outputs_are_whole_when_each_has_ended() -> None:
         assert b"[DONE]" not in said.content
         assert b'"error"' in said.content
 
-        engine.script = says(as_json([ANSWER, ANSWER]))
+        engine.script = says(as_json([ANSWER] * 4))
         said = await gateway.http.post(NATIVE, json=two)
-        assert said.json() == [ANSWER, ANSWER]
+        assert said.json() == [ANSWER] * 4
+
+        engine.script = says(as_json([ANSWER] * 3))
+        said = await gateway.http.post(NATIVE, json=two)
+        assert said.status_code == 502
 
 
 @both

@@ -9,6 +9,7 @@ from pdgate.gateway.config.api_keys import ApiKeyEntry
 from pdgate.gateway.security.keys import hash_of
 from pdgate.protocols.apis import GENERATE
 from pdgate.protocols.instance import Role
+from tests.support.answers import several
 from tests.support.fleet import (
     BLOCKS,
     STREAM_HEAD,
@@ -99,11 +100,12 @@ async def test_one_of_two_choices_is_not_the_whole_stream() -> None:
 @pytest.mark.parametrize("sampling", [{"n": 2}, {"prompt_logprobs": 0}])
 @hot
 async def test_what_one_engine_must_do_alone_stays_with_decode(sampling: dict[str, Any]) -> None:
-    prefill, decode = Engine(Role.PREFILL), Engine(Role.DECODE, says(as_json(ANSWER)))
+    answer = several(ANSWER)
+    prefill, decode = Engine(Role.PREFILL), Engine(Role.DECODE, says(as_json(answer)))
     async with gateway_of(prefill, decode) as gateway:
         said = await gateway.http.post(GENERATE, json={**ASKED, "sampling_params": sampling})
 
-        assert said.json() == ANSWER
+        assert said.json() == answer
         assert not prefill.calls
         assert decode.bodies[0]["sampling_params"] == sampling
 

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 import msgspec
-import zmq
 
 from pdgate.engine.kv_events.publisher import Publisher
 from pdgate.gateway.kv_events.sources import EventSource
@@ -63,12 +62,12 @@ class Hearing:
         clock: The feed's.
     """
 
-    def __init__(self, source: EventSource, context: "zmq.Context[zmq.Socket[bytes]]") -> None:
+    def __init__(self, source: EventSource) -> None:
         self.heard: list[str] = []
         self.forgot = 0
         self.clock = Clock()
         self._news = asyncio.Event()
-        self.feed = Subscriber(context, source, self._taken, self._forget, self.clock)
+        self.feed = Subscriber(source, self._taken, self._forget, self.clock)
 
     def _taken(self, payload: bytes) -> None:
         _, events, _ = msgspec.msgpack.decode(payload)
@@ -122,10 +121,8 @@ class Hearing:
 
 @contextmanager
 def hearing(source: EventSource) -> Iterator[Hearing]:
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    made = Hearing(source, context)
+    made = Hearing(source)
     try:
         yield made
     finally:
         made.feed.close()
-        context.term()
