@@ -5,8 +5,8 @@
     ROUTER   msgpack {type: "P"|"D", http_address, zmq_address: "host:IP,handshake:PORT,notify:PORT", dp_size, tp_size,
              transfer_mode: "READ"|"WRITE"}
 
-One that is silent for FORGET_SECONDS is gone. Connections are let in by network (doorkeeper.py), messages have MOST_BYTES, and
-what is no heartbeat is refused with its reason. Engines of the two modes do not understand each other, so the mode is
+One that is silent for FORGET_SECONDS is gone. Connections are let in by network, messages have MOST_BYTES (zmtp.py has the other bounds),
+and what is no heartbeat is refused with its reason. Engines of the two modes do not understand each other, so the mode is
 their generation. One socket: a gateway with this directory has one worker.
 
 Source: vLLM 0.32.0, .../kv_connector/v1/moriio/moriio_heartbeat.py, moriio_connector.py (_start_heartbeat), moriio_common.py
@@ -20,13 +20,13 @@ from collections.abc import Callable
 from typing import ClassVar, Final, Literal
 
 import msgspec
-import zmq
 
-from pdgate.cluster import address, doorkeeper
+from pdgate.cluster import address
 from pdgate.cluster.directory import MOST_ENTRIES, Tell
-from pdgate.cluster.doorkeeper import Allowed
 from pdgate.cluster.member import FOLDER
+from pdgate.cluster.networks import Allowed
 from pdgate.cluster.polled import Polled, Seen, Unseen
+from pdgate.cluster.zmtp import Listener, Refused
 from pdgate.protocols.instance import Role
 
 DEFAULT_PORT: Final = 36367
@@ -34,8 +34,6 @@ EVERY_SECONDS: Final = 1.0
 FORGET_SECONDS: Final = 10.0
 """Three heartbeats, and some more."""
 MOST_BYTES: Final = 4 << 10
-MOST_AT_ONCE: Final = 4_096
-"""Messages of one look, and connections: a flood of either has an end."""
 PROTOCOL: Final = "mori-io"
 STRANGERS: Final = "heartbeats of strangers"
 
@@ -72,39 +70,28 @@ class MoriIo(Polled):
         self._strangers = 0
         self._bad = ""
         self._at = address.split(listen)
-        self._context: zmq.Context[zmq.Socket[bytes]] | None = None
+        self._listening: tuple[Listener, asyncio.Task[None]] | None = None
 
     async def follow(self, tell: Tell) -> None:
         try:
             await super().follow(tell)
         finally:
-            if self._context is not None:
-                self._context.destroy(linger=0)
-                self._context = None
+            self.close()
 
-    def _listen(self) -> None:
-        """Raises Unseen."""
-        host, port = self._at
-        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._door = context.socket(zmq.REP)
-        self._door.bind(doorkeeper.AT)
-        self._router = context.socket(zmq.ROUTER)
-        self._router.set(zmq.ZAP_DOMAIN, doorkeeper.DOMAIN)
-        self._router.set(zmq.MAXMSGSIZE, MOST_BYTES)
-        self._router.set(zmq.RCVHWM, MOST_AT_ONCE)
-        self._router.set(zmq.IPV6, ":" in host)
-        try:
-            self._router.bind(f"tcp://{address.joined(host, port)}")
-        except zmq.ZMQError as error:
-            context.destroy(linger=0)
-            raise Unseen(f"no heartbeats can be heard at {host}:{port}: {error}") from None
-        self._context = context
+    def close(self) -> None:
+        """Hears no more; the next look listens again."""
+        if self._listening is not None:
+            listener, running = self._listening
+            self._listening = None
+            running.cancel()
+            listener.close()
 
     async def look(self) -> Seen:
-        if self._context is None:
+        if self._listening is None:
             self._listen()
-        await self._let_in()
-        await self._hear()
+        elif (running := self._listening[1]).done():
+            self.close()
+            raise Unseen(f"heartbeats were heard no more: {running.exception()!r}")
         now = self._clock()
         self._heard = {
             key: found for key, found in self._heard.items() if now - found[0] < FORGET_SECONDS
@@ -116,28 +103,32 @@ class MoriIo(Polled):
             refused["a heartbeat"] = self._bad
         return Seen({key: value for key, (_, value) in self._heard.items()}, refused)
 
-    async def _let_in(self) -> None:
-        for _ in range(MOST_AT_ONCE):
-            if not self._door.poll(0):
-                break
-            welcome, said = doorkeeper.answer(self._door.recv_multipart(), self._allowed)
-            self._strangers += not welcome
-            self._door.send_multipart(said)
-            await asyncio.sleep(0)
+    def _listen(self) -> None:
+        """Raises Unseen."""
+        host, port = self._at
+        try:
+            listener = Listener(
+                host, port, "ROUTER", self._allowed, MOST_BYTES, self._beat, self._refused
+            )
+        except OSError as error:
+            raise Unseen(f"no heartbeats can be heard at {host}:{port}: {error}") from None
+        running = asyncio.get_running_loop().create_task(listener.run(), name="heartbeats")
+        self._listening = listener, running
 
-    async def _hear(self) -> None:
-        for _ in range(MOST_AT_ONCE):
-            if not self._router.poll(0):
-                break
-            message = self._router.recv_multipart()[-1]
-            await asyncio.sleep(0)
-            try:
-                key, value = self._entry(message)
-            except (msgspec.DecodeError, ValueError, RecursionError) as error:
-                self._bad = f"{error}"[:200]
-                continue
-            if key in self._heard or len(self._heard) < MOST_ENTRIES:
-                self._heard[key] = self._clock(), value
+    def _refused(self, why: Refused) -> None:
+        if why is Refused.STRANGER:
+            self._strangers += 1
+        else:
+            self._bad = f"a connection was ended: {why}"
+
+    def _beat(self, message: bytes) -> None:
+        try:
+            key, value = self._entry(message)
+        except (msgspec.DecodeError, ValueError, RecursionError) as error:
+            self._bad = f"{error}"[:200]
+            return
+        if key in self._heard or len(self._heard) < MOST_ENTRIES:
+            self._heard[key] = self._clock(), value
 
     def _entry(self, message: bytes) -> tuple[str, bytes]:
         """Raises DecodeError, ValueError."""

@@ -18,7 +18,7 @@ from pdgate.protocols.extras import install
 
 KIND = "directory"
 # Package that is missing -> the extra of ours that brings it.
-EXTRAS = {"dns": "dns", "redis": "redis", "zmq": "kv-events"}
+EXTRAS = {"dns": "dns", "redis": "redis"}
 
 
 class CannotOpen(ValueError):

@@ -87,6 +87,14 @@ def engine(
             "--tensor-parallel-size", "--tp", help="Shards of the KV cache, a memory each."
         ),
     ] = 1,
+    pp: Annotated[
+        int,
+        typer.Option(
+            "--pipeline-parallel-size",
+            "--pp",
+            help="Stages with some of the layers, a process each.",
+        ),
+    ] = 1,
     block_tokens: Annotated[int, typer.Option(help="Tokens of a KV block.")] = 16,
     blocks: Annotated[int, typer.Option(help="KV blocks that there are.")] = 512,
     max_num_seqs: Annotated[int, typer.Option(help="Most requests in a step.")] = 64,
@@ -202,6 +210,7 @@ def engine(
             transfer=transfer,
             transfer_options=tuple(transfer_option or ()),
             tp=tp,
+            pp=pp,
             block_tokens=block_tokens,
             blocks=blocks,
             max_seqs=max_num_seqs,
@@ -237,10 +246,14 @@ def engine(
         raise typer.BadParameter(str(error)) from error
     os.environ |= dict.fromkeys(THREAD_VARIABLES, str(threads))
     # Imports NumPy, which reads those variables.
+    from pdgate.engine.ranks.crew import RankLost
     from pdgate.engine.server import run
 
     try:
         run(settings)
+    except RankLost as error:
+        typer.echo(f"pdgate engine: the engine has ended: {error}", err=True)
+        raise typer.Exit(1) from error
     except (CannotOpen, CannotAnnounce) as error:
         typer.echo(f"pdgate engine: the engine cannot be listed: {error}", err=True)
         raise typer.Exit(2) from None

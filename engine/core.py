@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from pdgate.engine.cache.memory import PagedKv
 from pdgate.engine.connector import Connector, Keep, Load
 from pdgate.engine.layout import Layout
 from pdgate.engine.model.load import LoadedModel
@@ -29,7 +30,7 @@ class EngineCore:
     """Implements `connector.Core`.
 
     Args:
-        shards: Hold the pages; `layout.tp` of them, each at least `layout.total_bytes` long.
+        memory: Holds the pages.
         deliver: Gets the outputs of each step, on the core's thread.
     """
 
@@ -37,7 +38,7 @@ class EngineCore:
         self,
         model: LoadedModel,
         layout: Layout,
-        shards: Sequence[memoryview],
+        memory: PagedKv,
         deliver: Deliver,
         options: Options | None = None,
         pace: Pace | None = None,
@@ -46,7 +47,7 @@ class EngineCore:
         self.model = model
         self._deliver = deliver
         self._pace = pace or Pace()
-        self._work = Work(model, layout, shards, options or Options(), faults or Faults())
+        self._work = Work(model, layout, memory, options or Options(), faults or Faults())
         self._inbox: list[Callable[[], None]] = []
         self._wake = threading.Condition()
         self._stopping = False
@@ -71,6 +72,14 @@ class EngineCore:
             self._stopping = True
             self._wake.notify()
         self._thread.join()
+
+    def fail(self, error: Exception) -> None:
+        """End everything as failed: what the core computes with is gone."""
+
+        def die() -> None:
+            raise error
+
+        self._post(die)
 
     @property
     def alive(self) -> bool:

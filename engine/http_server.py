@@ -93,6 +93,10 @@ class Server(uvicorn.Server):
         self._listing = contextlib.AsyncExitStack()
         self._leaving: asyncio.Task[None] | None = None
 
+    def end(self) -> None:
+        """Serve no longer: what the engine computes with is gone. On the event loop."""
+        self.should_exit = True
+
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         # Not print, which writes the end of the line apart, behind what the log writes meanwhile.

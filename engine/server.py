@@ -11,7 +11,7 @@ import logging
 import math
 import socket
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import uvicorn
 import uvloop
@@ -22,10 +22,9 @@ from pdgate.engine.announcing import announcement
 from pdgate.engine.api import app
 from pdgate.engine.api import roles as role_routes
 from pdgate.engine.api.service import Service
+from pdgate.engine.cache.memory import KvMemory, PagedKv
 from pdgate.engine.connector import Connector
 from pdgate.engine.core import EngineCore
-from pdgate.engine.hand_over.registry import connect
-from pdgate.engine.hand_over.settings import ConnectorSettings
 from pdgate.engine.http_server import LAST_WRITE_SECONDS, Server, calm_signals, listen
 from pdgate.engine.kv_events.journal import Journal
 from pdgate.engine.kv_events.serving import journal_of, publishing, sources_route
@@ -34,12 +33,13 @@ from pdgate.engine.metrics import EngineMetrics
 from pdgate.engine.model.load import LoadedModel, load
 from pdgate.engine.output_queue import OutputQueue
 from pdgate.engine.pace import Faults, Pace
-from pdgate.engine.roles import Roles, may_change, why_fixed
+from pdgate.engine.ranks import seats
+from pdgate.engine.ranks.crew import RankLost
+from pdgate.engine.roles import Roles, why_fixed
 from pdgate.engine.scheduler import Limits
-from pdgate.engine.settings import NO_PROTOCOL, WILDCARDS, Settings
+from pdgate.engine.settings import NO_PROTOCOL, Settings
 from pdgate.engine.work import Options
 from pdgate.protocols.instance import Role
-from pdgate.transfer.base import Backend, Region
 from pdgate.transfer.runtime.fleet import Identity, configured
 
 # The core's thread and the event loop take turns at the interpreter; five milliseconds,
@@ -60,7 +60,14 @@ def run(settings: Settings) -> None:
 
 
 async def _serve(settings: Settings, model: LoadedModel, listening: socket.socket) -> None:
-    output_queue = OutputQueue(asyncio.get_running_loop())
+    """Raises RankLost at the end if that is why it ended."""
+    loop = asyncio.get_running_loop()
+    output_queue = OutputQueue(loop)
+    lost: asyncio.Future[str] = loop.create_future()
+
+    def lose(why: str) -> None:
+        loop.call_soon_threadsafe(lost.set_result, why)
+
     api_port = listening.getsockname()[1]
     identity = _identity(settings)
     with (
@@ -72,6 +79,7 @@ async def _serve(settings: Settings, model: LoadedModel, listening: socket.socke
             api_port,
             journal_of(publisher, settings.block_tokens),
             identity,
+            lose,
         ) as (core, connector),
     ):
         names = settings.served_names or (model.root,)
@@ -103,7 +111,11 @@ async def _serve(settings: Settings, model: LoadedModel, listening: socket.socke
         )
         ready = _ready_line(settings, listening, connector)
         listed = announcement(settings, api_port, connector, names, roles)
-        await Server(config, ready, core, connector, settings, listed).serve([listening])
+        server = Server(config, ready, core, connector, settings, listed)
+        lost.add_done_callback(lambda _: server.end())
+        await server.serve([listening])
+    if lost.done():
+        raise RankLost(lost.result())
 
 
 @contextlib.contextmanager
@@ -114,8 +126,9 @@ def _core(
     api_port: int,
     journal: Journal | None,
     identity: Identity,
+    lost: Callable[[str], None],
 ) -> Iterator[tuple[EngineCore, Connector | None]]:
-    """A running core, with its connector if a protocol is spoken."""
+    """A running core, with its connector if a protocol is spoken; `lost`: a rank of it has ended."""
     config = model.config
     if config.heads % settings.tp:
         raise ValueError(f"{config.heads} heads cannot be split evenly over tp {settings.tp}")
@@ -127,16 +140,14 @@ def _core(
         config.head_dim,
         tp=settings.tp,
         planes=config.kv_planes,
+        stages=seats.stages(config.layers, settings.pp),
     )
-    with contextlib.ExitStack() as closing:
-        backend, regions = _memory(settings, layout, identity, closing)
-        shards = [region.memory for region in regions]
-        if backend is None:
-            shards = [memoryview(bytearray(layout.total_bytes)) for _ in range(layout.tp)]
-        core = EngineCore(
+
+    def made(memory: PagedKv) -> EngineCore:
+        return EngineCore(
             model,
             layout,
-            shards,
+            memory,
             output_queue.deliver,
             Options(
                 Limits(settings.max_seqs, settings.max_step_tokens),
@@ -152,10 +163,21 @@ def _core(
             ),
             Faults(settings.fail_rate, settings.die_after),
         )
-        connector = None
-        if backend is not None:
-            connector = _connect(settings, core, layout, regions, backend, api_port, identity)
-            closing.callback(connector.close)
+
+    with contextlib.ExitStack() as closing:
+        connector: Connector | None = None
+        if settings.protocol == NO_PROTOCOL:
+            if settings.pp > 1:
+                raise ValueError("a plain engine hands nothing over, so it has no pipeline stages")
+            shards = [memoryview(bytearray(layout.total_bytes)) for _ in range(layout.tp)]
+            core = made(KvMemory(layout, shards))
+        else:
+            # Only an engine with a protocol needs a transfer backend and what it brings along.
+            from pdgate.engine import meeting
+
+            core, connector = meeting.met(
+                settings, made, layout, model.root, api_port, identity, lost, closing
+            )
             core.connect(connector)
         core.start()
         closing.callback(core.stop)
@@ -167,67 +189,6 @@ def _identity(settings: Settings) -> Identity:
     if settings.protocol == NO_PROTOCOL and settings.kv_events_port is None:
         return Identity()
     return configured(settings.kv_secret_file, settings.kv_tls)
-
-
-def _memory(
-    settings: Settings, layout: Layout, identity: Identity, closing: contextlib.ExitStack
-) -> tuple[Backend | None, list[Region]]:
-    """KV memory that peers can reach, a region per shard, if a protocol is spoken."""
-    if settings.protocol == NO_PROTOCOL:
-        return None, []
-    # Only an engine with a protocol needs a transfer backend and what it brings along.
-    from pdgate.engine import transfer_options
-    from pdgate.transfer import registry
-
-    # Peers dial what is advertised, which a wildcard is not.
-    advertise = settings.host if settings.kv_host in WILDCARDS else settings.kv_host
-    options = transfer_options.read(settings.transfer, settings.transfer_options)
-    backend = registry.load(
-        settings.transfer,
-        identity=identity,
-        host=settings.kv_host,
-        advertise=advertise,
-        **options,
-    )
-    closing.callback(backend.close)
-    return backend, [backend.allocate(layout.total_bytes) for _ in range(layout.tp)]
-
-
-def _connect(
-    settings: Settings,
-    core: EngineCore,
-    layout: Layout,
-    regions: Sequence[Region],
-    backend: Backend,
-    api_port: int,
-    identity: Identity,
-) -> Connector:
-    return connect(
-        settings.protocol,
-        core=core,
-        layout=layout,
-        regions=regions,
-        backend=backend,
-        settings=ConnectorSettings(
-            role=Role.BOTH if may_change(settings) else Role(settings.role),
-            host=settings.host,
-            api_port=api_port,
-            kv_host=settings.kv_host,
-            kv_port=settings.kv_port,
-            lease_seconds=settings.lease_seconds,
-            model=core.model.root,
-            peer=settings.peer,
-            queue=settings.queue,
-            max_local_prefill=settings.max_local_prefill,
-            max_prefill_queue=settings.max_prefill_queue,
-            store=settings.store,
-            layer_wise=settings.neuron_layer_wise,
-            whole_pages=settings.neuron_whole_pages,
-            max_seqs=settings.max_seqs,
-            engine_id=settings.engine_id,
-            identity=identity,
-        ),
-    )
 
 
 def _ready_line(settings: Settings, listening: socket.socket, connector: Connector | None) -> str:

@@ -46,7 +46,9 @@ class Settings:
             the heads differently, and puts them in order; it takes the KV's memory once more.
         transfer: Which backend moves the KV.
         transfer_options: "name=value" for that backend's constructor.
-        tp: Shards of the KV cache, with a memory each, as tensor parallelism splits it.
+        tp: Shards of the KV cache, with a memory each, as tensor parallelism splits it. Processes of
+            their own where the protocol takes ranks (engine/ranks/).
+        pp: Pipeline stages, which have some of the layers each, as processes.
         block_tokens, blocks: Size of a KV block, and how many there are.
         max_seqs, max_step_tokens: Limits of one step.
         max_model_tokens: Longest prompt and answer together; None for what model and
@@ -98,6 +100,7 @@ class Settings:
     transfer: str = "tcp"
     transfer_options: tuple[str, ...] = ()
     tp: int = 1
+    pp: int = 1
     block_tokens: int = 16
     blocks: int = 512
     max_seqs: int = 64
@@ -131,9 +134,11 @@ class Settings:
 
     def __post_init__(self) -> None:
         """Raises ValueError for what cannot work."""
-        positive = (self.tp, self.block_tokens, self.blocks, self.max_seqs, self.max_step_tokens)
-        if min(positive) < 1:
-            raise ValueError("tp, block tokens, blocks, sequences and step tokens must be positive")
+        sizes = (self.block_tokens, self.blocks, self.max_seqs, self.max_step_tokens)
+        if min(self.tp, self.pp, *sizes) < 1:
+            raise ValueError(
+                "tp, pp, block tokens, blocks, sequences and step tokens must be positive"
+            )
         for name in SPANS:
             if not 0 <= getattr(self, name) < inf:
                 raise ValueError(f"{name.replace('_', ' ')} must be a number of at least 0")

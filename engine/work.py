@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
-from pdgate.engine.cache.memory import KvMemory
+from pdgate.engine.cache.memory import PagedKv
 from pdgate.engine.cache.prefix import BlockPool
 from pdgate.engine.connector import Keep, Load
 from pdgate.engine.hooks import HookFailed, Hooks
@@ -72,14 +72,14 @@ class Work:
         self,
         model: LoadedModel,
         layout: Layout,
-        shards: Sequence[memoryview],
+        memory: PagedKv,
         options: Options,
         faults: Faults,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._model = model
         self._layout = layout
-        self._memory = KvMemory(layout, shards)
+        self._memory = memory
         self._options = options
         self._faults = faults
         self._now = now

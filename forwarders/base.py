@@ -183,6 +183,9 @@ class Forwarder(ABC):
 class HandOff(Forwarder):
     modes: ClassVar = {Mode.BATCH: "", Mode.STAGED: ""}
     kv: ClassVar[KvRules] = KvRules()
+    ids_field: ClassVar[str] = ""
+    """Field of decode's body in which its engine takes the token ids of a chat's prompt (token_ids.py);
+    empty where it takes none."""
 
     @abstractmethod
     def prefill(self, call: Call, at: Instance) -> Leg: ...

@@ -52,6 +52,7 @@ from pdgate.forwarders.retry import (
 )
 from pdgate.forwarders.route import Route, Way
 from pdgate.forwarders.routing import Router
+from pdgate.forwarders.token_ids import LONG_TOKENS, asking, handed_on, may_have_ids
 from pdgate.protocols import named_events, openai, request_id
 from pdgate.protocols.call import Call, Json
 from pdgate.protocols.errors import (
@@ -75,6 +76,7 @@ class Execution:
     Attributes:
         router: Its `way_of` and `policy` may be replaced between attempts.
         max_resumes: Of one stream; 0 to resume none.
+        told_ids: Called with a chat of which prefill was asked for the token ids, and with its answer.
         accused: Engines that were excused over a call, and on which no leg has ended well since.
     """
 
@@ -94,6 +96,7 @@ class Execution:
         self.upstream = upstream
         self.ledger = ledger or KvLedger()
         self.lives = lives or Lives()
+        self.told_ids: Callable[[Call, Json], None] | None = None
         self.accused: set[str] = set()
         self.max_resumes = max_resumes
 
@@ -275,7 +278,12 @@ class Attempt:
 
     async def _hand_off(self, forwarder: HandOff, prefill: Reserved) -> None:
         call, execution, staged = self.call, self._execution, self.answering is None
-        reply = await self._ask_prefill(forwarder.prefill, prefill)
+        ids = ""
+        if call.prompt_tokens >= LONG_TOKENS and may_have_ids(call):
+            ids = self.route.way.ids_field
+        reply = await self._ask_prefill(forwarder.prefill, prefill, bool(ids))
+        if ids and execution.told_ids is not None:
+            execution.told_ids(call, reply)
         engine, lives = prefill.instance, execution.lives
         if engine.id not in lives.met:
             lives.answered(engine.id, forwarder, reply)
@@ -286,6 +294,9 @@ class Attempt:
                 self.answering = decode
             try:
                 leg = forwarder.decode(call, engine, decode.instance, reply)
+                if ids:
+                    body = handed_on(leg.body, ids, reply)
+                    leg = msgspec.structs.replace(leg, body=body)
             except GatewayError as error:
                 # It was prefill's answer that was of no use.
                 error.at = error.at or engine.id
@@ -342,11 +353,13 @@ class Attempt:
             reserved.end()
 
     async def _ask_prefill(
-        self, leg_of: Callable[[Call, Instance], Leg], prefill: Reserved
+        self, leg_of: Callable[[Call, Instance], Leg], prefill: Reserved, ids: bool = False
     ) -> Json:
-        """Prefill's answer, when it is whole."""
+        """Prefill's answer, when it is whole; with the token ids of the prompt, if its engine names them."""
         record, call, execution = self.record, self.call, self._execution
         leg = leg_of(call, prefill.instance)
+        if ids:
+            leg = msgspec.structs.replace(leg, body=asking(leg.body))
         # As a method it would be looked up anew with each call.
         clock = record.clock
         noted = record.leg(PREFILL, leg.to)
@@ -421,7 +434,7 @@ class Attempt:
                         # Most streams begin well with what is here; of others it takes a closer look.
                         usual = streams and call.api is None
                         if not usual or not openai.begins_well(await answer.ready()):
-                            await good_start(answer, leg, call)
+                            record.usage_said = await good_start(answer, leg, call)
                     else:
                         record.usage_said = good_whole(await answer.ready(WHOLE_BYTES), leg)
                     first_byte = noted.first_byte = clock()

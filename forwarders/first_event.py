@@ -1,10 +1,11 @@
 """First event of an answer: has it begun well? Until that is known, another engine can be asked."""
 
 from pdgate.forwarders.base import Answer, Leg
-from pdgate.protocols import named_events, openai
-from pdgate.protocols.apis import Kind
+from pdgate.protocols import named_events, native, openai
+from pdgate.protocols.apis import Api, Kind, Shape
 from pdgate.protocols.call import Call, Raw
 from pdgate.protocols.errors import EngineFailed, EngineGaveUp
+from pdgate.protocols.sampling import sampling_of
 
 HELD_BYTES = 128 << 10
 """Of the first events of a stream, or of an answer that nothing is generated for."""
@@ -28,18 +29,16 @@ def good_whole(answer: bytes, leg: Leg) -> Raw | None:
     return openai.raise_unless_whole(answer, at=leg.to.id, stop=leg.body.get("stop"))
 
 
-async def good_start(answer: Answer, leg: Leg, call: Call) -> None:
-    """Of all others: waits for the first bytes that say something. Raises as above."""
-    if call.api is not None:
-        await _good_start(answer, leg, call, call.api.kind)
-        return
+async def good_start(answer: Answer, leg: Leg, call: Call) -> Raw | None:
+    """Of all others: waits for the first bytes that say something. Raises, and returns, as above."""
+    if call.api is not None and not (call.streams and _has_choices(call)):
+        return await _good_start(answer, leg, call, call.api)
     first = await answer.ready()
     if not first:
         raise EngineFailed("the engine's answer was empty", at=leg.to.id)
     if first.startswith(b"{"):
         # It was asked for a stream, and answers otherwise.
-        good_whole(await answer.ready(WHOLE_BYTES), leg)
-        return
+        return _whole(await answer.ready(WHOLE_BYTES), leg, call)
     while openai.says_nothing_yet(first):
         more = await answer.ready(beyond=len(first))
         if len(more) == len(first):
@@ -51,10 +50,12 @@ async def good_start(answer: Answer, leg: Leg, call: Call) -> None:
         if openai.aborted(first):
             raise EngineGaveUp("the engine gave the call up", at=leg.to.id)
         openai.raise_stream_error(first, at=leg.to.id)
+    return None
 
 
-async def _good_start(answer: Answer, leg: Leg, call: Call, kind: Kind) -> None:
+async def _good_start(answer: Answer, leg: Leg, call: Call, api: Api) -> Raw | None:
     """The same for other routes."""
+    kind = api.kind
     whole = kind is Kind.GENERATES and not call.streams
     passes = kind is Kind.PASSES
     first = await answer.ready(
@@ -62,20 +63,42 @@ async def _good_start(answer: Answer, leg: Leg, call: Call, kind: Kind) -> None:
     )
     if passes:
         # It may be anything, and even nothing.
-        return
+        return None
     if not first:
         raise EngineFailed("the engine's answer was empty", at=leg.to.id)
     if whole:
         if len(first) > WHOLE_BYTES:
             raise _too_large(leg)
+        if api.shape is Shape.NATIVE:
+            return native.raise_unless_whole(first, at=leg.to.id)
+        if _has_choices(call):
+            return _whole(first, leg, call)
         named_events.raise_unless_whole(call.path, first, at=leg.to.id)
     while call.streams and named_events.says_nothing_yet(first):
         more = await answer.ready(beyond=len(first))
         if len(more) == len(first) or len(more) > HELD_BYTES:
             break
         first = more
-    if call.streams:
+    if call.streams and api.shape is Shape.NATIVE:
+        native.raise_stream_error(first, at=leg.to.id)
+    elif call.streams:
         named_events.raise_stream_error(first, at=leg.to.id)
+    return None
+
+
+def _whole(answer: bytes, leg: Leg, call: Call) -> Raw | None:
+    """Of one that has choices, and that was asked for by a call of any route. As above."""
+    if call.api is None:
+        return good_whole(answer, leg)
+    if len(answer) > WHOLE_BYTES:
+        raise _too_large(leg)
+    return openai.raise_unless_whole(answer, at=leg.to.id, stop=sampling_of(call).get("stop"))
+
+
+def _has_choices(call: Call) -> bool:
+    """Whether its answer ends as those of chats do, whole or streamed."""
+    api = call.api
+    return api is None or (api.kind is Kind.GENERATES and api.shape is Shape.OPENAI)
 
 
 def _too_large(leg: Leg) -> EngineFailed:

@@ -25,6 +25,7 @@ def _transfer_id(call: Call) -> str:
 
 class Read(HandOff):
     name: ClassVar = "mori-io"
+    ids_field: ClassVar = mori.FIELD
     prefill_can_answer: ClassVar = True
     kv: ClassVar = KvRules(mori.KEPT_SECONDS)
 

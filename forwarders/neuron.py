@@ -64,8 +64,9 @@ class NeuronNixl(VllmNixl):
     """The plugin in its default mode, read: decode pulls what prefill's answer names."""
 
     name: ClassVar = "neuron"
-    # The plugin has not been seen to hand over what other routes were asked.
+    # The plugin has not been seen to hand over what other routes were asked, nor to read ids.
     splits = Rendezvous.splits
+    ids_field: ClassVar = ""
 
 
 NEURON = Family(

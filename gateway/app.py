@@ -107,18 +107,24 @@ def create_app(
     async def ready(request: Request, model: str = "") -> JSONResponse:
         """200 only when every role that is needed has an instance; with `model`, of that model.
 
-        Where API keys are asked for, only keys and operators are answered more than that.
+        Where API keys are asked for, only keys and operators are answered more than that; and of a
+        model those alone that may ask it.
         """
-        said = readiness(endpoints)
+        said, key_state = readiness(endpoints), None
+        if authenticator is not None and not is_operator(request):
+            key_state = key_state_of(request)
+            if model and key_state is None:
+                raise Unauthorized("whether a model is ready is not for everybody: send an API key")
         if model:
-            said["ready"] = of_model(endpoints, model)["ready"]
+            # One that a key is not for is as one that no engine serves.
+            may_know = key_state is None or key_state.may_ask(aliases().get(model, model))
+            said["ready"] = may_know and of_model(endpoints, model)["ready"]
         if drain is not None and drain.began is not None:
             said["ready"], said["draining"] = False, True
         found = {name: note.as_json() for name, note in notes.items()}
         said |= {name: told for name, told in found.items() if told is not None}
         status = 200 if said["ready"] else 503
         if authenticator is not None and not is_operator(request):
-            key_state = key_state_of(request)
             if key_state is None:
                 return JSONResponse({"ready": said["ready"]}, status)
             models = said["models"].items()

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pdgate.gateway.request_headers import RequestHeaders
 from pdgate.gateway.upstream.settings import FORWARDED
 from pdgate.protocols import request_id
-from pdgate.protocols.apis import APIS, Api, Kind
+from pdgate.protocols.apis import APIS, GENERATE, Api, Kind
 from pdgate.protocols.call import (
     BYTES_PER_TOKEN,
     CHAT,
@@ -28,6 +28,7 @@ from pdgate.protocols.call import (
 from pdgate.protocols.errors import BadRequest, TooLarge, UnsupportedMediaType
 from pdgate.protocols.fields import is_true
 from pdgate.protocols.internal import OUR_PREFIXES, OURS
+from pdgate.protocols.sampling import EXTRA, SAMPLING, object_in
 
 HOT_PATHS = frozenset({CHAT, COMPLETIONS})
 TAKEN = frozenset((*HOT_PATHS, *APIS))
@@ -153,10 +154,11 @@ class Intake:
         body_bytes: int,
     ) -> Call:
         """Raises BadRequest."""
-        named = value(fields, "request_id")
-        if isinstance(named, str) and self._carries_address(named):
-            # Engines take it for their own id of the request here, and some dial what it names.
-            raise BadRequest("request_id must not carry an address", param="request_id")
+        self.check_id(value(fields, "request_id"))
+        if api.path == GENERATE:
+            sampling = object_in(fields, SAMPLING)
+            object_in(sampling, EXTRA)
+            self.check_fields(sampling)
         reads = api.kind in (Kind.GENERATES, Kind.READS)
         return Call(
             id=call_id,
@@ -232,6 +234,14 @@ class Intake:
         for name in names:
             if name in UNMISTAKABLE:
                 raise _set_by_us(name)
+
+    def check_id(self, said: object) -> None:
+        """Of a field `request_id`, which engines take for their own id of the request where no header says one.
+
+        Raises BadRequest: some dial what it names.
+        """
+        if isinstance(said, str) and self._carries_address(said):
+            raise BadRequest("request_id must not carry an address", param="request_id")
 
     def _carries_address(self, name: str) -> bool:
         return not self.trust_client_kv_params and request_id.carries_address(name)

@@ -19,7 +19,9 @@ LOGGER: Final = "pdgate.calls"
 LONGEST_PROMPT_BYTES: Final = 32 << 10
 """Of which a line has the beginning only."""
 
-_ASKED: Final = ("messages", "prompt", "input", "system", "instructions")
+_ASKED: Final = (
+    "messages", "prompt", "input", "system", "instructions", "token_ids", "input_ids", "text",
+)  # fmt: skip
 """Fields of calls that hold what was asked."""
 
 log = logging.getLogger(LOGGER)

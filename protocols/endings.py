@@ -1,8 +1,10 @@
 """End of a stream in each API, so that one that was cut is not taken for a whole one.
 
-    chat, completions   a finish_reason of every choice; "data: [DONE]" comes after that only
+    chat, completions,
+    and tokens          a finish_reason of every choice; "data: [DONE]" comes after that only
     messages            message_delta with a stop_reason, and then message_stop
     responses           response.completed, response.incomplete
+    SGLang's outputs    a finish_reason of every one, in its meta_info
     all others          nothing that is known here: what HTTP says must do
 
 Engines that give a request up do not always say so. vLLM 0.32.0 has no chunk for a request that
@@ -23,11 +25,13 @@ from typing import Final
 
 import msgspec
 
-from pdgate.protocols import sse
-from pdgate.protocols.apis import Kind, Shape
-from pdgate.protocols.call import COMPLETIONS, Call
+from pdgate.protocols import native, sse
+from pdgate.protocols.apis import GENERATE, Kind, Shape
+from pdgate.protocols.call import COMPLETIONS, Call, value
 from pdgate.protocols.chunks import GAVE_UP, Event, let_go, read_ending_chunk, read_event
+from pdgate.protocols.errors import BadRequest, EngineRejected
 from pdgate.protocols.internal import hides, mentions_ours, without_ours
+from pdgate.protocols.sampling import SAMPLING, object_in, sampling_of
 
 UNKNOWN: Final[tuple[bytes, ...]] = ()
 """No event looks like the ones before."""
@@ -43,6 +47,11 @@ _SAYS_MORE: Final = re.compile(
 _BLANK_LINE: Final[tuple[bytes, ...]] = (b"\n\n",)
 LONGEST_COUNT: Final = 9
 """Digits of a number of choices."""
+
+MOST_PROMPTS_BYTES: Final = 4 << 20
+"""Of a list of prompts that are counted: 4 ms a MiB."""
+BEGIN_BYTES: Final = 64
+_read_list: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 _ALWAYS: Final = frozenset({b"", b"data: [DONE]", b"data:[DONE]"})
 
@@ -72,7 +81,7 @@ class Ending(ABC):
         self.let_go = False
         self.error = b""
         self.half: sse.WholeEvents | None = None
-        self._body = call.body
+        self._call = call
 
     def feed(self, piece: bytes) -> bytes:
         """What can go on now that this has come: of whole events what `take` leaves of them."""
@@ -115,7 +124,7 @@ class Ending(ABC):
 
     def _shown(self, event: bytes, data: bytes) -> bytes:
         """Without what is between the gateway and its engines."""
-        if not mentions_ours(data) or not hides(self._body):
+        if not mentions_ours(data) or not hides(self._call.body):
             return event
         if (cleared := without_ours(data)) is data:
             return event
@@ -177,7 +186,7 @@ class Choices(Ending):
                 self.gave_up = True
                 return b""
             if choice.stop_reason is not None and let_go(
-                choice.stop_reason, self._body.get("stop")
+                choice.stop_reason, sampling_of(self._call).get("stop")
             ):
                 self.gave_up = self.let_go = True
                 return b""
@@ -262,6 +271,38 @@ class Response(Ending):
         return event
 
 
+class Outputs(Ending):
+    """Of SGLang's own answers."""
+
+    def __init__(self, call: Call) -> None:
+        super().__init__(call)
+        self._count = _outputs(call)
+        self._begun: set[int] = set()
+        self._ended: set[int] = set()
+
+    def _read(self, event: bytes) -> bytes:
+        data = sse.payload(event)
+        if data == b"[DONE]":
+            self.over, self.gave_up = self.whole, not self.whole
+            return event if self.whole else b""
+        output = native.read_event(data) if data else None
+        if output is None:
+            return event
+        wrong = native.failure(output)
+        if wrong is not None:
+            # What an engine says of itself is not for the client, what it says of the call is.
+            if isinstance(wrong, EngineRejected):
+                self.error = event
+            else:
+                self.gave_up = True
+            return b""
+        self._begun.add(output.index)
+        if output.has_ended:
+            self._ended.add(output.index)
+        self.whole = self._ended >= self._begun and len(self._ended) >= self._count
+        return self._shown(event, data)
+
+
 def ending_of(call: Call) -> Ending:
     """Of the stream that answers it."""
     api = call.api
@@ -269,6 +310,10 @@ def ending_of(call: Call) -> Ending:
         return Choices(call)
     if api.kind is not Kind.GENERATES:
         return Unsaid(call)
+    if api.shape is Shape.OPENAI:
+        return Choices(call)
+    if api.shape is Shape.NATIVE:
+        return Outputs(call)
     return Response(call) if api.shape is Shape.RESPONSES else Message(call)
 
 
@@ -289,7 +334,9 @@ def _choices(call: Call) -> int:
     asked = 1
     if "n" in call.body:
         asked = max(1, _count(call.value("n")))
-    if call.path == COMPLETIONS:
+    if call.path == GENERATE:
+        asked = max(1, _count(value(sampling_of(call), "n", 1)))
+    elif call.path == COMPLETIONS:
         prompt = call.body.get("prompt")
         # Most prompts are one text, and a list of ids can be long.
         if prompt is not None and bytes(prompt)[:1] == b"[":
@@ -297,6 +344,34 @@ def _choices(call: Call) -> int:
             if prompts and not isinstance(prompts[0], int):
                 asked *= len(prompts)
     return asked
+
+
+def _outputs(call: Call) -> int:
+    """The same of SGLang's own calls: so many of each prompt. What cannot be read here is for the engine to refuse."""
+    prompts = max(1, _listed(call, "input_ids", b"["), _listed(call, "text", b'"'))
+    sampling = call.body.get(SAMPLING)
+    if sampling is None or bytes(memoryview(sampling)[:1]) != b"{":
+        # A list has one for each prompt, and each of them asks for as many: those that begin tell.
+        return prompts
+    try:
+        return prompts * max(1, _count(value(object_in(call.body, SAMPLING), "n", 1)))
+    except BadRequest:
+        return prompts
+
+
+def _listed(call: Call, name: str, begins: bytes) -> int:
+    """How many prompts there are in a list of them, of which each begins so; 0 if it is none."""
+    raw = call.body.get(name)
+    # One list of ids can be long, and so can a text.
+    if raw is None or len(raw) > MOST_PROMPTS_BYTES:
+        return 0
+    begin = bytes(memoryview(raw)[:BEGIN_BYTES])
+    if begin[:1] != b"[" or begin[1:].lstrip()[:1] != begins:
+        return 0
+    try:
+        return len(_read_list(raw))
+    except msgspec.DecodeError:
+        return 0
 
 
 def _count(said: object) -> int:

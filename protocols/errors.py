@@ -61,6 +61,12 @@ class UnknownModel(BadRequest):
     status, code = 404, "model_not_found"
 
 
+class ContextTooLong(BadRequest):
+    """No engine of the model takes so many tokens."""
+
+    code = "context_length_exceeded"
+
+
 class MethodNotAllowed(BadRequest):
     status, code = 405, "method_not_allowed"
 

@@ -5,6 +5,7 @@ would be escaped, and stands behind the choices.
 
     chat, completions      prompt_tokens, completion_tokens, prompt_tokens_details.cached_tokens
     responses, messages    input_tokens, output_tokens, ...cached_tokens, cache_read_input_tokens
+    SGLang's outputs       as chats, in their meta_info
 
 Source: vLLM 0.32.0, entrypoints/openai/engine/protocol.py, UsageInfo; OpenAI's and Anthropic's
 references of their APIs.
@@ -19,6 +20,7 @@ LONGEST: Final = 2048
 """Bytes of a usage that are looked at."""
 
 _NAME: Final = b'"usage"'
+_META: Final = b'"meta_info"'
 _counts = re.compile(
     rb'"(prompt_tokens|completion_tokens|cached_tokens|input_tokens|output_tokens'
     rb'|cache_read_input_tokens)"\s*:\s*(\d{1,15})'
@@ -66,7 +68,8 @@ def usage_in(end: bytes) -> Usage | None:
     if not end.startswith(b"{"):
         start = end.rfind(_NAME)
         if start < 0:
-            return None
+            start = end.rfind(_META)
+            return None if start < 0 else _counts_anywhere(end[start:])
         # The line of the event that it is in.
         document = end[end.rfind(b"data:", 0, start) + 5 : end.find(b"\n", start)]
     try:

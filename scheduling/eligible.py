@@ -39,6 +39,10 @@ class EligibleSet:
         placed: Whether some pairs are nearer to each other than others.
         several_read: Whether it matters which instance has which prompts cached: more than one
             instance reads prompts, in whatever state it is now.
+        model: Its name.
+        shortest: Tokens of the shortest context of these; 0 where none says how long it is.
+        longest: Of all engines of the model that answer, in whatever state, tokens of the longest context: more is
+            refused by all of them. 0 where one of them says no length, or may cut what is longer.
     """
 
     up: dict[Role, Sequence[Endpoint]] = field(default_factory=dict)
@@ -47,9 +51,14 @@ class EligibleSet:
     careful: bool = False
     placed: bool = False
     several_read: bool = False
+    model: str = ""
+    shortest: int = 0
+    longest: int = 0
 
 
-def eligible_of(serving: Sequence[Endpoint], *, roles_change: bool = False) -> EligibleSet:
+def eligible_of(
+    serving: Sequence[Endpoint], *, roles_change: bool = False, model: str = ""
+) -> EligibleSet:
     """Of all that serve the model, in whatever state."""
     doubted = [c for c in serving if c.may_serve]
     fit = [c for c in doubted if c.fit]
@@ -75,7 +84,18 @@ def eligible_of(serving: Sequence[Endpoint], *, roles_change: bool = False) -> E
         careful=any(c.careful for several in up.values() for c in several),
         placed=disaggregated and _placed(prefill, decode),
         several_read=sum(c.instance.role is not Role.DECODE for c in serving) > 1,
+        model=model,
+        shortest=min(
+            (c.lengths[model] for several in up.values() for c in several if model in c.lengths),
+            default=0,
+        ),
+        longest=_longest([c for c in serving if c.instance.role is not Role.PREFILL], model),
     )
+
+
+def _longest(answering: Sequence[Endpoint], model: str) -> int:
+    found = [c.lengths.get(model, 0) if c.strict else 0 for c in answering]
+    return max(found) if found and all(found) else 0
 
 
 def admitted(

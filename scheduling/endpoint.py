@@ -1,7 +1,9 @@
 """Endpoint: an instance as a policy sees it; the record, and what is in flight there."""
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 from warnings import warn
 
 from pdgate.protocols.instance import Instance, Role
@@ -9,6 +11,8 @@ from pdgate.scheduling.health.breaker import Breaker, State
 from pdgate.scheduling.latency.model import LatencyModel
 from pdgate.scheduling.neighbours import Shared
 from pdgate.scheduling.status import NOTHING, Beyond, Status
+
+NO_LENGTHS: Final[Mapping[str, int]] = {}
 
 
 @dataclass(slots=True, eq=False)
@@ -32,6 +36,8 @@ class Endpoint:
         sides: Of those that its role allows, the ones that it is to serve now (scheduling/roles.py);
             None for all of them.
         models: Names that it serves; kept while it is down.
+        lengths: Of these, how many tokens a prompt and its answer may have, where it says that.
+        strict: Whether it refuses what is longer, and cuts none of it.
         calls: Reserved and not yet ended.
         tokens: Prompt tokens of those calls, estimated.
         unread_tokens: Of these, what it has still to compute itself.
@@ -64,6 +70,8 @@ class Endpoint:
     given_up: Counter[str] = field(default_factory=Counter)
     sides: frozenset[Role] | None = None
     models: frozenset[str] = frozenset()
+    lengths: Mapping[str, int] = field(default_factory=lambda: NO_LENGTHS)
+    strict: bool = False
     calls: int = 0
     tokens: int = 0
     unread_tokens: int = 0

@@ -14,14 +14,14 @@ What takes an instance out, and what brings it back:
 The last three are doubts, and do not take the last one of a role (scheduling/eligible.py).
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from random import Random
 from time import monotonic
 
 from pdgate.protocols.errors import BadRequest, NoInstance, UnknownModel
 from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.eligible import EligibleSet, admitted, eligible_of
-from pdgate.scheduling.endpoint import Endpoint
+from pdgate.scheduling.endpoint import NO_LENGTHS, Endpoint
 from pdgate.scheduling.health.breaker import Breaker, Limits
 from pdgate.scheduling.health.cause import Cause
 from pdgate.scheduling.latency.model import Families
@@ -94,13 +94,26 @@ class Endpoints:
             self.on_lost(instance_id)
             self._changed()
 
-    def mark_up(self, instance_id: str, models: Iterable[str]) -> None:
-        """A look found it well."""
+    def mark_up(
+        self,
+        instance_id: str,
+        models: Iterable[str],
+        lengths: Mapping[str, int] = NO_LENGTHS,
+        *,
+        strict: bool = False,
+    ) -> None:
+        """A look found it well.
+
+        `lengths`: model -> tokens of its context, of those of which it says that.
+        `strict`: it refuses what is longer, and cuts none of it.
+        """
         endpoint = self.by_id.get(instance_id)
         if endpoint is None:
             return
         changed = not endpoint.stuck and endpoint.breaker.seen_well(self._clock(), self.limits)
         served = frozenset(models)
+        if endpoint.lengths != lengths or endpoint.strict is not strict:
+            endpoint.lengths, endpoint.strict, changed = lengths, strict, True
         if not endpoint.up or endpoint.models != served:
             changed = True
             if endpoint.left:
@@ -291,7 +304,7 @@ class Endpoints:
             if not any(c.models for c in self):
                 raise _nobody_yet()
             raise UnknownModel(f"the model {model!r} does not exist", param="model")
-        return eligible_of(serving, roles_change=self._roles_change)
+        return eligible_of(serving, roles_change=self._roles_change, model=model)
 
 
 def _nobody_listens(instance_id: str) -> None: ...

@@ -22,6 +22,7 @@ from pdgate.protocols.instance import (
     Instance,
     Role,
 )
+from pdgate.scheduling.context_length import long_enough
 from pdgate.scheduling.decision_trace import (
     MOST_SHOWN,
     ONLY_ONE,
@@ -198,6 +199,12 @@ class Scheduler:
             if self.told is not None:
                 self._tell(self.told, call, role, (), None, avoid, peer)
             raise _nobody(f"no {role.value} engine is")
+        if eligible.shortest:
+            reads_only = role is PREFILL and not alone
+            longest = 0 if call.at else eligible.longest
+            endpoints = long_enough(
+                call, endpoints, eligible.model, eligible.shortest, longest, reads_only
+            )
         if eligible.careful:
             endpoints = self._endpoints.admitted(endpoints)
         one, partners = endpoints[0], None
@@ -267,7 +274,7 @@ class Scheduler:
         partners: Partners | None = None,
     ) -> None:
         """Before the chosen one's account has the call, so that scores are those it was chosen by."""
-        others = left_out(self._endpoints, endpoints, role, call.model, avoid, peer)
+        others = left_out(self._endpoints, endpoints, role, call, avoid, peer)
         policy = ""
         considered: list[Weighed] = []
         rule: Steps = ()

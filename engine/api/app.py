@@ -12,7 +12,9 @@ from pdgate.engine.api import (
     embeddings,
     errors,
     fields,
+    generate,
     messages,
+    native,
     responses,
     tokenize,
 )
@@ -39,6 +41,16 @@ def build(service: Service, *more: APIRouter) -> FastAPI:
     async def converse(http: Request) -> Response:
         ask = chat.read(service, fields.parse(await http.body()))
         return await answer.send(http, service, ChatShape(service, ask, wire_id(http)))
+
+    @app.post(generate.PATH)
+    async def generate_tokens(http: Request) -> Response:
+        ask = generate.read(service, fields.parse(await http.body()))
+        return await answer.send(http, service, generate.TokensShape(service, ask, wire_id(http)))
+
+    @app.post(native.PATH)
+    async def generate_natively(http: Request) -> Response:
+        ask = native.read(service, fields.parse(await http.body()))
+        return await answer.send(http, service, native.NativeShape(service, ask, wire_id(http)))
 
     @app.post("/v1/responses")
     async def respond(http: Request) -> Response:

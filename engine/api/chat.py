@@ -5,7 +5,7 @@ vllm/entrypoints/openai/chat_completion/serving.py, chat_completion_stream_gener
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from pdgate.engine.api import ask as asking
 from pdgate.engine.api import constraints, fields, logprobs, tools
@@ -20,12 +20,17 @@ from pdgate.engine.model import chat
 from pdgate.engine.request import Finish
 from pdgate.protocols.errors import BadRequest
 
+_IDS: Final = "prompt_token_ids"
+
 
 def read(service: Service, body: Body) -> Ask:
     """Raises BadRequest, UnknownModel."""
     name = service.model_name(body.get("model"))
     text = text_of(service, body)
-    prompt = _tokenised(service, body) or tuple(service.model.tokenizer.encode(text, special=False))
+    body, handed = _handed_on(body)
+    prompt = _tokenised(service, body, handed) or tuple(
+        service.model.tokenizer.encode(text, special=False)
+    )
     calls = tools.forced(body)
     grammar = constraints.grammar(service, body, calls)
     max_tokens = _max_tokens(service, body, len(prompt), ends=grammar is not None)
@@ -149,14 +154,36 @@ def _written(call: Call) -> dict[str, Any]:
     return {"id": call.id, "type": "function", "function": function}
 
 
-def _tokenised(service: Service, body: Body) -> tuple[int, ...]:
-    """The prompt as another engine has tokenised it (TensorRT-LLM). Raises BadRequest."""
-    ids = body.get("prompt_token_ids")
+def _handed_on(body: Body) -> tuple[Body, Any]:
+    """The body without the ids that the engine which read the prompt has made of it, and these (vLLM).
+
+    They are left out where messages have more than text, of which they do not say all.
+    """
+    params = body.get("kv_transfer_params")
+    if not isinstance(params, dict) or params.get(_IDS) is None:
+        return body, None
+    ids = params[_IDS]
+    rest = {name: value for name, value in params.items() if name != _IDS}
+    return {**body, "kv_transfer_params": rest}, None if _shows_more(body) else ids
+
+
+def _shows_more(body: Body) -> bool:
+    messages = body.get("messages")
+    found = [one.get("content") for one in messages if isinstance(one, Mapping)] if messages else []
+    parts = [part for content in found if isinstance(content, list) for part in content]
+    return any(not isinstance(part, Mapping) or part.get("type") != "text" for part in parts)
+
+
+def _tokenised(service: Service, body: Body, handed: Any) -> tuple[int, ...]:
+    """The prompt as another engine has tokenised it: vLLM's, or TensorRT-LLM's. Raises BadRequest."""
+    ids, named = (
+        (body.get(_IDS), _IDS) if handed is None else (handed, f"kv_transfer_params.{_IDS}")
+    )
     if ids is None:
         return ()
     if not isinstance(ids, list) or not all(type(each) is int for each in ids):
-        raise BadRequest("prompt_token_ids must be a list of token ids", param="prompt_token_ids")
-    check_ids(service.model, ids, "prompt_token_ids")
+        raise BadRequest(f"{named} must be a list of token ids", param=named)
+    check_ids(service.model, ids, named)
     return tuple(ids)
 
 

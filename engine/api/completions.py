@@ -23,7 +23,7 @@ DEFAULT_MAX_TOKENS = 16
 def read(service: Service, body: Body) -> Ask:
     """Raises BadRequest, UnknownModel."""
     name = service.model_name(body.get("model"))
-    prompts, texts = _prompts(service.model, body.get("prompt"))
+    prompts, texts = prompts_and_texts(service.model, body.get("prompt"))
     max_tokens = fields.integer(body, "max_tokens")
     if max_tokens is None:
         max_tokens = _unnamed(service, body, max(map(len, prompts)))
@@ -113,13 +113,13 @@ class CompletionShape(OpenAIShape):
 
 def token_ids(model: LoadedModel, prompt: Any, name: str) -> tuple[tuple[int, ...], ...]:
     """Of text, of ids or of a list of either. Raises BadRequest, which calls it `name`."""
-    return _prompts(model, prompt, name)[0]
+    return prompts_and_texts(model, prompt, name)[0]
 
 
-def _prompts(
+def prompts_and_texts(
     model: LoadedModel, prompt: Any, name: str = "prompt"
 ) -> tuple[tuple[tuple[int, ...], ...], tuple[str, ...]]:
-    """Token ids and text of every prompt."""
+    """Token ids and text of every prompt. Raises BadRequest, which calls it `name`."""
     if isinstance(prompt, list) and prompt and all(_is_id(item) for item in prompt):
         prompt = [prompt]
     listed = prompt if isinstance(prompt, list) else [prompt]

@@ -84,6 +84,7 @@ class DecodeFirst(Kvt):
     """What prefill does is vllm-kvt's; which engine is asked to do it comes from the queue."""
 
     load_failure: ClassVar = "error"
+    takes_ranks: ClassVar = False
     has_worker: ClassVar = True
     """Whether an engine that may prefill takes from the queue by itself."""
     lends: ClassVar = True

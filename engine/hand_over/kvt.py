@@ -31,6 +31,7 @@ from pdgate.transfer.messenger.source import Source
 
 
 class Kvt(TwoSided):
+    takes_ranks: ClassVar = True
     load_failure: ClassVar = "abort"
     pushes: ClassVar = True
     meet_seconds: ClassVar = 2.0

@@ -19,6 +19,7 @@ from pdgate.transfer.messenger.source import Source
 
 
 class MoriIo(TwoSided):
+    takes_ranks = True
     pushes = True
 
     def __init__(self, **parts: Any) -> None:

@@ -14,6 +14,7 @@ from pdgate.engine.layout import Layout
 from pdgate.protocols import plugins
 from pdgate.protocols.instance import Role
 from pdgate.transfer.base import Backend, Region
+from pdgate.transfer.memory import HOST
 
 
 def load(protocol: str) -> type[Connector]:
@@ -41,4 +42,9 @@ def connect(
     made_for = load(protocol)
     if made_for.fixed_role and settings.role not in (Role.PREFILL, Role.DECODE):
         raise ValueError(f"with {protocol} an engine is prefill or decode, not {settings.role}")
+    places = {region.place for region in regions}
+    if not made_for.takes_devices and places - {HOST}:
+        raise ValueError(
+            f"{protocol} hands over memory of the host only, not of {', '.join(sorted(places))}"
+        )
     return made_for(core=core, layout=layout, regions=regions, backend=backend, settings=settings)

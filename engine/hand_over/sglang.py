@@ -26,6 +26,7 @@ _FIELDS: Final = ("bootstrap_host", "bootstrap_port", "bootstrap_room")
 
 
 class Sglang(TwoSided):
+    takes_ranks: ClassVar = True
     hands_first_token: ClassVar = True
     fixed_role: ClassVar = True
 

@@ -56,6 +56,7 @@ class TwoSided(Connector):
             else decode computes the last prompt token and samples the first itself.
     """
 
+    takes_devices: ClassVar = True
     pushes: ClassVar = False
     hands_first_token: ClassVar = False
 

@@ -36,7 +36,7 @@ from pdgate.protocols.call import (
     parse_object,
     value,
 )
-from pdgate.protocols.errors import BadRequest
+from pdgate.protocols.errors import BadRequest, Forbidden
 from pdgate.protocols.fields import MOST_LIST_BYTES
 from pdgate.scheduling.endpoint import Endpoint
 
@@ -49,6 +49,7 @@ _is_target: Final = re.compile(r"/[!-~]*").fullmatch
 _is_hidden: Final = re.compile(r"%(2f|5c|2e|00)|\\", re.IGNORECASE).search
 _is_escaped: Final = re.compile(rb"\\u00[2-7]").search
 """Letters in ASCII, which need no escape: a name could hide so."""
+_request_ids: Final = re.compile(rb'"request_id"\s*:\s*"((?:[^"\\]|\\.)*)"').findall
 _JSON: Final = b"application/json"
 _BYTES: Final = b"application/octet-stream"
 
@@ -89,7 +90,9 @@ def asked(method: str, path: str, target: str, query: str, *, everything: bool) 
     kept = _KEPT.fullmatch(path)
     if kept is not None and method == ("POST" if kept[2] else "GET"):
         return Asked(STORED, method, target, query, kept[1])
-    if not everything or method not in METHODS or path in TAKEN or path in NEVER:
+    # Engines may take a slash at the end for none.
+    plain = path.rstrip("/")
+    if not everything or method not in METHODS or plain in TAKEN or plain in NEVER:
         return None
     if any(path == ours or path.startswith(f"{ours}/") for ours in _OURS):
         return None
@@ -114,19 +117,23 @@ def passing(
 ) -> Call:
     """Raises BadRequest, TooLarge, UnsupportedMediaType, NotFound, Forbidden."""
     forwarded, content_type = intake.passed_headers(request_headers.all)
-    model, query, at = None, asked.query, ""
+    kept: str | None = None
+    query, at = asked.query, ""
     if asked.stored:
-        at, model = kept_at(asked.stored, fleet, key_state)
-    else:
-        only = None
-        if key_state is not None and key_state.key.models:
-            only = _only_model(intake, asked, content_type, body, key_state, fleet)
-        named = forms.query_model(query) if query else None
-        model = intake.aliases.get(named, named) if named else None
-        if model != named and model is not None:
-            query = forms.query_renamed(query, model)
-        in_body, body, content_type = _in_body(intake, content_type, body)
-        model = only or in_body or model
+        at, kept = kept_at(asked.stored, fleet, key_state)
+    only = None
+    if key_state is not None and key_state.key.models:
+        only = _only_model(intake, asked, content_type, body, key_state, fleet)
+    named = forms.query_model(query) if query else None
+    model = intake.aliases.get(named, named) if named else None
+    if model != named and model is not None:
+        query = forms.query_renamed(query, model)
+    in_body, body, content_type = _in_body(intake, content_type, body)
+    model = only or in_body or model
+    if asked.stored:
+        if key_state is not None and model is not None and not key_state.may_ask(model):
+            raise Forbidden("this API key may not ask that model", param="model")
+        model = kept
     path = f"{asked.target}?{query}" if query else asked.target
     return Call(
         id=call_id,
@@ -169,6 +176,9 @@ def _in_body(intake: Intake, content_type: bytes, body: bytes) -> tuple[str | No
     form = forms.read(content_type, body) if content_type else None
     if form is not None:
         intake.check_names(form.names)
+        for part in form.parts:
+            if part.name == "request_id":
+                intake.check_id(part.value.decode("utf-8", "replace"))
         if form.model is not None and form.model in intake.aliases:
             real = intake.aliases[form.model]
             return real, form.renamed(body, real), content_type
@@ -195,16 +205,21 @@ def _in_body(intake: Intake, content_type: bytes, body: bytes) -> tuple[str | No
 def _check_within(intake: Intake, fields: Json) -> None:
     """All objects inside the values, however deep: a batch has whole calls in it. Raises BadRequest."""
     written = encode(fields)
+    for said in _request_ids(written):
+        intake.check_id(said.decode("utf-8", "replace"))
     named = any(name.encode() in written for name in UNMISTAKABLE)
     if not named and _is_escaped(written) is None:
         return
     if len(written) > MOST_LIST_BYTES:
         raise BadRequest("a body of this length must not escape letters, nor name what is ours")
-    intake.check_names(_names_within(fields.values()))
+    intake.check_id(value(fields, "request_id") if "request_id" in fields else None)
+    for held in _objects_within(fields.values()):
+        intake.check_names(held)
+        intake.check_id(held.get("request_id"))
 
 
-def _names_within(values: Iterable[Any]) -> Iterable[str]:
-    """Of all objects inside these values, however deep: a batch has whole calls in it."""
+def _objects_within(values: Iterable[Any]) -> Iterable[dict[str, Any]]:
+    """Inside these values, however deep."""
     waiting = [
         value({"": raw}, "", most_bytes=MOST_LIST_BYTES) if isinstance(raw, Raw) else raw
         for raw in values
@@ -212,7 +227,7 @@ def _names_within(values: Iterable[Any]) -> Iterable[str]:
     while waiting:
         found = waiting.pop()
         if isinstance(found, dict):
-            yield from found
+            yield found
             waiting += found.values()
         elif isinstance(found, list):
             waiting += found

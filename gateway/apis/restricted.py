@@ -9,8 +9,9 @@ affair. So of a key for certain models all have to be one, and what could hide o
     forms                each field of the name, parts that are JSON, lines of JSON (a batch)
     anything else        only sound, pictures and plain bytes, which no engine reads models from
 
-An adapter is a model of its own, and SGLang lets a call name it beside its model.
-Source: SGLang, srt/entrypoints/openai/protocol.py (lora_path).
+An adapter is a model of its own, and SGLang and TensorRT-LLM let a call name it beside its model. A call that
+goes on with a stored response has that one's model, so the route that knows which that is alone takes it (stored.py).
+Source: SGLang, srt/entrypoints/openai/protocol.py (lora_path); TensorRT-LLM, serve/openai_protocol.py (lora_request).
 """
 
 import json
@@ -19,10 +20,14 @@ from typing import Any, Final
 
 from pdgate.gateway.apis import forms
 from pdgate.gateway.intake import HOLDERS
+from pdgate.protocols.apis import RESPONSES
 from pdgate.protocols.call import Call, value
 from pdgate.protocols.errors import BadRequest, Forbidden, UnsupportedMediaType
 
-MODELS: Final = frozenset({"model", "lora_path"})
+ADAPTERS: Final = ("lora_path", "lora_request")
+"""Fields of a call."""
+MODELS: Final = frozenset({"model", "lora_path", "lora_name"})
+GOES_ON: Final = "previous_response_id"
 MOST_JSON_BYTES: Final = 256 << 10
 """Of a body that names models, 30 ms at worst."""
 _OPAQUE: Final = (b"", b"application/octet-stream", b"audio/", b"image/", b"video/")
@@ -34,11 +39,12 @@ _BEFORE_JSON: Final = b"\xef\xbb\xbf\xfe\xff\0 \t\r\n"
 def check_fields(call: Call) -> None:
     """Raises BadRequest if a call names a second model beside the one that it is checked by."""
     body = call.body
-    if body.get("lora_path") is not None and value(body, "lora_path") is not None:
-        raise _second("lora_path")
+    for name in ADAPTERS:
+        if name in body and value(body, name) is not None:
+            raise _second(name)
     for name in HOLDERS:
         held = value(body, name) if name in body else None
-        if isinstance(held, Mapping) and not MODELS.isdisjoint(held):
+        if isinstance(held, Mapping) and not MODELS.union(ADAPTERS).isdisjoint(held):
             raise _second(name)
 
 
@@ -80,6 +86,8 @@ def _in_body(content_type: bytes, body: bytes) -> list[str]:
         headers = dict(part.headers)
         if headers.get(b"content-transfer-encoding", b"binary").lower() not in _PLAIN_CODINGS:
             raise UnsupportedMediaType("a part of the form is encoded")
+        if part.name == GOES_ON:
+            raise _elsewhere()
         if part.name in MODELS:
             found.append(part.value.decode("utf-8", "replace"))
         elif part.name and not _looks_like_json(part.value):
@@ -132,8 +140,11 @@ def _named(body: bytes) -> list[str]:
 
     def note(pairs: list[tuple[str, Any]]) -> None:
         for name, said in pairs:
-            if name.strip().lower() in MODELS and said is not None:
+            known = name.strip().lower()
+            if known in MODELS and said is not None:
                 found.extend(said if isinstance(said, list) else [said])
+            elif known == GOES_ON and said is not None:
+                raise _elsewhere()
 
     try:
         json.loads(body, object_pairs_hook=note)
@@ -147,6 +158,8 @@ def _in_pairs(text: str) -> list[str]:
         *forms.pairs_in(text),
         *(forms.pairs_in(text.replace(";", "&")) if ";" in text else ()),
     )
+    if any(name.strip().lower() == GOES_ON and said for name, said in pairs):
+        raise _elsewhere()
     return [said for name, said in pairs if name.strip().lower() in MODELS]
 
 
@@ -154,4 +167,11 @@ def _second(param: str) -> BadRequest:
     return BadRequest(
         f"{param} names a model, and this API key is for certain ones: name it in model alone",
         param=param,
+    )
+
+
+def _elsewhere() -> BadRequest:
+    return BadRequest(
+        f"this API key is for certain models: a response is gone on with by {GOES_ON} of {RESPONSES} alone",
+        param=GOES_ON,
     )

@@ -3,7 +3,7 @@
     POST /v1/metaserver   {"request_id": ..., ...}   ->  200 {"status": "ok"}
                                                          404 for no call of ours, 403 for a stranger
 
-One request a connection, within READ_SECONDS, MOST_BYTES long at most; MOST_AT_ONCE of them at a time. A port of its
+One request a connection, within READ_SECONDS, MOST_BYTES long at most; MOST_AT_ONCE of them at a time, and one in a turn of the loop. A port of its
 own for each worker, as a call is one worker's.
 
 Source: vllm-project/vllm-ascend 182b75e, examples/disaggregated_prefill_v1/load_balance_proxy_layerwise_server_example.py
@@ -17,7 +17,7 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import Final
 
-from pdgate.cluster.doorkeeper import Allowed
+from pdgate.cluster.networks import Allowed
 from pdgate.gateway.callbacks.words import Result, Words
 from pdgate.protocols.call import Json, parse_object
 from pdgate.protocols.errors import BadRequest
@@ -27,6 +27,8 @@ MOST_HEAD_BYTES: Final = 8 << 10
 MOST_BYTES: Final = 1 << 20
 """Blocks of a prompt of 128k tokens are about 100 KB."""
 MOST_AT_ONCE: Final = 256
+MOST_BYTES_AT_ONCE: Final = 16 << 20
+"""Of all bodies that are on their way."""
 READ_SECONDS: Final = 5.0
 
 _STATUS: Final = {
@@ -58,12 +60,18 @@ class Metaserver:
         self._words = words
         self._allowed = allowed
         self._key = key
-        self._open = 0
+        self._open = self._coming_bytes = 0
+        self._turns = asyncio.Lock()
 
     async def run(self) -> None:
-        server = await asyncio.start_server(self._serve, sock=self._sock, limit=MOST_HEAD_BYTES)
-        async with server:
-            await server.serve_forever()
+        """Until it is cancelled; may be run again then."""
+        # The server closes its socket when it ends. To wait for its connections would take READ_SECONDS.
+        sock = self._sock.dup()
+        server = await asyncio.start_server(self._serve, sock=sock, limit=MOST_HEAD_BYTES)
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            server.close()
 
     def close(self) -> None:
         self._sock.close()
@@ -75,11 +83,11 @@ class Metaserver:
                 # One that has left by now has no name.
                 host = (writer.get_extra_info("peername") or ("",))[0]
                 result = await self._result(reader, host)
-                self._words.counts[result] += 1
+                self._words.count(result)
                 writer.write(_response(_STATUS[result]))
                 await writer.drain()
         except (TimeoutError, OSError, asyncio.IncompleteReadError):
-            self._words.counts[Result.MALFORMED] += 1
+            self._words.count(Result.MALFORMED)
         finally:
             self._open -= 1
             writer.close()
@@ -107,11 +115,23 @@ class Metaserver:
         length = int(lengths[0])
         if length > MOST_BYTES:
             return Result.TOO_LARGE
+        if self._coming_bytes + length > MOST_BYTES_AT_ONCE:
+            return Result.TOO_MANY
+        self._coming_bytes += length
         try:
-            word = parse_object(await reader.readexactly(length))
-            return self._words.say(self._key(word), word)
-        except BadRequest:
-            return Result.MALFORMED
+            return await self._read(await reader.readexactly(length))
+        finally:
+            self._coming_bytes -= length
+
+    async def _read(self, body: bytes) -> Result:
+        # Parsed all at once, those of a flood would hold everybody up.
+        async with self._turns:
+            await asyncio.sleep(0)
+            try:
+                word = parse_object(body)
+                return self._words.say(self._key(word), word)
+            except BadRequest:
+                return Result.MALFORMED
 
 
 def _response(status: HTTPStatus) -> bytes:

@@ -1,22 +1,19 @@
 """Callbacks of one worker, as settings and the protocols of the fleet ask for them."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from pdgate.cluster.doorkeeper import Allowed
 from pdgate.cluster.jobs import Run
+from pdgate.cluster.networks import Allowed
 from pdgate.forwarders import registry
 from pdgate.forwarders.base import Upstream
 from pdgate.gateway.callbacks.metaserver import Metaserver
+from pdgate.gateway.callbacks.notifications import Notifications
 from pdgate.gateway.callbacks.upstream import CallbackUpstream
 from pdgate.gateway.callbacks.words import Words
 from pdgate.gateway.config import ConfigError, Settings
 from pdgate.gateway.config.instances import host_and_port
 from pdgate.protocols.dialects import ascend_layerwise
-from pdgate.protocols.extras import install
-
-if TYPE_CHECKING:
-    from pdgate.gateway.callbacks.notifications import Notifications
 
 METASERVER, NOTIFICATIONS = "metaserver", "notifications"
 NOTIFICATIONS_PORT: Final = 7500
@@ -48,7 +45,7 @@ class Callbacks:
 
         self.notifications = self._hears(settings, allowed) if NOTIFICATIONS in wanted else None
 
-    def _hears(self, settings: Settings, allowed: Allowed) -> "Notifications":
+    def _hears(self, settings: Settings, allowed: Allowed) -> Notifications:
         """Raises ConfigError."""
         if settings.listen.workers > 1:
             raise ConfigError(
@@ -58,13 +55,7 @@ class Callbacks:
         named = settings.callbacks.notifications
         host, port = host_and_port(named) if named else (settings.listen.host, NOTIFICATIONS_PORT)
         try:
-            from pdgate.gateway.callbacks.notifications import Notifications
-
             return Notifications(host, port, self.words, allowed)
-        except ModuleNotFoundError:
-            raise ConfigError(
-                f"notifications need one more package: {install('kv-events')}"
-            ) from None
         except OSError as error:
             raise ConfigError(f"'callbacks.notifications': {host}:{port}: {error}") from None
 

@@ -49,6 +49,9 @@ class Words:
             del self._waited_for[key]
             said.cancel()
 
+    def count(self, result: Result) -> None:
+        self.counts[result] += 1
+
     def say(self, key: str, word: Json) -> Result:
         """The first word counts: engines repeat one whose answer they missed."""
         waited_for = self._waited_for.get(key)

@@ -109,7 +109,7 @@ def _read(file: str) -> tuple[ApiKeyEntry, ...]:
         raise ConfigError(f"'api_keys_file': cannot read {file}: {error.strerror}") from None
     except ValidationError as error:
         raise ConfigError(f"'api_keys_file': {file}: {complaints(error, KeyFile)}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"'api_keys_file': {file} is not valid TOML: {error}") from None
     if not found.api_keys:
         # Without a key no client could call, which is not meant.

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pdgate.cluster import secret
 from pdgate.forwarders import registry
 from pdgate.forwarders.base import Mode
+from pdgate.gateway.config.batches import check_batches
 from pdgate.gateway.config.complaints import ConfigError
 from pdgate.gateway.config.directory import directory_of
 from pdgate.gateway.config.security import check_security
@@ -58,6 +59,7 @@ def check(settings: Settings) -> None:
             raise ConfigError(f"'kv_events.secret_file': {error}") from None
         if settings.kv_events.endpoint not in ("", ASK):
             raise ConfigError("'kv_events.secret_file' needs 'kv_events.endpoint' ask")
+    check_batches(settings.batch)
     if settings.tracing.endpoint and not _can_trace():
         raise ConfigError(f"'tracing.endpoint' needs more packages: {install('otel')}")
 

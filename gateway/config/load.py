@@ -10,6 +10,8 @@ from pdgate.cluster import regular
 from pdgate.gateway.config.complaints import ConfigError, complaints
 from pdgate.gateway.config.settings import Settings
 
+TOO_DEEP = "the configuration is nested too deeply"
+
 
 def load(path: Path | None, overrides: Mapping[str, Any]) -> Settings:
     """The settings of a file with `overrides` ("listen.port": 8080) put over them.
@@ -34,7 +36,12 @@ def checked(tree: Mapping[str, Any]) -> Settings:
         # the names of enums. TOML's dates are text to it, which no key accepts.
         settings = Settings.model_validate_json(json.dumps(tree, default=str), strict=True)
     except ValidationError as error:
+        # Python 3.13 encodes what pydantic then does not read.
+        if any("recursion limit" in one["msg"] for one in error.errors(include_input=False)):
+            raise ConfigError(TOO_DEEP) from None
         raise ConfigError(complaints(error, Settings)) from None
+    except RecursionError:
+        raise ConfigError(TOO_DEEP) from None
     check(settings)
     return settings
 
@@ -47,7 +54,7 @@ def _read(path: Path) -> dict[str, Any]:
         return tomllib.loads(regular.read(path).decode())
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from None
 
 

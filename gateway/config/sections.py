@@ -339,6 +339,33 @@ class Tracing(Section, panel=INSIGHT):
     """Lines of `name: value` that the collector is sent, a token for one."""
 
 
+class Batch(Section, panel=LIMITS):
+    """OpenAI's Batch API: files of calls that are served while others leave room."""
+
+    folder: Annotated[
+        str, Setting("Serve /v1/batches, with state and files here.", "--batch-folder")
+    ] = ""
+    """Folder for the state and the files of batches; without one there is no Batch API."""
+    storage: Annotated[
+        str, Setting("URL for their files: s3://bucket/folder.", "--batch-storage")
+    ] = ""
+    """URL of fsspec's for the contents of files, as s3://bucket/folder; in the folder without one."""
+    concurrency: Annotated[Count, Setting("Lines under way at once.", "--batch-concurrency")] = 16
+    """Lines under way at once, of all batches together."""
+    max_file_bytes: Annotated[Count, Setting("Of a file.", "--batch-max-file-bytes")] = 200 << 20
+    max_lines: Annotated[Count, Setting("Of a batch.", "--batch-max-lines")] = 50_000
+    max_unfinished: Annotated[
+        Count, Setting("Batches of a key that are not finished.", "--batch-max-unfinished")
+    ] = 20
+    """Batches of one API key that are not finished; another one gets 429."""
+    max_stored_bytes: Annotated[
+        Count, Setting("Of all files of a key.", "--batch-max-stored-bytes")
+    ] = 10 << 30
+    """Of all files of one API key."""
+    keep_days: Annotated[Count, Setting("Until files are deleted.", "--batch-keep-days")] = 30
+    """Until files are deleted, unless their owner says less, and batches are forgotten."""
+
+
 class Adaptive(Section, panel=SCHEDULING):
     """Engines with role both serve the side that needs them more (prefill or decode)."""
 

@@ -15,6 +15,7 @@ from pdgate.gateway.config.instances import InstanceEntry, records
 from pdgate.gateway.config.sections import (
     Adaptive,
     Admission,
+    Batch,
     Callbacks,
     Disaggregation,
     Draining,
@@ -141,6 +142,7 @@ class Settings(Section):
     callbacks: Callbacks = Field(default_factory=Callbacks)
     adaptive: Adaptive = Field(default_factory=Adaptive)
     admission: Admission = Field(default_factory=Admission)
+    batch: Batch = Field(default_factory=Batch)
     trust_client_kv_params: Annotated[
         bool,
         Setting("Let clients choose whom engines dial.", panel=LIMITS, on_reload=OnReload.INTAKE),

@@ -52,6 +52,7 @@ class Front:
         pings: Keeps streams alive that have nothing to say; None lets them be silent.
         reload: Changes all of this while it runs; for the owner of the process.
         passthrough: Routes of /v1 that are not known pass to an engine.
+        owns: Beginnings of paths that do not.
         shared_lines: Of the heads that our own connections write.
         crowd: Those connections, and the memory that they may hold.
         application: Of FastAPI, whose routes serve calls as well.
@@ -76,6 +77,7 @@ class Front:
         self.admin_port: int | None = None
         self.cors: Cors | None = None
         self.passthrough = False
+        self.owns: tuple[str, ...] = ()
         self.shared_lines = SharedLines()
         self.application: FastAPI | None = None
         self._others = others
@@ -100,7 +102,8 @@ class Front:
         if (target := target_of(scope, path)) is None:
             return None
         query = scope["query_string"].decode("latin-1")
-        return asked(scope["method"], path, target, query, everything=self.passthrough)
+        everything = self.passthrough and not path.startswith(self.owns)
+        return asked(scope["method"], path, target, query, everything=everything)
 
     async def serve(self, path: str, passed: Asked | None, request: Request, send: Send) -> None:
         """A call that came to a route of the application, over whatever server's connection."""

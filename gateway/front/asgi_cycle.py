@@ -28,6 +28,8 @@ HIGH_WATER_BYTES: Final = 64 << 10
 
 LET_IN: Final = "pdgate.let_in"
 """In the state of a scope: the application has let the caller in."""
+STREAMED: Final = "pdgate.streamed"
+"""There as well: the application keeps nothing of the body that it has been given."""
 
 _CHUNKED: Final = b"transfer-encoding: chunked\r\n"
 _ASGI: Final = {"version": "3.0", "spec_version": "2.3"}
@@ -211,6 +213,9 @@ class AsgiCycle:
         if self._left or self.response_complete:
             return {"type": "http.disconnect"}
         body, self._body = bytes(self._body), bytearray()
+        if STREAMED in self._state:
+            connection.crowd.free(connection, self._held)
+            self._held = 0
         return {"type": "http.request", "body": body, "more_body": not self.asked}
 
     async def _send(self, message: Message) -> None:
@@ -275,9 +280,17 @@ class AsgiCycle:
         if body:
             self._connection.transport.write(body)
         if last:
-            self.response_complete = True
-            self._wake()
+            self._answered()
+
+    def _answered(self) -> None:
+        """The answer is whole. If the request is not, and is the last of its connection, the rest of it is dropped."""
+        self.response_complete = True
+        self._wake()
+        if self.keep_alive or self.asked or self._expects:
             self._connection.on_complete(self)
+        else:
+            # A connection that is closed with bytes unread is reset, and the client never reads why.
+            self._connection.linger()
 
     def _give_up(self, error: GatewayError) -> None:
         """The application is done with it, and the answer is not whole."""
@@ -288,8 +301,7 @@ class AsgiCycle:
             self._connection.transport.close()
             return
         self._answer(error)
-        self.response_complete = True
-        self._connection.on_complete(self)
+        self._answered()
 
     def _answer(self, error: GatewayError) -> None:
         self.keep_alive = False

@@ -255,6 +255,8 @@ class HotCycle:
             self._give_back()
         elif not self.response_complete:
             self._task.cancel()
+            # One that had not begun ends without running a line of it.
+            self._task.add_done_callback(lambda _: self.task_ended())
 
     def turn_away(self, error: GatewayError) -> None:
         """Answers before the body is here; the connection cannot be used after that.

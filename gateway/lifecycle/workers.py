@@ -132,12 +132,27 @@ class Workers:
         log.info("this is the parent process of %d workers", self._settings.listen.workers)
         for place in range(self._settings.listen.workers):
             self._begin(place)
-        while self._workers or self._ends_by is None:
-            try:
-                self._act(*self._events.get(timeout=LOOK_SECONDS))
-            except Empty:
-                self._look(monotonic())
+        try:
+            while self._workers or self._ends_by is None:
+                try:
+                    self._wait()
+                # A bug of ours must not end the parent, which would leave its workers without one.
+                except Exception:
+                    log.exception("the parent of the workers failed over what has happened")
+        finally:
+            # Python's end would wait for them.
+            for one in self._workers.values():
+                one.kill()
         return int(self._failed)
+
+    def _wait(self) -> None:
+        """For what happens next, or for the clock."""
+        try:
+            what = self._events.get(timeout=LOOK_SECONDS)
+        except Empty:
+            self._look(monotonic())
+        else:
+            self._act(*what)
 
     # What happens.
 
@@ -308,6 +323,11 @@ class Workers:
             refuse_fixed(keys)
         except ConfigError as error:
             self._refuse(str(error), asked)
+            return
+        # A bug of ours must not end the parent, which would leave its workers without one.
+        except Exception as error:
+            log.exception("the configuration could not be read")
+            self._refuse(f"the parent failed over it: {error!r}", asked)
             return
         self._changes += 1
         until = monotonic() + PREPARE_SECONDS

@@ -367,6 +367,13 @@ CALLS_TURNED_AWAY: Final = Counter(
     "Calls that were refused because too many came, by why.",
     ("model", "reason"),
 )
+# One process serves all batches.
+BATCHES: Final = Gauge(
+    "pdgate_batches", "Batches that are not finished.", ("status",), merge=Merge.SUM
+)
+BATCH_LINES: Final = Counter(
+    "pdgate_batch_lines", "Lines of batches that have an answer, or an error.", ("outcome",)
+)
 # One worker decides, and the others do as it says.
 INSTANCE_SIDE: Final = Gauge(
     "pdgate_instance_side",

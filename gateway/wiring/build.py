@@ -29,6 +29,7 @@ from pdgate.gateway.metrics.call_stats import CallStats
 from pdgate.gateway.probe import Prober
 from pdgate.gateway.security.cors import Cors, origins_of
 from pdgate.gateway.security.headers import HeaderPolicy
+from pdgate.gateway.service import Service
 from pdgate.gateway.sync.workers import SharedLoad, SharedPrefixes
 from pdgate.gateway.sync.workers.metrics import WorkerMetrics
 from pdgate.gateway.upstream.client import HttpUpstream
@@ -102,11 +103,15 @@ def build(
         folder=metrics_folder,
         heard=heard,
     )
+    if kv_events is not None:
+        core.execution.told_ids = kv_events.read
     feed = parts.feed_of(settings, directory, endpoints, core.prober)
     watch = parts.watch_of(settings, endpoints, access)
     more = components.more_of(watch)
+    service = parts.service_of(core)
     front = _front(
         core,
+        service,
         feed,
         headers,
         admin_port,
@@ -117,6 +122,7 @@ def build(
             components.keys(core),
             components.disaggregation_rule(core),
             components.drained_instances(core, more),
+            components.batches(core, service),
             *present(
                 components.discovery(feed),
                 components.admission(core),
@@ -136,6 +142,7 @@ def build(
 
 def _front(
     core: Core,
+    service: Service,
     feed: Feed | None,
     headers: HeaderPolicy,
     admin_port: int | None,
@@ -170,7 +177,7 @@ def _front(
     if admin_port is not None:
         others = parts.listeners_of(settings, app, core.intake, admin_port)
     front = Front(
-        parts.service_of(core),
+        service,
         others,
         path_headers if settings.debug_headers else None,
         headers.to_clients,
@@ -184,6 +191,9 @@ def _front(
         jobs.add_all(one.jobs)
         if one.close is not None:
             jobs.at_end(one.close)
+        for router in one.serves:
+            app.include_router(router)
+        front.owns += one.owns
         if one.routes is not None and token:
             for router in one.routes(token):
                 app.include_router(router)

@@ -28,11 +28,13 @@ from pdgate.gateway.lifecycle.reload import Change
 from pdgate.gateway.liveness.detector import Detector
 from pdgate.gateway.metrics.family import Samples
 from pdgate.gateway.readiness import JobNote
+from pdgate.gateway.service import Service
 from pdgate.gateway.sync.shared_setting import SharedSetting, SharedStatus
 from pdgate.gateway.sync.shared_store import FileStore, RedisStore, SharedStore
 from pdgate.gateway.sync.workers import SharedLoad, SharedPrefixes
 from pdgate.gateway.verification.watch import Watch
 from pdgate.gateway.wiring import metrics
+from pdgate.protocols.errors import NotServed
 from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.policy_context import Targets
 
@@ -151,6 +153,52 @@ def keys(core: Core) -> Component:
         reconfigure={OnReload.KEYS: reconfigure},
         each_reload=reconfigure,
     )
+
+
+def batches(core: Core, service: Service) -> Component:
+    """OpenAI's Batch API, or its refusal where no folder is named for it."""
+    given = core.settings.batch
+    if not given.folder:
+        return Component(serves=[_no_batches()])
+    from pdgate.gateway.batch.archive import Archive
+    from pdgate.gateway.batch.blobs import LocalBlobs, RemoteBlobs
+    from pdgate.gateway.batch.routes import BATCHES, FILES, Books, routes
+    from pdgate.gateway.batch.runner import Limits, Runner
+    from pdgate.gateway.batch.sqlite import SqliteState
+    from pdgate.gateway.batch.state import MOST_FILES, Stored
+
+    folder = Path(given.folder)
+    state, files = SqliteState(folder), folder / "files"
+    blobs = RemoteBlobs(given.storage, files) if given.storage else LocalBlobs(files)
+    archive = Archive(blobs)
+    limits = Limits(
+        concurrency=given.concurrency,
+        most_file_bytes=given.max_file_bytes,
+        most_lines=given.max_lines,
+        most_unfinished=given.max_unfinished,
+        most_stored=Stored(MOST_FILES, given.max_stored_bytes),
+        keep_seconds=given.keep_days * 86400,
+    )
+    runner = Runner(service, state, archive, limits, core.crowd, core.prober.first_round)
+    return Component(
+        jobs={"batches": runner.run},
+        close=state.close,
+        collect=partial(metrics.batches, runner),
+        serves=[routes(Books(service, state, archive, limits, runner.look))],
+        owns=(FILES, BATCHES),
+    )
+
+
+def _no_batches() -> APIRouter:
+    router = APIRouter(include_in_schema=False)
+
+    async def refuse() -> None:
+        raise NotServed("this gateway has no Batch API: name a folder for it (--batch-folder)")
+
+    for path in ("/v1/files", "/v1/batches"):
+        for end in ("", "/{rest:path}"):
+            router.add_api_route(path + end, refuse, methods=["GET", "POST", "DELETE"])
+    return router
 
 
 def admission(core: Core) -> Component | None:

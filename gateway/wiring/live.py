@@ -74,7 +74,9 @@ class Live:
                 self.core.endpoints.put(one)
                 before_ = known.get(_place(one))
                 if before_ is not None and before_.up and before_.instance.model == one.model:
-                    self.core.endpoints.mark_up(one.id, before_.models)
+                    self.core.endpoints.mark_up(
+                        one.id, before_.models, before_.lengths, strict=before_.strict
+                    )
                 self.core.prober.add(one)
 
         return change

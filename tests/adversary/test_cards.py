@@ -100,6 +100,11 @@ async def test_strangers_learn_whether_it_is_ready_and_no_more(tmp_path: Any) ->
 
         for stranger in ("", "pdg-wrong"):
             assert await said(stranger) == {"ready": True}
+            headers = {"x-api-key": stranger or "pdg-none"}
+            asked = await gateway.http.get("/ready?model=b", headers=headers)
+            assert asked.status_code == 401
+        assert [(await said(SECRET, f"/ready?model={one}"))["ready"] for one in "ab"] == [1, 0]
+        assert [(await said(TOKEN, f"/ready?model={one}"))["ready"] for one in "ab"] == [1, 1]
         assert set((await said(SECRET))["models"]) == {"a"}
         assert set((await said("pdg-of-team-b"))["models"]) == {"a", "b"}
         assert set((await said(TOKEN))["models"]) == {"a", "b"}

@@ -72,6 +72,17 @@ async def test_a_stored_response_of_another_model(engines: int) -> None:
             asked = {"model": MINE, "input": "go on", "previous_response_id": before}
             assert await reached(gateway, "POST", RESPONSES, json=asked) == (status, False)
 
+        for end, said in (
+            (f"/x?model={THEIRS}", {}),
+            ("/x", {"json": {"model": THEIRS}}),
+            ("/cancel", {"json": {"model": THEIRS}}),
+            ("/x", {"json": {"previous_response_id": theirs}}),
+        ):
+            status, asked_of_engine = await reached(
+                gateway, "POST", f"{RESPONSES}/{mine}{end}", **said
+            )
+            assert (status in (400, 403), asked_of_engine) == (True, False), (end, said)
+
         kept = await gateway.http.get(f"{RESPONSES}/{mine}", headers=AS_MINE)
         assert kept.json() == {"id": mine}
         asked = {"model": MINE, "input": "go on", "previous_response_id": mine}
@@ -151,6 +162,11 @@ SECOND = [
     (f"?model={THEIRS}&model={MINE}", "", b""),
     (f"{IN_MINE}&x=1;model={THEIRS}", "", b""),
     (f"{IN_MINE}&mod%65l={THEIRS}", "", b""),
+    ("", JSON, b'{"model":"%b","lora_request":{"lora_name":"%b"}}' % (MINE.encode(), THEIRS.encode())),
+    (IN_MINE, JSON, b'{"previous_response_id":"resp_x"}'),
+    (IN_MINE, JSON, b'{"a":[{"previous_response_id":"resp_x"}]}'),
+    (IN_MINE, FORM, form(part("previous_response_id", "resp_x"))),
+    (f"{IN_MINE}&previous_response_id=resp_x", "", b""),
     (f"/{THEIRS}{IN_MINE}", "", b""),
     (f"/nickname/x{IN_MINE}", "", b""),
     ("", JSON, NAMED.encode()),
@@ -180,6 +196,7 @@ async def test_a_second_model_beside_the_one_that_is_checked(
     "more",
     [
         {"lora_path": THEIRS},
+        {"lora_request": {"lora_name": THEIRS, "lora_int_id": 1}},
         {"extra_body": {"model": THEIRS}},
         {"vllm_xargs": {"lora_path": THEIRS}},
     ],

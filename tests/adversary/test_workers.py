@@ -137,6 +137,8 @@ def _spoil(site: Site, what: str) -> None:
             site.keys.write_text("")
         case "nonsense":
             site.keys.write_text("[[api_keys")
+        case "nested":
+            site.keys.write_text(f"a = {'[' * 5000}{']' * 5000}")
         case "gone":
             site.keys.unlink()
         case "fifo":
@@ -151,7 +153,7 @@ async def test_a_reload_that_is_refused_leaves_no_worker_with_other_rules(tmp_pa
     """Also not the one that replaces another: without keys, 32 of 38 calls were served once."""
     async with site_of(tmp_path) as site:
         killed = 0
-        for what in ("no keys", "empty file", "nonsense", "gone", "fifo", "double"):
+        for what in ("no keys", "empty file", "nonsense", "nested", "gone", "fifo", "double"):
             _spoil(site, what)
             refused = await site.http.post("/admin/reload", headers=KNOWN)
             assert refused.status_code == 400, what
@@ -165,7 +167,7 @@ async def test_a_reload_that_is_refused_leaves_no_worker_with_other_rules(tmp_pa
         await asyncio.to_thread(
             site.process.wait_for_line,
             # The parent's own, one for each refusal; workers say it as well.
-            r"(?s)(lifecycle\.workers the configuration stays as it was.*){7}",
+            r"(?s)(lifecycle\.workers the configuration stays as it was.*){8}",
         )
 
         site.admit(OTHER)

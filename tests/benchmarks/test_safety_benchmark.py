@@ -19,7 +19,12 @@ def test_every_variant_is_a_gateway_that_can_be_configured() -> None:
 
 def test_calls_are_served_without_any_safety_and_for_less() -> None:
     """The guard's client compares each answer with what the engine sent."""
-    assert _bytecodes("none") < 0.85 * _bytecodes("all")
+    assert _least_bytecodes("none") < 0.85 * _least_bytecodes("all")
+
+
+def _least_bytecodes(name: str) -> int:
+    """Of several times: on a busy machine timers come in between."""
+    return min(_bytecodes(name) for _ in range(3))
 
 
 def _bytecodes(name: str) -> int:

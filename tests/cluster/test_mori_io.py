@@ -53,8 +53,7 @@ class Site:
 
     def close(self) -> None:
         self._context.destroy(linger=0)
-        if self.directory._context is not None:
-            self.directory._context.destroy(linger=0)
+        self.directory.close()
 
 
 @asynccontextmanager

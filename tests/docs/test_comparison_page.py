@@ -5,7 +5,6 @@ from collections.abc import Callable
 import pytest
 
 from pdgate.gateway.config.api_keys import ApiKeyEntry
-from pdgate.gateway.intake import TAKEN
 from pdgate.protocols import plugins
 from pdgate.protocols.instance import Role
 from tests.docs.pages import DOCS, table
@@ -41,7 +40,6 @@ EVIDENCE: dict[str, Callable[[], bool]] = {
     "limits of tokens": lambda: not [name for name in ApiKeyEntry.model_fields if "token" in name],
     "JWT": lambda: _nowhere("jwt", "gateway"),
     "WASM": lambda: _nowhere("wasmtime", "gateway"),
-    "SGLang's `/generate`": lambda: "/generate" not in TAKEN,
 }
 
 

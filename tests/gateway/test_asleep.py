@@ -1,30 +1,48 @@
-"""Engines that sleep, or let a call go for want of room: not now is no failure."""
+"""Engines that sleep or are paused: not now is no failure."""
 
-import json
+import asyncio
+from collections import Counter
 
 import pytest
 
-from pdgate.protocols import sse
+from pdgate.gateway.config.sections import Health
+from pdgate.gateway.sleep_mode import SleepModes
+from pdgate.gateway.upstream.one_shot import OneShotClient
+from pdgate.gateway.upstream.pool import Target
 from pdgate.protocols.instance import Role
-from tests.gateway.test_health import state
-from tests.gateway.test_resuming import OPENING, rest, said
-from tests.support.fleet import (
-    LAST_CHUNK,
-    STREAM_HEAD,
-    Engine,
-    Gateway,
-    as_json,
-    ask,
-    gateway_of,
-    says,
-    streams,
-)
-from tests.support.raw_server import Peer, reply
+from tests.gateway.test_health import RARE, state
+from tests.support.fleet import PATIENCE_SECONDS, Engine, Gateway, as_json, gateway_of
+from tests.support.raw_server import Peer, raw_server, reply
 from tests.support.waiting import until
 
+SLEEPS = "/is_sleeping"
 ASLEEP = as_json({"is_sleeping": True})
 AWAKE = as_json({"is_sleeping": False})
-LET_GO = {"finish_reason": "stop", "stop_reason": "recomputed"}
+
+
+class Watched(Engine):
+    """
+    Attributes:
+        looks: Path -> how often it was asked for.
+        holds: Questions whether it sleeps get no answer.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(Role.PLAIN)
+        self.looks: Counter[str] = Counter()
+        self.holds = False
+
+    async def serve(self, peer: Peer) -> None:
+        path = peer.request.line.decode().split(" ")[1]
+        self.looks[path] += 1
+        if self.holds and path == SLEEPS:
+            await peer.gone()
+            return
+        await super().serve(peer)
+
+    async def more_looks(self) -> None:
+        seen = self.looks["/health"]
+        await until(lambda: self.looks["/health"] > seen + 3, "looks")
 
 
 async def becomes(gateway: Gateway, instance: str, *wanted: str) -> None:
@@ -37,21 +55,22 @@ async def becomes(gateway: Gateway, instance: str, *wanted: str) -> None:
 async def test_an_engine_that_sleeps_gets_no_calls_until_it_wakes() -> None:
     """vLLM's /health answers 200 all the while, and calls would wait there."""
     sleeper, other = Engine(Role.PLAIN), Engine(Role.PLAIN)
+    sleeper.probes[SLEEPS] = other.probes[SLEEPS] = AWAKE
     async with gateway_of(sleeper, other) as gateway:
         await becomes(gateway, "plain-0", "up")
-        sleeper.probes["/is_sleeping"] = ASLEEP
+        sleeper.probes[SLEEPS] = ASLEEP
         await becomes(gateway, "plain-0", "asleep")
         for _ in range(4):
             assert (await gateway.chat()).status_code == 200
         assert not sleeper.calls
 
-        other.probes["/is_sleeping"] = ASLEEP
+        other.probes[SLEEPS] = ASLEEP
         await becomes(gateway, "plain-1", "asleep")
         answer = await gateway.chat()
         assert (answer.status_code, answer.json()["error"]["code"]) == (503, "no_instance")
         assert answer.headers["retry-after"]
 
-        sleeper.probes["/is_sleeping"] = AWAKE
+        sleeper.probes[SLEEPS] = AWAKE
         await becomes(gateway, "plain-0", "up", "slow_start")
         assert (await gateway.chat()).status_code == 200
         assert sleeper.calls
@@ -63,83 +82,83 @@ async def test_an_engine_that_sleeps_gets_no_calls_until_it_wakes() -> None:
         assert not any(ejections)
 
 
-@pytest.mark.parametrize(
-    "said", [reply(b"yes"), as_json({"is_sleeping": "so"}), as_json([]), reply(b"", b"500 Oh")]
-)
-async def test_an_engine_that_says_something_else_is_awake(said: bytes) -> None:
+async def test_an_engine_that_wakes_does_not_wait_for_a_regular_look() -> None:
     engine = Engine(Role.PLAIN)
-    engine.probes["/is_sleeping"] = said
+    engine.probes[SLEEPS] = ASLEEP
+    async with gateway_of(engine, health=RARE) as gateway:
+        await becomes(gateway, "plain-0", "asleep")
+        engine.probes[SLEEPS] = AWAKE
+        await becomes(gateway, "plain-0", "up")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        reply(b"", b"404 Not Found"),
+        reply(b"", b"401 Unauthorized"),
+        reply(b"yes"),
+        as_json({"is_sleeping": "so"}),
+        as_json([]),
+        reply(b"[" * 10_000),
+    ],
+    ids=["404", "401", "no JSON", "no boolean", "no object", "deep"],
+)
+async def test_an_engine_without_sleep_mode_is_asked_once_in_its_life(said: bytes) -> None:
+    """It would log each of the questions."""
+    engine = Watched()
+    engine.probes[SLEEPS] = said
     async with gateway_of(engine) as gateway:
+        await becomes(gateway, "plain-0", "up")
+        await engine.more_looks()
+        assert engine.looks[SLEEPS] == 1
+
+        well, engine.probes["/health"] = engine.probes["/health"], reply(b"", b"503 No")
+        await becomes(gateway, "plain-0", "down")
+        engine.probes["/health"] = well
+        await until(lambda: engine.looks[SLEEPS] == 2, "the question, of the next one there")
+        await engine.more_looks()
+        assert engine.looks[SLEEPS] == 2
+
+
+async def test_one_that_calls_found_to_be_gone_is_asked_anew() -> None:
+    """Between two looks it may have been started again, with a sleep mode."""
+    engine = Watched()
+    async with gateway_of(engine, health=RARE, max_attempts=1) as gateway:
+        await becomes(gateway, "plain-0", "up")
+        engine.probes[SLEEPS] = AWAKE
+
+        async def breaks(peer: Peer) -> None:
+            await peer.close()
+
+        engine.script = breaks
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while engine.looks[SLEEPS] < 2:
+                await gateway.chat()
+
+
+async def test_an_engine_that_is_late_with_its_answer_is_awake_and_not_silent() -> None:
+    """vLLM answers between two steps of its core, which may be long."""
+    engine = Watched()
+    engine.holds = True
+    brief = Health(interval_seconds=0.05, timeout_seconds=2)
+    async with gateway_of(engine, health=brief) as gateway:
         await becomes(gateway, "plain-0", "up")
         assert (await gateway.chat()).status_code == 200
 
 
-def choice(text: str) -> dict[str, object]:
-    return {"index": 0, "message": {"content": text}, **LET_GO}
+@pytest.mark.parametrize("asleep", [True, False])
+async def test_without_an_answer_it_is_as_it_was(asleep: bool) -> None:
+    engine, modes = Watched(), SleepModes()
+    engine.probes[SLEEPS] = as_json({"is_sleeping": asleep})
+    async with raw_server(engine.serve) as server:
+        with OneShotClient(Target(server.url), None, "") as client:
+            assert await modes.asleep(client, "e", PATIENCE_SECONDS) is asleep
+            engine.probes[SLEEPS] = reply(b"", b"500 Oh")
+            assert await modes.asleep(client, "e", PATIENCE_SECONDS) is asleep
+            engine.holds = True
+            assert await modes.asleep(client, "e", 0.01) is asleep
 
-
-def delta(text: str) -> bytes:
-    return sse.event({"choices": [{"index": 0, "delta": {"content": text}, **LET_GO}]})
-
-
-@pytest.mark.parametrize("stream", [False, True])
-async def test_a_call_that_an_engine_lets_go_is_served_by_another(stream: bool) -> None:
-    """Its finish_reason is stop: half an answer would have passed for a whole one."""
-    full, other = Engine(Role.PLAIN), Engine(Role.PLAIN)
-    full.script = (
-        streams(delta(""), sse.DONE) if stream else says(as_json({"choices": [choice("h")]}))
-    )
-    if stream:
-        good = {"choices": [{"index": 0, "delta": {"content": "abc"}, "finish_reason": "stop"}]}
-        other.script = streams(sse.event(good), sse.DONE)
-    async with gateway_of(full, other) as gateway:
-        for _ in range(8):
-            answer = await gateway.chat(stream=stream)
-            assert answer.status_code == 200
-            assert "abc" in answer.text
-            assert "recomputed" not in answer.text
-        assert full.calls
-        # It is full, which is no failure.
-        assert await state(gateway, "plain-0") == "up"
-
-
-async def test_a_stream_that_is_let_go_ends_with_an_error() -> None:
-    begun = sse.event(
-        {"choices": [{"index": 0, "delta": {"content": "half"}, "finish_reason": None}]}
-    )
-    async with gateway_of(Engine(Role.PLAIN, streams(begun, delta(""), sse.DONE))) as gateway:
-        answer = await gateway.chat(stream=True)
-
-        assert "half" in answer.text
-        assert "engine_overloaded" in answer.text
-        assert "[DONE]" not in answer.text
-
-
-async def test_a_stream_that_is_let_go_is_gone_on_with_elsewhere() -> None:
-    async def lets_go(peer: Peer) -> None:
-        if json.loads(peer.request.body).get("messages"):
-            events = OPENING, said("a", 3), delta(""), sse.DONE
-            await streams(*events)(peer)
-        else:
-            await streams(rest("b", 4, finish="stop"), sse.DONE)(peer)
-
-    decodes = [Engine(Role.DECODE, lets_go) for _ in "ab"]
-    async with gateway_of(Engine(Role.PREFILL), *decodes, resume=True) as gateway:
-        reader, writer = await gateway.wire()
-        writer.write(ask(stream=True))
-        answer = await reader.readuntil(LAST_CHUNK)
-
-        assert answer.startswith(STREAM_HEAD[:12])
-        assert answer.count(b"[DONE]") == 1
-        assert b"recomputed" not in answer
-        assert answer.index(b'"a"') < answer.index(b'"b"')
-
-
-@pytest.mark.parametrize("stream", [False, True])
-async def test_a_stop_string_may_be_the_word(stream: bool) -> None:
-    script = streams(delta("x"), sse.DONE) if stream else says(as_json({"choices": [choice("x")]}))
-    async with gateway_of(Engine(Role.PLAIN, script)) as gateway:
-        answer = await gateway.chat(stream=stream, stop=["recomputed"])
-
-        assert answer.status_code == 200
-        assert '"x"' in answer.text
+        engine.holds = False
+        modes.forget("e")
+        with OneShotClient(Target(server.url), None, "") as client:
+            assert await modes.asleep(client, "e", PATIENCE_SECONDS) is False

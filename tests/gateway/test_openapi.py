@@ -31,7 +31,8 @@ NO_STREAM = engine_error(b"400 Bad Request", "no streams here")
 async def answers(peer: Peer) -> None:
     """Whole: schemathesis takes what a schema says of a stream's text for each event's."""
     streams = json.loads(peer.request.body).get("stream") is True
-    await peer.send(NO_STREAM if streams else as_json({**ANSWER, "stop_reason": "end_turn"}))
+    ended = {"stop_reason": "end_turn", "meta_info": {"finish_reason": {"type": "stop"}}}
+    await peer.send(NO_STREAM if streams else as_json({**ANSWER, **ended}))
 
 
 async def test_every_answer_is_one_that_the_schema_names(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+from pdgate.engine.cache.memory import KvMemory
 from pdgate.engine.core import EngineCore
 from pdgate.engine.hand_over.lmcache import LMCache
 from pdgate.engine.hand_over.neuron import Neuron
@@ -22,6 +23,7 @@ from pdgate.engine.hand_over.two_sided import TwoSided
 from pdgate.engine.layout import Layout
 from pdgate.engine.model.load import LoadedModel
 from pdgate.engine.pace import Pace
+from pdgate.engine.ranks.connector import RanksConnector
 from pdgate.engine.request import Output, Request, Sampling
 from pdgate.engine.stats import Stats
 from pdgate.engine.work import Options
@@ -90,7 +92,7 @@ class Watched(EngineCore):
 class Side:
     engine: Engine
     core: Watched
-    connector: TwoSided | Neuron | StoreMediated | LMCache
+    connector: TwoSided | Neuron | StoreMediated | LMCache | RanksConnector
     api_port: int
     asked: "queue.Queue[str]" = field(default_factory=queue.Queue)
     """Which hooks the core has called; "peer" where the other side has asked for pages."""
@@ -180,7 +182,9 @@ def side(
     regions = regions or [backend.allocate(where.total_bytes) for _ in range(where.tp)]
     shards = [region.memory for region in regions]
     made = Engine(shards[0])
-    made.core = core = Watched(model or tiny(), where, shards, made.deliver, options, pace)
+    made.core = core = Watched(
+        model or tiny(), where, KvMemory(where, shards), made.deliver, options, pace
+    )
     chosen = ConnectorSettings(
         role=role,
         host=LOOPBACK,
@@ -225,7 +229,7 @@ def instances(
 
 
 def _engine_ids(
-    connector: TwoSided | Neuron | StoreMediated | LMCache,
+    connector: TwoSided | Neuron | StoreMediated | LMCache | RanksConnector,
 ) -> tuple[tuple[int, str], ...]:
     """As a gateway learns them; Neuron has no such thing."""
     if info := connector.server_info():

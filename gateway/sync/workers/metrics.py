@@ -40,6 +40,7 @@ class WorkerMetrics:
         # Kept open, and so locked, until the process ends in whatever way.
         self._alive = self._path.with_suffix(".alive").open("wb")
         lock(self._alive)
+        self._unseen = False
 
     def collect(self) -> Iterator[Samples]:
         """Raises OSError if the folder cannot be used any more."""
@@ -78,7 +79,11 @@ class WorkerMetrics:
             self._write(self._own())
         except OSError as error:
             # Calls are served all the same.
-            log.warning("other workers cannot see this one's metrics: %s", error)
+            if not self._unseen:
+                log.warning("other workers cannot see this one's metrics: %s", error)
+            self._unseen = True
+        else:
+            self._unseen = False
 
     def _write(self, families: Iterable[Samples]) -> None:
         unfinished = self._path.with_suffix(".new")

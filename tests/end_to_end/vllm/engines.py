@@ -48,6 +48,8 @@ FLAGS: Final[Sequence[str]] = (
     *("--max-model-len", "2048"),
     *("--max-num-batched-tokens", "2048"),
     *("--max-num-seqs", "16"),
+    # Calls of token ids.
+    "--enable-scale-out",
     *("--block-size", str(BLOCK)),
     # Few, so that a block that is never given back shows in the share that is in use.
     *("--num-gpu-blocks-override", "256"),

@@ -12,6 +12,7 @@ from pdgate.engine.api.messages import MessagesShape
 from pdgate.engine.api.responses import ResponsesShape
 from pdgate.engine.api.service import Service
 from pdgate.engine.api.usage import Usage
+from pdgate.engine.cache.memory import KvMemory
 from pdgate.engine.core import EngineCore
 from pdgate.engine.metrics import EngineMetrics
 from pdgate.engine.output_queue import OutputQueue
@@ -33,7 +34,10 @@ def service() -> Service:
     where = layout()
     output_queue = OutputQueue(asyncio.get_running_loop())
     core = EngineCore(
-        tiny(), where, [memoryview(bytearray(where.total_bytes))], output_queue.deliver
+        tiny(),
+        where,
+        KvMemory(where, [memoryview(bytearray(where.total_bytes))]),
+        output_queue.deliver,
     )
     return Service(core, output_queue, EngineMetrics(core, None, "tiny"), ("tiny",), 32)
 

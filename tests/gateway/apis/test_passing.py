@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from pdgate.protocols import response_id
 from pdgate.protocols.instance import Role
 from tests.support.fleet import (
     STREAM_HEAD,
@@ -86,6 +87,10 @@ async def test_an_alias_is_renamed_wherever_it_stands() -> None:
         assert query.line == b"DELETE /v1/x?model=b&a=%2F HTTP/1.1"
 
 
+DIALS = "a_198.51.100.9:5000"
+"""A request id in which some engines read an address."""
+
+
 async def test_what_lets_clients_choose_whom_engines_dial_does_not_pass() -> None:
     dial = {"kv_transfer_params": {"remote_host": "198.51.100.9"}}
     async with gateway_of(*fleet(), passthrough=True) as gateway:
@@ -94,12 +99,29 @@ async def test_what_lets_clients_choose_whom_engines_dial_does_not_pass() -> Non
             json.dumps({"model": "a", "requests": [dial]}).encode(),
             json.dumps([dial]).encode(),
             json.dumps({"model": "a", **dial}).encode("utf-16"),
+            json.dumps({"model": "a", "request_id": DIALS}).encode(),
+            json.dumps({"model": "a", "requests": [{"request_id": DIALS}]}).encode(),
+            b'{"model":"a","x":{"request\\u005fid":"%b"}}' % DIALS.encode(),
+            b'{"model":"a","request_id":"a\\u005f%b"}' % DIALS.removeprefix("a_").encode(),
         ):
             for kind in ("application/json", "text/plain"):
                 said = await gateway.http.post(
                     "/v1/batch", content=body, headers={"content-type": kind}
                 )
                 assert (body, said.status_code) == (body, 400)
+        said = await gateway.http.post("/v1/batch", data={"model": "a", "request_id": DIALS})
+        assert said.status_code == 400
+        assert not any(engine.calls for engine in gateway.engines)
+
+
+async def test_what_goes_on_with_a_stored_response_says_no_more_than_others_may() -> None:
+    kept = response_id.new("plain-0", "a")
+    async with gateway_of(*fleet(), passthrough=True) as gateway:
+        for end in ("/cancel", "/anything"):
+            said = await gateway.http.post(
+                f"/v1/responses/{kept}{end}", json={"kv_transfer_params": {"remote_host": "h"}}
+            )
+            assert (end, said.status_code) == (end, 400)
         assert not any(engine.calls for engine in gateway.engines)
 
 
@@ -108,6 +130,7 @@ async def test_what_lets_clients_choose_whom_engines_dial_does_not_pass() -> Non
     [
         "/admin/instances", "/debug/calls/1", "/metrics", "/v2/x", "/v1/../metrics",
         "/v1/%2e%2e/metrics", "/v1/a%2fb", "/v1//x", "/v1/load_lora_adapter", "/v1/models/none",
+        "/v1/load_lora_adapter/", "/v1/responses/", "/v1/completions/", "/v1/embeddings/",
         "/v1/x?\xff", "/v1/responses/r?\xff",
     ],
 )  # fmt: skip

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from pdgate.cluster.doorkeeper import Allowed
+from pdgate.cluster.networks import Allowed
 from pdgate.gateway.callbacks import metaserver
 from pdgate.gateway.callbacks.metaserver import Metaserver
 from pdgate.gateway.callbacks.words import Result, Words
 from pdgate.protocols.call import encode
 from pdgate.protocols.dialects.ascend_layerwise import attempt_of
-from tests.support.waiting import PATIENCE_SECONDS
+from tests.support.waiting import PATIENCE_SECONDS, until
 
 WORD: dict[str, Any] = {
     "request_id": "chatcmpl-c7-1",
@@ -135,6 +135,43 @@ async def test_many_at_a_time_are_refused(monkeypatch: pytest.MonkeyPatch) -> No
     async with serving(words) as server:
         assert await posted(server, post(WORD)) == 503
     assert words.counts[Result.TOO_MANY] == 1
+
+
+async def test_bodies_that_are_on_their_way_are_bounded_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And what is gone is given back."""
+    monkeypatch.setattr(metaserver, "MOST_BYTES_AT_ONCE", 1000)
+    words = Words()
+    async with serving(words) as server:
+        port = int(server.url.rpartition(":")[2].partition("/")[0])
+        _, half = await asyncio.open_connection("127.0.0.1", port)
+        half.write(b"POST /v1/metaserver HTTP/1.1\r\ncontent-length: 900\r\n\r\n{")
+        await until(lambda: server._coming_bytes == 900, "it is on its way")
+
+        assert await posted(server, post(WORD)) == 503
+        half.close()
+        await until(lambda: server._coming_bytes == 0, "it is given back")
+        assert await posted(server, post(WORD)) == 404
+    assert words.counts[Result.TOO_MANY] == 1
+
+
+async def test_it_can_be_run_again_and_ends_at_once() -> None:
+    """As a background job is that failed; its port stays its own, and no connection keeps it."""
+    words = Words()
+    server = Metaserver("127.0.0.1", 0, words, Allowed(), attempt_of)
+    port = int(server.url.rpartition(":")[2].partition("/")[0])
+    for _ in range(2):
+        running = asyncio.create_task(server.run())
+        assert await posted(server, post(WORD)) == 404
+        _, silent = await asyncio.open_connection("127.0.0.1", port)
+        await until(lambda: server._open, "it has a connection")
+        running.cancel()
+        async with asyncio.timeout(metaserver.READ_SECONDS / 2):
+            await asyncio.wait((running,))
+        silent.close()
+        await until(lambda: not server._open, "it is gone")
+    server.close()
 
 
 async def test_one_that_says_nothing_is_gone_soon(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import pytest
 import zmq
 import zmq.asyncio
 
-from pdgate.cluster.doorkeeper import Allowed
+from pdgate.cluster.networks import Allowed
 from pdgate.gateway.callbacks.notifications import Notifications
 from pdgate.gateway.callbacks.words import Result, Words
 from tests.support.waiting import PATIENCE_SECONDS
@@ -122,4 +122,5 @@ async def test_a_long_message_ends_its_connection_and_no_other() -> None:
                 await other.send(notif("c7-1"))
                 async with asyncio.timeout(PATIENCE_SECONDS):
                     await word
+        await counted(words, Result.TOO_LARGE, 1)
     assert words.counts[Result.MALFORMED] == 0

@@ -54,6 +54,7 @@ def test_what_the_command_says_opens_the_door(tmp_path: Path) -> None:
         (f'[[api_keys]]\nname = "a"\nsha256 = "{A}"\nmax_calls = 0', "max_calls"),
         ("port = 1", "unknown key 'port'"),
         ("[[", "not valid TOML"),
+        (f"a = {'[' * 5000}{']' * 5000}", "not valid TOML"),
         (f'[[api_keys]]\nname = "a"\nsha256 = "{A}"\n' * 2, "several have the name 'a'"),
         (
             f'[[api_keys]]\nname = "a"\nsha256 = "{A}"\n[[api_keys]]\nname = "b"\nsha256 = "{A}"\n',

@@ -79,6 +79,8 @@ def test_engines_of_flags_replace_those_of_the_file(read: Read) -> None:
         ('scheduling_mode = "both"', "'scheduling_mode' should be 'batch' or 'staged', not 'both'"),
         ('[[instances]]\nrole = "decode"', "'instances[0].url' is missing"),
         ("listen = ", "is not valid TOML"),
+        (f"listen = {'[' * 5000}{']' * 5000}", "is not valid TOML"),
+        (f"{'listen.' * 5000}port = 1", "nested too deeply"),
     ],
 )
 def test_what_is_wrong_is_named(read: Read, toml: str, sentence: str) -> None:

@@ -24,6 +24,7 @@ from tests.support.fleet import (
     gateway_of,
 )
 from tests.support.raw_server import Peer
+from tests.support.waiting import until
 
 HALF = b"POST %b HTTP/1.1\r\nhost: g\r\n%b\r\ncontent-length: 100\r\n\r\n{"
 
@@ -55,6 +56,31 @@ async def test_a_body_that_does_not_come_is_not_waited_for(
 
         assert answer.startswith(b"HTTP/1.1 408 " if path == CHAT.encode() else b"HTTP/1.1 405 ")
         assert answer.count(b"HTTP/1.1 ") == 1
+        assert (await gateway.chat()).status_code == 200
+
+
+async def test_a_client_lost_before_its_call_has_begun_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In the same turn of the loop as its request, as where the answer before it cannot be written."""
+    taken, lost = HotProtocol.data_received, list[HotProtocol]()
+
+    def takes_and_loses(connection: HotProtocol, data: bytes) -> None:
+        taken(connection, data)
+        connection.connection_lost(None)
+        lost.append(connection)
+
+    async with gateway_of(Engine(Role.PLAIN)) as gateway:
+        with monkeypatch.context() as brief:
+            brief.setattr(HotProtocol, "data_received", takes_and_loses)
+            _, writer = await gateway.wire()
+            writer.write(ask())
+            await until(lambda: lost, "the request is taken")
+        (connection,) = lost
+        await until(lambda: not connection.tasks, "its call is over")
+
+        assert connection.held_bytes == 0
+        assert connection.crowd.held_bytes == 0
         assert (await gateway.chat()).status_code == 200
 
 

@@ -6,6 +6,7 @@ from pdgate.gateway.kv_events.cached import Cached
 from pdgate.gateway.kv_events.events import Stored
 from pdgate.gateway.kv_events.prompts import is_text, of_text, of_token_ids, token_ids
 from pdgate.gateway.kv_events.translation import Seen, Translation
+from pdgate.protocols.apis import GENERATE
 from pdgate.protocols.call import CHAT, COMPLETIONS, Call, Raw, encode
 from pdgate.scheduling.prefix import PrefixIndex, blocks_of
 from tests.gateway.kv_events.engine import CLEARED, KvCache, batch
@@ -49,6 +50,17 @@ def test_a_prompt_that_nobody_sent_through_us_is_found() -> None:
     assert fleet.share(completion(TOKENS)) == 1
     assert 0.4 < fleet.share(completion(TOKENS), "b") <= 0.5
     assert fleet.share(completion(TOKENS), "c") == 0
+
+
+def test_the_tokens_of_a_call_of_tokens_are_found_too() -> None:
+    fleet = Fleet()
+    fleet.says("a", KvCache().stored(TOKENS))
+    body = {"token_ids": Raw(encode(TOKENS))}
+    call = Call("id", "id", GENERATE, body, prompt_tokens=len(body["token_ids"]) // 4)
+
+    assert fleet.share(call) == 1
+    # Where there are pictures, their tokens do not say what they show.
+    assert token_ids(Call("id", "id", GENERATE, {**body, "features": Raw(b"{}")})) is None
 
 
 def test_it_does_not_matter_how_engines_name_their_blocks() -> None:

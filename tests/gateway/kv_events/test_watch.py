@@ -162,6 +162,28 @@ async def test_a_chat_is_known_once_an_engine_has_told_its_tokens() -> None:
     assert engines.asked == [{"messages": [{"role": "user", "content": "x" * 4000}]}]
 
 
+async def test_a_chat_is_known_by_the_ids_that_prefill_answered() -> None:
+    """Where engines are not asked for tokens, too; and what they answer instead is for nothing."""
+    chat = call(CHAT, messages=[{"role": "user", "content": "x" * 4000}], temperature=0)
+    with lossy() as a:
+        a.publish([KvCache().stored(TOKENS)])
+        engines = Engines(a=[a])
+        watch = Watch(PrefixIndex, ASK, known(instance("a")), engines, tokenize=False)
+        async with Jobs() as jobs:
+            jobs.add_all(watch.jobs)
+            jobs.start()
+            await until(lambda: stored(watch) == 60, "its blocks")
+            assert watch.index.matched(chat) == {}
+            for nonsense in ({}, {"prompt_token_ids": None}, {"prompt_token_ids": ["a"]}):
+                watch.read(chat, {name: Raw(encode(ids)) for name, ids in nonsense.items()})
+            assert watch.index.matched(chat) == {}
+
+            watch.read(chat, {"prompt_token_ids": Raw(encode(TOKENS))})
+
+            assert watch.index.matched(chat)["a"] > 0
+    assert engines.asked == []
+
+
 async def test_engines_that_tell_no_tokens_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tokenizing, "MOST_WAITING", 1)
     engines = Engines()

@@ -14,6 +14,7 @@ from pdgate.gateway.config import ConfigError, load
 from pdgate.gateway.probe import look
 from pdgate.gateway.security.engine_access import EngineAccess
 from pdgate.gateway.security.tls import Unusable, engine_context, server_options
+from pdgate.gateway.sleep_mode import SleepModes
 from pdgate.gateway.upstream.client import HttpUpstream
 from pdgate.gateway.upstream.settings import UpstreamSettings
 from pdgate.protocols.call import CHAT
@@ -66,7 +67,7 @@ async def asked(access: EngineAccess, server: ssl.SSLContext) -> int:
         instance = Instance("s0", running.url, Role.PLAIN, "plain")
         await upstream.ask(Leg(instance, CHAT, {}), chat())
         async with asyncio.timeout(PATIENCE_SECONDS):
-            assert (await look(access, instance)).models == ["m"]
+            assert (await look(access, instance, SleepModes(), PATIENCE_SECONDS)).models == ["m"]
     return len(engine.calls)
 
 

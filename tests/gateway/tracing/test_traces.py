@@ -10,11 +10,15 @@ import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from pdgate.gateway.config.sections import Tracing
+from pdgate.gateway.tracing.conventions import asked
+from pdgate.protocols.apis import GENERATE
+from pdgate.protocols.call import encode
 from pdgate.protocols.instance import Role
 from tests.support.answers import piece, usage
 from tests.support.fleet import Engine, as_json, breaks_off, gateway_of, says, streams
 from tests.support.otlp import Collected, attributes, collector
 from tests.support.raw_server import Request
+from tests.support.scripted import call_of
 
 TRACE, CALLER = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 CALLED_FROM = {"traceparent": f"00-{TRACE}-{CALLER}-01", "tracestate": "vendor=abc"}
@@ -113,6 +117,17 @@ async def test_a_trace_says_what_was_asked_and_answered_in_the_words_of_the_conv
     }
     assert collected.resources[0]["service.name"] == "pdgate"
     assert attributes(collected.one("pd.prefill"))["server.address"] == "127.0.0.1"
+
+
+def test_of_a_call_of_tokens_its_sampling_parameters_are_said() -> None:
+    sampling = {"max_tokens": 3, "temperature": 0.5}
+    call = call_of(
+        encode({"token_ids": [1], "max_tokens": 9, "sampling_params": sampling}), GENERATE
+    )
+
+    found = asked(call)
+
+    assert (found["gen_ai.request.max_tokens"], found["gen_ai.request.temperature"]) == (3, 0.5)
 
 
 async def test_a_whole_answer_says_how_it_ended() -> None:

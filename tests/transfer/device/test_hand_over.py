@@ -171,9 +171,10 @@ def test_a_device_that_is_lost_fails_the_hand_over_by_name(mode: dict[str, Any])
         prefill.expect("k", TOKENS)
         prefill.computed("k", TOKENS)
         prefill.device.lose()
-        decode.load("k", prefill.port, TOKENS, **mode)
+        # Before decode asks: its push fails as well, and takes the pages away.
         with pytest.raises(Exception, match="fake:0 is lost"):
             prefill.kept("k", TOKENS)
+        decode.load("k", prefill.port, TOKENS, **mode)
         prefill.pushes.drop("k", "fake:0 is lost")
         prefill.offers.drop("k", "fake:0 is lost")
 

@@ -226,7 +226,8 @@ def test_a_share_that_is_given_up_before_it_was_asked_for_frees_the_rest(
         node.kept("k", TOKENS)
         assert decode.nodes[0].result() is None
         # Decode may know first that all has landed.
-        wait_until(lambda: not node.pushes._pushes, "prefill's end of the push")
+        offer = node.offers._entries["k"]
+        wait_until(lambda: not (node.pushes._pushes or offer.pushers), "prefill's end of the push")
 
         with Peer(("127.0.0.1", prefill.port), "e", time.monotonic() + 60, Identity()) as other:
             assert other.abandon("k")

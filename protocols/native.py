@@ -1,0 +1,139 @@
+"""SGLang's own answers, of /generate, as far as the gateway reads them.
+
+    {"text": "...", "output_ids": [5, 6], "meta_info": {"finish_reason": {"type": "length", ...},
+     "prompt_tokens": 3, "completion_tokens": 2, "cached_tokens": 0, ...}}
+
+A list of them answers several prompts or choices; of a stream each event has one, with its `index`.
+`finish_reason` is null until an output ends. An abort that has a `status_code` is a failure of the
+engine or of the call. One that has none was asked of the engine (/abort_request, and a pause of a
+training loop), whose client reads what there is so far: that output has ended.
+
+Source: SGLang at 001067f, srt/managers/tokenizer_manager.py (_handle_abort_finish_reason,
+_stream_batch_responses), srt/managers/schedule_batch.py (FINISH_ABORT), srt/entrypoints/http_server.py
+(generate_request: it says of a wrong call, in a stream, {"error": {"message": ...}}).
+"""
+
+from typing import Any, Final
+
+import msgspec
+
+from pdgate.protocols import sse
+from pdgate.protocols.call import Raw
+from pdgate.protocols.errors import (
+    EngineBusy,
+    EngineFailed,
+    EngineGaveUp,
+    EngineRejected,
+    GatewayError,
+)
+from pdgate.protocols.internal import lenient
+
+_BUSY: Final = (429, 503)
+
+
+class _Meta(msgspec.Struct):
+    finish_reason: Any = None
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    cached_tokens: int | None = None
+
+
+class Output(msgspec.Struct):
+    """One output, or a piece of one.
+
+    Attributes:
+        error: In place of all else.
+    """
+
+    meta_info: _Meta | None = None
+    index: int = 0
+    error: Any = None
+
+    @property
+    def has_ended(self) -> bool:
+        return self.meta_info is not None and self.meta_info.finish_reason is not None
+
+
+_read: Final = msgspec.json.Decoder(Output).decode
+_read_answer: Final = msgspec.json.Decoder(Output | list[Output]).decode
+
+
+def read_event(data: bytes) -> Output | None:
+    """The payload of an event; None where it is of some other kind, and ends nothing."""
+    try:
+        return _read(data)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def failure(output: Output, *, at: str = "") -> GatewayError | None:
+    """What an output says went wrong, if it does."""
+    if output.error:
+        # Of what goes wrong with the engine itself it says nothing here.
+        return _rejected(400, output.error, at)
+    reason = None if output.meta_info is None else output.meta_info.finish_reason
+    if not isinstance(reason, dict) or reason.get("type") != "abort":
+        return None
+    status = reason.get("status_code")
+    if not isinstance(status, int):
+        return None
+    if status in _BUSY:
+        return EngineBusy("the engine had no room for the call", at=at)
+    if 400 <= status < 500:
+        return _rejected(status, {"message": reason.get("message")}, at)
+    return EngineGaveUp("the engine gave the call up", at=at)
+
+
+def raise_unless_whole(answer: bytes, *, at: str) -> Raw:
+    """`answer`: all of one that is no stream. Each of its outputs says why it ended.
+
+    Returns its usage, in the words of chats.
+    """
+    try:
+        found = _read_answer(answer)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        try:
+            found = msgspec.convert(lenient(answer), Output | list[Output])
+        except msgspec.ValidationError:
+            raise EngineFailed("the engine's answer is not whole", at=at) from None
+    outputs = found if isinstance(found, list) else [found]
+    if not outputs:
+        raise EngineFailed("the engine's answer has no outputs", at=at)
+    for output in outputs:
+        wrong = failure(output, at=at)
+        if wrong is not None:
+            raise wrong
+        if not output.has_ended:
+            raise EngineFailed("the engine's answer does not say why it ended", at=at)
+    return _usage(outputs)
+
+
+def raise_stream_error(first: bytes, *, at: str) -> None:
+    """Raises what the first events of a good answer say went wrong, if they do."""
+    for event in sse.events(first):
+        data = sse.payload(event)
+        output = read_event(data) if data else None
+        if output is None:
+            continue
+        wrong = failure(output, at=at)
+        if wrong is not None:
+            raise wrong
+        return
+
+
+def _rejected(status: int, error: Any, at: str) -> EngineRejected:
+    body = msgspec.json.encode({"error": error})
+    return EngineRejected(status, [(b"content-type", b"application/json")], body, at=at)
+
+
+def _usage(outputs: list[Output]) -> Raw:
+    """Of all of them; empty where they do not say."""
+    metas = [output.meta_info for output in outputs if output.meta_info is not None]
+    if any(meta.prompt_tokens is None for meta in metas):
+        return Raw(b"")
+    said = {
+        "prompt_tokens": sum(meta.prompt_tokens or 0 for meta in metas),
+        "completion_tokens": sum(meta.completion_tokens or 0 for meta in metas),
+        "prompt_tokens_details": {"cached_tokens": sum(meta.cached_tokens or 0 for meta in metas)},
+    }
+    return Raw(msgspec.json.encode(said))
