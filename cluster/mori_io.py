@@ -26,7 +26,7 @@ from pdgate.cluster.directory import MOST_ENTRIES, Tell
 from pdgate.cluster.member import FOLDER
 from pdgate.cluster.networks import Allowed
 from pdgate.cluster.polled import Polled, Seen, Unseen
-from pdgate.cluster.zmtp import Listener, Refused
+from pdgate.cluster.zmtp import RefusalReason, ZmtpListener
 from pdgate.protocols.instance import Role
 
 DEFAULT_PORT: Final = 36367
@@ -50,7 +50,7 @@ class _Heartbeat(msgspec.Struct):
 _read = msgspec.msgpack.Decoder(_Heartbeat).decode
 
 
-class MoriIo(Polled):
+class MoriIoDirectory(Polled):
     one_process: ClassVar = True
 
     def __init__(
@@ -70,7 +70,7 @@ class MoriIo(Polled):
         self._strangers = 0
         self._bad = ""
         self._at = address.split(listen)
-        self._listening: tuple[Listener, asyncio.Task[None]] | None = None
+        self._listening: tuple[ZmtpListener, asyncio.Task[None]] | None = None
 
     async def follow(self, tell: Tell) -> None:
         try:
@@ -107,7 +107,7 @@ class MoriIo(Polled):
         """Raises Unseen."""
         host, port = self._at
         try:
-            listener = Listener(
+            listener = ZmtpListener(
                 host, port, "ROUTER", self._allowed, MOST_BYTES, self._beat, self._refused
             )
         except OSError as error:
@@ -115,8 +115,8 @@ class MoriIo(Polled):
         running = asyncio.get_running_loop().create_task(listener.run(), name="heartbeats")
         self._listening = listener, running
 
-    def _refused(self, why: Refused) -> None:
-        if why is Refused.STRANGER:
+    def _refused(self, why: RefusalReason) -> None:
+        if why is RefusalReason.STRANGER:
             self._strangers += 1
         else:
             self._bad = f"a connection was ended: {why}"

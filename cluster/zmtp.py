@@ -37,7 +37,7 @@ _TTL_BYTES: Final = 2
 _MOST_CONTEXT_BYTES: Final = 16
 
 
-class Refused(StrEnum):
+class RefusalReason(StrEnum):
     """Why a connection is ended, or not begun."""
 
     STRANGER = "stranger"
@@ -47,12 +47,12 @@ class Refused(StrEnum):
 
 
 class _End(Exception):
-    def __init__(self, why: Refused) -> None:
+    def __init__(self, why: RefusalReason) -> None:
         super().__init__(why)
         self.why = why
 
 
-class Listener:
+class ZmtpListener:
     """
     Attributes:
         port: That it has.
@@ -66,7 +66,7 @@ class Listener:
         allowed: Allowed,
         most_bytes: int,
         heard: Callable[[bytes], None],
-        refused: Callable[[Refused], None],
+        refused: Callable[[RefusalReason], None],
     ) -> None:
         """Binds at once. `kind`: the socket type that peers expect; `most_bytes`: of a message. Raises OSError."""
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -114,9 +114,9 @@ class Listener:
         # One that has left by now has no name.
         host = (writer.get_extra_info("peername") or ("",))[0]
         if host not in self._allowed:
-            raise _End(Refused.STRANGER)
+            raise _End(RefusalReason.STRANGER)
         if len(self._open) > MOST_AT_ONCE:
-            raise _End(Refused.TOO_MANY)
+            raise _End(RefusalReason.TOO_MANY)
         # A host that is gone says nothing any more, and would have its place for ever.
         writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         try:
@@ -124,22 +124,22 @@ class Listener:
                 writer.write(_GREETING)
                 greeting = await reader.readexactly(len(_GREETING))
                 if greeting[:1] + greeting[9:10] != b"\xff\x7f" or greeting[10] < 3:
-                    raise _End(Refused.MALFORMED)
+                    raise _End(RefusalReason.MALFORMED)
                 if greeting[12:32] != _MECHANISM:
-                    raise _End(Refused.MALFORMED)
+                    raise _End(RefusalReason.MALFORMED)
                 writer.write(self._ready)
                 flags, body = await self._frame(reader, await reader.readexactly(1), 0)
                 if not flags & _COMMAND or not body.startswith(b"\5READY"):
-                    raise _End(Refused.MALFORMED)
+                    raise _End(RefusalReason.MALFORMED)
         except (TimeoutError, asyncio.IncompleteReadError):
-            raise _End(Refused.MALFORMED) from None
+            raise _End(RefusalReason.MALFORMED) from None
         while True:
             first = await reader.readexactly(1)
             try:
                 async with asyncio.timeout(MESSAGE_SECONDS):
                     message = await self._message(reader, writer, first)
             except TimeoutError:
-                raise _End(Refused.MALFORMED) from None
+                raise _End(RefusalReason.MALFORMED) from None
             if message is not None:
                 self._heard(message)
 
@@ -160,7 +160,7 @@ class Listener:
                 return body
             size += len(body)
             first = await reader.readexactly(1)
-        raise _End(Refused.TOO_LARGE)
+        raise _End(RefusalReason.TOO_LARGE)
 
     async def _frame(
         self, reader: asyncio.StreamReader, first: bytes, before: int
@@ -169,10 +169,10 @@ class Listener:
         await self._turn()
         flags = first[0]
         if flags > _MORE | _LONG | _COMMAND or (flags & _COMMAND and (flags & _MORE or before)):
-            raise _End(Refused.MALFORMED)
+            raise _End(RefusalReason.MALFORMED)
         size = int.from_bytes(await reader.readexactly(8 if flags & _LONG else 1))
         if size > (MOST_COMMAND_BYTES if flags & _COMMAND else self._most_bytes - before):
-            raise _End(Refused.TOO_LARGE)
+            raise _End(RefusalReason.TOO_LARGE)
         return flags, await reader.readexactly(size)
 
     async def _turn(self) -> None:

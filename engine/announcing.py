@@ -18,8 +18,8 @@ from pdgate.cluster.directory import Listing
 from pdgate.cluster.member import Member
 from pdgate.cluster.opening import opened
 from pdgate.engine.connector import Connector
-from pdgate.engine.roles import Roles
-from pdgate.engine.settings import WILDCARDS, Settings
+from pdgate.engine.roles import EngineRoles
+from pdgate.engine.settings import WILDCARDS, EngineSettings
 from pdgate.protocols.instance import Role
 
 SETTLE_SECONDS = 0.5
@@ -27,11 +27,11 @@ ANY_NAME = "*"
 
 
 def announcement(
-    settings: Settings,
+    settings: EngineSettings,
     api_port: int,
     connector: Connector | None,
     names: tuple[str, ...],
-    roles: Roles,
+    roles: EngineRoles,
 ) -> AbstractAsyncContextManager[Listing | None]:
     """The block in which the engine is listed; without a listing where there is no directory.
 
@@ -51,7 +51,7 @@ def announcement(
 
 
 def member(
-    settings: Settings, api_port: int, connector: Connector | None, names: tuple[str, ...]
+    settings: EngineSettings, api_port: int, connector: Connector | None, names: tuple[str, ...]
 ) -> Member:
     """The entry of this very process."""
     kv = ""
@@ -74,7 +74,7 @@ def member(
     )
 
 
-def _dialled(settings: Settings, host: str) -> str:
+def _dialled(settings: EngineSettings, host: str) -> str:
     """What others reach this machine by; a wildcard is nothing to dial."""
     if settings.advertise_host and host in (*WILDCARDS, settings.host):
         return settings.advertise_host
@@ -83,7 +83,7 @@ def _dialled(settings: Settings, host: str) -> str:
 
 @asynccontextmanager
 async def _settling(
-    announced: AbstractAsyncContextManager[Listing], member: Member, roles: Roles
+    announced: AbstractAsyncContextManager[Listing], member: Member, roles: EngineRoles
 ) -> AsyncIterator[Listing]:
     async with announced as listing:
         roles.announced(listing, member)

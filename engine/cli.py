@@ -1,4 +1,4 @@
-"""The `engine` command. Its options are `Settings`, by the names that vLLM uses."""
+"""The `engine` command. Its options are `EngineSettings`, by the names that vLLM uses."""
 
 import json
 import os
@@ -9,7 +9,7 @@ import typer
 from pdgate.cluster.opening import CannotOpen
 from pdgate.cluster.read_only import CannotAnnounce
 from pdgate.engine.kv_flags import KvSecretFile, KvTlsCaFile, KvTlsCertFile, KvTlsKeyFile
-from pdgate.engine.settings import NO_PROTOCOL, Settings
+from pdgate.engine.settings import NO_PROTOCOL, EngineSettings
 from pdgate.protocols.place import Place
 from pdgate.transfer.runtime.tls import Tls
 
@@ -188,7 +188,7 @@ def engine(
     if as_json:
         raise typer.BadParameter("what programs can read is --transfer help", param_hint="--json")
     try:
-        settings = Settings(
+        settings = EngineSettings(
             model=model,
             served_names=tuple(served_model_name or ()),
             host=host,

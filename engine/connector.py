@@ -97,10 +97,10 @@ class Keep:
 Plan = Load | Keep | Compute | None
 """What a connector has a request do; None for what every engine does with it."""
 
-Counters = counters.Counters
+Counters = counters.MessengerCounters
 
 
-class Core(messenger.Core, Protocol):
+class Core(messenger.MessengerCore, Protocol):
     """What a connector may ask of the core; every method is thread-safe."""
 
     def submit_prefill(

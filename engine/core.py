@@ -16,9 +16,9 @@ from pdgate.engine.cache.memory import PagedKv
 from pdgate.engine.connector import Connector, Keep, Load
 from pdgate.engine.layout import Layout
 from pdgate.engine.model.load import LoadedModel
-from pdgate.engine.pace import Faults, Pace
+from pdgate.engine.pace import Faults, StepPace
 from pdgate.engine.request import Output, Refusal, Request
-from pdgate.engine.stats import Gauges, Stats
+from pdgate.engine.stats import EngineGauges, EngineStats
 from pdgate.engine.work import Options, Work
 
 log = logging.getLogger(__name__)
@@ -41,12 +41,12 @@ class EngineCore:
         memory: PagedKv,
         deliver: Deliver,
         options: Options | None = None,
-        pace: Pace | None = None,
+        pace: StepPace | None = None,
         faults: Faults | None = None,
     ) -> None:
         self.model = model
         self._deliver = deliver
-        self._pace = pace or Pace()
+        self._pace = pace or StepPace()
         self._work = Work(model, layout, memory, options or Options(), faults or Faults())
         self._inbox: list[Callable[[], None]] = []
         self._wake = threading.Condition()
@@ -94,11 +94,11 @@ class EngineCore:
         return "" if connector is None else connector.trouble()
 
     @property
-    def stats(self) -> Stats:
+    def stats(self) -> EngineStats:
         return self._work.stats
 
     @property
-    def gauges(self) -> Gauges:
+    def gauges(self) -> EngineGauges:
         return self._work.gauges
 
     def submit(self, request: Request, accepted: Callable[[], None] | None = None) -> None:

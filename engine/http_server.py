@@ -27,7 +27,7 @@ from pdgate.engine.announcing import SETTLE_SECONDS
 from pdgate.engine.connector import Connector
 from pdgate.engine.core import EngineCore
 from pdgate.engine.hand_over import registry
-from pdgate.engine.settings import NO_PROTOCOL, Settings
+from pdgate.engine.settings import NO_PROTOCOL, EngineSettings
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ LAST_READ_SECONDS = 5.0
 LOOK_SECONDS = 0.02
 
 
-def listen(settings: Settings) -> socket.socket:
+def listen(settings: EngineSettings) -> socket.socket:
     """A listening socket. Raises OSError, LookupError, TypeError.
 
     Peers may look for the KV side at a distance from the API's port (neuron's). So where the
@@ -71,7 +71,7 @@ def _bind(host: str, port: int) -> socket.socket:
     return socket.create_server((host, port), family=family)
 
 
-class Server(uvicorn.Server):
+class EngineServer(uvicorn.Server):
     """uvicorn's, which prints a line when it is ready, and ends answers in order when it is stopped."""
 
     def __init__(
@@ -80,7 +80,7 @@ class Server(uvicorn.Server):
         ready_line: str,
         core: EngineCore,
         connector: Connector | None,
-        settings: Settings,
+        settings: EngineSettings,
         listed: AbstractAsyncContextManager[Listing | None],
     ) -> None:
         super().__init__(config)

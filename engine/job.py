@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 
-class State(Enum):
+class JobState(Enum):
     WAITING = "waiting"
     LOADING = "loading"
     RUNNING = "running"
@@ -41,7 +41,7 @@ class Job:
     load: int | None = None
     every_logit: bool = False
     pinned: bool = False
-    state: State = State.WAITING
+    state: JobState = JobState.WAITING
     blocks: list[int] = field(default_factory=list)
     hits: int = 0
     loaded: int = 0
@@ -64,7 +64,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class StepChunk:
     """Tokens [start, start + count) of a job, to be computed in this step."""
 
     job: Job
@@ -82,8 +82,8 @@ class Chunk:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class EngineStep:
     """What to do now: compute the chunks, and start the loads of these jobs."""
 
-    chunks: list[Chunk]
+    chunks: list[StepChunk]
     loads: list[Job]

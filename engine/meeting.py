@@ -17,7 +17,7 @@ from pdgate.engine.ranks.crew import Crew, RankLost
 from pdgate.engine.ranks.pages import RanksKv
 from pdgate.engine.ranks.seats import places
 from pdgate.engine.ranks.words import Start
-from pdgate.engine.settings import Settings
+from pdgate.engine.settings import EngineSettings
 from pdgate.transfer.runtime.fleet import Identity
 
 Made = Callable[[PagedKv], EngineCore]
@@ -28,7 +28,7 @@ ONE_PLACE: Final = ("port", "socket_name")
 
 
 def met(
-    settings: Settings,
+    settings: EngineSettings,
     made: Made,
     layout: Layout,
     model_root: str,
@@ -63,7 +63,7 @@ def met(
 
 
 def in_ranks(
-    settings: Settings,
+    settings: EngineSettings,
     made: Made,
     layout: Layout,
     model_root: str,

@@ -3,14 +3,14 @@
 from pdgate.engine import transfer_options
 from pdgate.engine.hand_over.settings import ConnectorSettings
 from pdgate.engine.roles import may_change
-from pdgate.engine.settings import WILDCARDS, Settings
+from pdgate.engine.settings import WILDCARDS, EngineSettings
 from pdgate.protocols.instance import Role
 from pdgate.transfer import registry
 from pdgate.transfer.base import Backend
 from pdgate.transfer.runtime.fleet import Identity
 
 
-def open_backend(settings: Settings, identity: Identity) -> Backend:
+def open_backend(settings: EngineSettings, identity: Identity) -> Backend:
     """Raises ValueError, LookupError, TypeError, OSError."""
     # Peers dial what is advertised, which a wildcard is not.
     advertise = settings.host if settings.kv_host in WILDCARDS else settings.kv_host
@@ -25,7 +25,7 @@ def open_backend(settings: Settings, identity: Identity) -> Backend:
 
 
 def connector_settings(
-    settings: Settings,
+    settings: EngineSettings,
     api_port: int,
     model: str,
     identity: Identity,

@@ -21,23 +21,23 @@ from pdgate.cluster.stderr import log_to_stderr
 from pdgate.engine.announcing import announcement
 from pdgate.engine.api import app
 from pdgate.engine.api import roles as role_routes
-from pdgate.engine.api.service import Service
+from pdgate.engine.api.service import EngineService
 from pdgate.engine.cache.memory import KvMemory, PagedKv
 from pdgate.engine.connector import Connector
 from pdgate.engine.core import EngineCore
-from pdgate.engine.http_server import LAST_WRITE_SECONDS, Server, calm_signals, listen
-from pdgate.engine.kv_events.journal import Journal
+from pdgate.engine.http_server import LAST_WRITE_SECONDS, EngineServer, calm_signals, listen
+from pdgate.engine.kv_events.journal import EventJournal
 from pdgate.engine.kv_events.serving import journal_of, publishing, sources_route
 from pdgate.engine.layout import Layout
 from pdgate.engine.metrics import EngineMetrics
 from pdgate.engine.model.load import LoadedModel, load
 from pdgate.engine.output_queue import OutputQueue
-from pdgate.engine.pace import Faults, Pace
+from pdgate.engine.pace import Faults, StepPace
 from pdgate.engine.ranks import seats
 from pdgate.engine.ranks.crew import RankLost
-from pdgate.engine.roles import Roles, why_fixed
-from pdgate.engine.scheduler import Limits
-from pdgate.engine.settings import NO_PROTOCOL, Settings
+from pdgate.engine.roles import EngineRoles, why_fixed
+from pdgate.engine.scheduler import StepLimits
+from pdgate.engine.settings import NO_PROTOCOL, EngineSettings
 from pdgate.engine.work import Options
 from pdgate.protocols.instance import Role
 from pdgate.transfer.runtime.fleet import Identity, configured
@@ -47,7 +47,7 @@ from pdgate.transfer.runtime.fleet import Identity, configured
 SWITCH_SECONDS = 0.0005
 
 
-def run(settings: Settings) -> None:
+def run(settings: EngineSettings) -> None:
     """Serves until SIGTERM or SIGINT. Raises OSError, ValueError, LookupError, TypeError at the start."""
     log_to_stderr(settings.log_level)
     # One line for each renewal of a lease is noise.
@@ -59,7 +59,7 @@ def run(settings: Settings) -> None:
         uvloop.run(_serve(settings, model, listening))
 
 
-async def _serve(settings: Settings, model: LoadedModel, listening: socket.socket) -> None:
+async def _serve(settings: EngineSettings, model: LoadedModel, listening: socket.socket) -> None:
     """Raises RankLost at the end if that is why it ended."""
     loop = asyncio.get_running_loop()
     output_queue = OutputQueue(loop)
@@ -84,7 +84,7 @@ async def _serve(settings: Settings, model: LoadedModel, listening: socket.socke
     ):
         names = settings.served_names or (model.root,)
         metrics = EngineMetrics(core, connector, names[0], identity.refusals)
-        service = Service(
+        service = EngineService(
             core,
             output_queue,
             metrics,
@@ -92,7 +92,7 @@ async def _serve(settings: Settings, model: LoadedModel, listening: socket.socke
             settings.default_max_tokens,
             head_first=settings.head_first,
         )
-        roles = Roles(
+        roles = EngineRoles(
             Role(settings.role),
             why_fixed(settings.protocol),
             *([connector.role_is] if connector else []),
@@ -111,7 +111,7 @@ async def _serve(settings: Settings, model: LoadedModel, listening: socket.socke
         )
         ready = _ready_line(settings, listening, connector)
         listed = announcement(settings, api_port, connector, names, roles)
-        server = Server(config, ready, core, connector, settings, listed)
+        server = EngineServer(config, ready, core, connector, settings, listed)
         lost.add_done_callback(lambda _: server.end())
         await server.serve([listening])
     if lost.done():
@@ -120,11 +120,11 @@ async def _serve(settings: Settings, model: LoadedModel, listening: socket.socke
 
 @contextlib.contextmanager
 def _core(
-    settings: Settings,
+    settings: EngineSettings,
     model: LoadedModel,
     output_queue: OutputQueue,
     api_port: int,
-    journal: Journal | None,
+    journal: EventJournal | None,
     identity: Identity,
     lost: Callable[[str], None],
 ) -> Iterator[tuple[EngineCore, Connector | None]]:
@@ -150,13 +150,13 @@ def _core(
             memory,
             output_queue.deliver,
             Options(
-                Limits(settings.max_seqs, settings.max_step_tokens),
+                StepLimits(settings.max_seqs, settings.max_step_tokens),
                 settings.reuse_prefixes,
                 settings.on_failed_load,
                 journal,
                 settings.hash_seed,
             ),
-            Pace(
+            StepPace(
                 settings.min_prefill_ms / 1000,
                 settings.min_token_ms / 1000,
                 settings.min_read_ms / 1000,
@@ -184,14 +184,16 @@ def _core(
         yield core, connector
 
 
-def _identity(settings: Settings) -> Identity:
+def _identity(settings: EngineSettings) -> Identity:
     """What we prove to peers, where there may be any. Raises ValueError."""
     if settings.protocol == NO_PROTOCOL and settings.kv_events_port is None:
         return Identity()
     return configured(settings.kv_secret_file, settings.kv_tls)
 
 
-def _ready_line(settings: Settings, listening: socket.socket, connector: Connector | None) -> str:
+def _ready_line(
+    settings: EngineSettings, listening: socket.socket, connector: Connector | None
+) -> str:
     line = (
         f"pdgate engine ready http://{_address(settings.host, listening.getsockname()[1])} "
         f"role={settings.role} protocol={settings.protocol}"

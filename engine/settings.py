@@ -19,7 +19,7 @@ WILDCARDS = ("", "0.0.0.0", "::")
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class EngineSettings:
     """
     Attributes:
         model: Folder of a Hugging Face Llama model; None for the built-in tiny one.

@@ -34,7 +34,7 @@ from pdgate.protocols.call import CHAT, COMPLETIONS, Call, Headers, Json, Passed
 from pdgate.protocols.errors import GatewayError
 from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.disaggregation import Decision
-from pdgate.scheduling.watch import Watch
+from pdgate.scheduling.watch import StreamWatch
 
 __all__ = [
     "Answer",
@@ -254,7 +254,7 @@ class Reserved(Protocol):
 
     instance: Instance
 
-    def has_read(self, seconds: float) -> Watch | None:
+    def has_read(self, seconds: float) -> StreamWatch | None:
         """It took so long to read the prompt, and what it had to read before.
 
         Returns the watch of the pieces of a stream that begins with this, or None.
@@ -263,7 +263,7 @@ class Reserved(Protocol):
     def read(self, seconds: float) -> None:
         """`has_read`, and the end: it was to read the prompt, and no more."""
 
-    def has_loaded(self, seconds: float) -> Watch | None:
+    def has_loaded(self, seconds: float) -> StreamWatch | None:
         """It took so long to take over the KV that prefill had computed; returns the same."""
 
     def worked(self) -> None:

@@ -32,7 +32,7 @@ from pdgate.forwarders.base import (
     Upstream,
 )
 from pdgate.forwarders.beside import beside, unless_failed
-from pdgate.forwarders.body_filter import Watched
+from pdgate.forwarders.body_filter import WatchedBody
 from pdgate.forwarders.first_event import WHOLE_BYTES, good_start, good_whole
 from pdgate.forwarders.kv_lease import RELEASED, KvLease, KvLedger
 from pdgate.forwarders.lives import Lives
@@ -65,9 +65,9 @@ from pdgate.protocols.errors import (
     NoInstance,
 )
 from pdgate.protocols.instance import DECODE, PREFILL, Instance, Role
-from pdgate.scheduling.watch import Watch
+from pdgate.scheduling.watch import StreamWatch
 
-Begun = Callable[[float], Watch | None]
+Begun = Callable[[float], StreamWatch | None]
 """Called when a stream begins, with the seconds since its leg; returns the watch of its pace."""
 
 
@@ -333,7 +333,7 @@ class Attempt:
         await beside(lambda: self._watch_prefill(to_prefill, prefill), answer)
 
     async def _delegate(self, forwarder: Delegation, prefill: Reserved, decode: Reserved) -> None:
-        def begun(seconds: float) -> Watch | None:
+        def begun(seconds: float) -> StreamWatch | None:
             # Prefill's part of that time cannot be separated from decode's.
             prefill.read(seconds)
             return decode.has_loaded(0.0)
@@ -452,7 +452,7 @@ class Attempt:
                         else:
                             watch = by.has_read(first_byte - noted.started)
                         if watch is not None:
-                            answer = Watched(answer, watch, clock)
+                            answer = WatchedBody(answer, watch, clock)
                     await (deliver or self.deliver)(answer, record)
             except EngineTooSlow as error:
                 waited = clock() - noted.started

@@ -69,7 +69,7 @@ class Component:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Core:
+class GatewayCore:
     """What every call passes, and what a gateway of any settings has.
 
     Attributes:

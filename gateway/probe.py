@@ -37,7 +37,7 @@ from pdgate.protocols.dialects import mooncake
 from pdgate.protocols.errors import GatewayError
 from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.endpoints import Endpoints
-from pdgate.scheduling.health.breaker import State
+from pdgate.scheduling.health.breaker import BreakerState
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class NotWell(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ProbedEngine:
     """What one look at an engine found.
 
     Attributes:
@@ -77,7 +77,7 @@ class Silent:
     """It did not answer in time."""
 
 
-class Unasked:
+class UnaskedProbe:
     """This host had no socket to ask with, so nothing is known."""
 
 
@@ -200,7 +200,9 @@ class Prober:
 
     def _is_well(self, instance_id: str) -> bool:
         endpoint = self._endpoints.get(instance_id)
-        return endpoint is not None and endpoint.up and endpoint.breaker.state is not State.OPEN
+        return (
+            endpoint is not None and endpoint.up and endpoint.breaker.state is not BreakerState.OPEN
+        )
 
     async def _look(self, announced: Instance) -> None:
         found = await self._seen(announced)
@@ -208,11 +210,11 @@ class Prober:
         # Forgotten or replaced while we looked: then this says nothing of the one there now.
         if self._announced.get(instance_id) is not announced:
             return
-        if isinstance(found, Unasked):
+        if isinstance(found, UnaskedProbe):
             self.short += 1
             self._complain(instance_id, "this host has no socket to ask it with")
             return
-        if not isinstance(found, Seen):
+        if not isinstance(found, ProbedEngine):
             self._sleep_modes.forget(instance_id)
         if isinstance(found, Silent):
             self._complain(instance_id, f"no answer within {self.timeout_seconds:g} s")
@@ -237,7 +239,7 @@ class Prober:
             instance_id, found.models, model_cards.lengths(cards), strict=model_cards.strict(cards)
         )
 
-    async def _seen(self, announced: Instance) -> Seen | Silent | Unasked | str:
+    async def _seen(self, announced: Instance) -> ProbedEngine | Silent | UnaskedProbe | str:
         """What was found, or why the engine is not well."""
         try:
             # For the whole look: byte by byte, an engine could hold up all engines' probes.
@@ -247,7 +249,7 @@ class Prober:
         except TimeoutError:
             return Silent()
         except Short:
-            return Unasked()
+            return UnaskedProbe()
         except (NotWell, AskFailed) as why:
             if isinstance(why, Gone):
                 self.on_gone(announced.id)
@@ -267,7 +269,7 @@ class Prober:
 
 async def look(
     access: EngineAccess, announced: Instance, sleep_modes: SleepModes, patience: float
-) -> Seen:
+) -> ProbedEngine:
     """Raises NotWell, AskFailed; Gone if the engine accepts no connection.
 
     Args:
@@ -279,11 +281,11 @@ async def look(
             raise NotWell(f"GET /health answered {health.status}{_reason(health.body)}")
         cards = await _models(engine, announced)
         if await sleep_modes.asleep(engine, announced.id, patience):
-            return Seen(announced, cards, asleep=True)
+            return ProbedEngine(announced, cards, asleep=True)
         instance = await _introduced(engine, announced)
     if announced.protocol == MOONCAKE and announced.role.serves(Role.PREFILL):
         instance = await _bootstrapped(access, announced)
-    return Seen(instance, cards)
+    return ProbedEngine(instance, cards)
 
 
 def _nobody_listens(instance_id: str) -> None: ...

@@ -29,7 +29,7 @@ from pdgate.gateway.upstream.one_shot import AskFailed, Gone, OneShotClient, Sho
 MOST_BYTES: Final = 64 << 10
 
 
-class _Answer(msgspec.Struct):
+class _SleepAnswer(msgspec.Struct):
     is_sleeping: bool
 
 
@@ -70,6 +70,6 @@ class SleepModes:
 def _read(body: bytes) -> bool | None:
     """None of an engine that answers to every path."""
     try:
-        return msgspec.json.decode(body, type=_Answer).is_sleeping
+        return msgspec.json.decode(body, type=_SleepAnswer).is_sleeping
     except (msgspec.DecodeError, RecursionError):
         return None

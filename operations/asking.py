@@ -27,7 +27,7 @@ class GatewayAway(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class AskedAnswer:
     """What it answered; `body` is None where that is no JSON."""
 
     status: int
@@ -46,7 +46,7 @@ class Gateway:
         self._client = client
         self.url = url
 
-    def get(self, path: str) -> Told:
+    def get(self, path: str) -> AskedAnswer:
         """Raises GatewayAway; BadAsk where it wants another token, or one at all."""
         try:
             answer = self._client.get(self.url + path)
@@ -59,7 +59,7 @@ class Gateway:
             body = answer.json()
         except ValueError:
             body = None
-        return Told(answer.status_code, body)
+        return AskedAnswer(answer.status_code, body)
 
 
 def address(url: str, flag: str = "") -> str:

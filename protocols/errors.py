@@ -49,7 +49,7 @@ class Unauthorized(BadRequest):
     status, type, code = 401, "authentication_error", "invalid_api_key"
 
 
-class Forbidden(BadRequest):
+class PermissionDenied(BadRequest):
     status, type, code = 403, "permission_error", "forbidden"
 
 

@@ -38,7 +38,7 @@ class _Meta(msgspec.Struct):
     cached_tokens: int | None = None
 
 
-class Output(msgspec.Struct):
+class NativeOutput(msgspec.Struct):
     """One output, or a piece of one.
 
     Attributes:
@@ -54,11 +54,11 @@ class Output(msgspec.Struct):
         return self.meta_info is not None and self.meta_info.finish_reason is not None
 
 
-_read: Final = msgspec.json.Decoder(Output).decode
-_read_answer: Final = msgspec.json.Decoder(Output | list[Output]).decode
+_read: Final = msgspec.json.Decoder(NativeOutput).decode
+_read_answer: Final = msgspec.json.Decoder(NativeOutput | list[NativeOutput]).decode
 
 
-def read_event(data: bytes) -> Output | None:
+def read_event(data: bytes) -> NativeOutput | None:
     """The payload of an event; None where it is of some other kind, and ends nothing."""
     try:
         return _read(data)
@@ -66,7 +66,7 @@ def read_event(data: bytes) -> Output | None:
         return None
 
 
-def failure(output: Output, *, at: str = "") -> GatewayError | None:
+def failure(output: NativeOutput, *, at: str = "") -> GatewayError | None:
     """What an output says went wrong, if it does."""
     if output.error:
         # Of what goes wrong with the engine itself it says nothing here.
@@ -93,7 +93,7 @@ def raise_unless_whole(answer: bytes, *, at: str) -> Raw:
         found = _read_answer(answer)
     except (msgspec.DecodeError, UnicodeDecodeError):
         try:
-            found = msgspec.convert(lenient(answer), Output | list[Output])
+            found = msgspec.convert(lenient(answer), NativeOutput | list[NativeOutput])
         except msgspec.ValidationError:
             raise EngineFailed("the engine's answer is not whole", at=at) from None
     outputs = found if isinstance(found, list) else [found]
@@ -126,7 +126,7 @@ def _rejected(status: int, error: Any, at: str) -> EngineRejected:
     return EngineRejected(status, [(b"content-type", b"application/json")], body, at=at)
 
 
-def _usage(outputs: list[Output]) -> Raw:
+def _usage(outputs: list[NativeOutput]) -> Raw:
     """Of all of them; empty where they do not say."""
     metas = [output.meta_info for output in outputs if output.meta_info is not None]
     if any(meta.prompt_tokens is None for meta in metas):

@@ -46,7 +46,7 @@ class _Details(msgspec.Struct):
     cached_tokens: int | None = None
 
 
-class _Said(msgspec.Struct):
+class _UsageSaid(msgspec.Struct):
     """As chats and completions say it, which most calls are."""
 
     prompt_tokens: int
@@ -55,10 +55,10 @@ class _Said(msgspec.Struct):
 
 
 class _Document(msgspec.Struct):
-    usage: _Said
+    usage: _UsageSaid
 
 
-_read_said = msgspec.json.Decoder(_Said).decode
+_read_said = msgspec.json.Decoder(_UsageSaid).decode
 _read_document = msgspec.json.Decoder(_Document).decode
 
 
@@ -81,7 +81,7 @@ def usage_in(end: bytes) -> Usage | None:
     return _usage(said)
 
 
-def _usage(said: _Said) -> Usage:
+def _usage(said: _UsageSaid) -> Usage:
     details = said.prompt_tokens_details
     cached = None if details is None else details.cached_tokens
     return Usage(said.prompt_tokens, said.completion_tokens, cached)

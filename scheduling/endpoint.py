@@ -7,9 +7,9 @@ from typing import Final
 from warnings import warn
 
 from pdgate.protocols.instance import Instance, Role
-from pdgate.scheduling.health.breaker import Breaker, State
+from pdgate.scheduling.health.breaker import Breaker, BreakerState
 from pdgate.scheduling.latency.model import LatencyModel
-from pdgate.scheduling.neighbours import Shared
+from pdgate.scheduling.neighbours import SharedEndpoint
 from pdgate.scheduling.status import NOTHING, Beyond, Status
 
 NO_LENGTHS: Final[Mapping[str, int]] = {}
@@ -84,7 +84,7 @@ class Endpoint:
     handed_over: int = 0
     status: Status | None = None
     beyond: Beyond = NOTHING
-    shared: Shared | None = None
+    shared: SharedEndpoint | None = None
 
     def serves(self, role: Role) -> bool:
         """Whether it is to get such calls now."""
@@ -120,7 +120,7 @@ class Endpoint:
     @property
     def fit(self) -> bool:
         """Calls may go there."""
-        return self.up and not self.drained and self.breaker.state is not State.OPEN
+        return self.up and not self.drained and self.breaker.state is not BreakerState.OPEN
 
     @property
     def may_serve(self) -> bool:
@@ -130,7 +130,7 @@ class Endpoint:
     @property
     def careful(self) -> bool:
         """Not every call may go there."""
-        return self.returned is not None or self.breaker.state is State.TRIAL
+        return self.returned is not None or self.breaker.state is BreakerState.TRIAL
 
     @property
     def state(self) -> str:
@@ -139,6 +139,6 @@ class Endpoint:
             return "drained"
         if not self.up:
             return "silent" if self.silent else "asleep" if self.asleep else "down"
-        if self.breaker.state is not State.CLOSED:
-            return "ejected" if self.breaker.state is State.OPEN else "trial"
+        if self.breaker.state is not BreakerState.CLOSED:
+            return "ejected" if self.breaker.state is BreakerState.OPEN else "trial"
         return "up" if self.returned is None else "slow_start"

@@ -22,7 +22,7 @@ from pdgate.protocols.errors import BadRequest, NoInstance, UnknownModel
 from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.eligible import EligibleSet, admitted, eligible_of
 from pdgate.scheduling.endpoint import NO_LENGTHS, Endpoint
-from pdgate.scheduling.health.breaker import Breaker, Limits
+from pdgate.scheduling.health.breaker import Breaker, BreakerLimits
 from pdgate.scheduling.health.cause import Cause
 from pdgate.scheduling.latency.model import Families
 
@@ -44,11 +44,11 @@ class Endpoints:
     def __init__(
         self,
         records: Iterable[Instance] = (),
-        limits: Limits | None = None,
+        limits: BreakerLimits | None = None,
         clock: Callable[[], float] = monotonic,
         draw: Callable[[], float] | None = None,
     ) -> None:
-        self.limits = limits or Limits()
+        self.limits = limits or BreakerLimits()
         self.drained: frozenset[str] = frozenset()
         self.on_out: Callable[[str], None] = _nobody_listens
         self.on_lost: Callable[[str], None] = _nobody_listens

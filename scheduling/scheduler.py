@@ -32,7 +32,7 @@ from pdgate.scheduling.decision_trace import (
     shown,
 )
 from pdgate.scheduling.decision_trace import Rule as Steps
-from pdgate.scheduling.disaggregation import Always, Decision, Rule, Taken
+from pdgate.scheduling.disaggregation import Always, Decision, SplitRule, Taken
 from pdgate.scheduling.disaggregation.decision import ONE_TOKEN
 from pdgate.scheduling.disaggregation.rules import NOTHING_CACHED
 from pdgate.scheduling.eligible import EligibleSet
@@ -63,7 +63,7 @@ class Scheduler:
         prefill: Policy,
         decode: Policy,
         plain: Policy,
-        rule: Rule | None = None,
+        rule: SplitRule | None = None,
         prefixes: PrefixIndex | None = None,
         of_models: Mapping[str, Mapping[Role, Policy]] = NOTHING_OF_THEIR_OWN,
     ) -> None:
@@ -85,11 +85,11 @@ class Scheduler:
         self._keep_count()
 
     @property
-    def rule(self) -> Rule:
+    def rule(self) -> SplitRule:
         return self._rule
 
     @rule.setter
-    def rule(self, rule: Rule) -> None:
+    def rule(self, rule: SplitRule) -> None:
         self._rule = rule
         self._keep_count()
 

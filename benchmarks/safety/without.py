@@ -12,7 +12,7 @@ from pdgate.forwarders.route import Way
 from pdgate.forwarders.vllm_nixl import VllmNixl
 from pdgate.gateway.config import Settings
 from pdgate.gateway.config.checks import mode_for
-from pdgate.gateway.config.sections import Timeouts as TimeoutsSection
+from pdgate.gateway.config.sections import TimeoutsSection
 from pdgate.gateway.deadlines import Timeouts
 from pdgate.gateway.front.hot_protocol import HotProtocol
 from pdgate.gateway.intake import Intake

@@ -27,7 +27,7 @@ DOMAIN: Final = b"pdgate"
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class CurvePair:
     """Z85."""
 
     public: bytes
@@ -44,7 +44,7 @@ class Listening:
     """
 
     there: bytes
-    ours: Pair
+    ours: CurvePair
 
     def of(self, socket: "zmq.Socket[Any]") -> None:
         """Before it connects."""
@@ -53,23 +53,23 @@ class Listening:
         socket.curve_secretkey = self.ours.private
 
 
-class Unproven(ValueError):
+class UnprovenPublisher(ValueError):
     """A publisher that proves no secret of ours, or one that we have no secret for."""
 
 
-def publisher() -> Pair:
+def publisher() -> CurvePair:
     # Configurations are read without ZeroMQ, which sockets alone need.
     import zmq
 
-    return Pair(*zmq.curve_keypair())
+    return CurvePair(*zmq.curve_keypair())
 
 
-def listener(secret: str) -> Pair:
+def listener(secret: str) -> CurvePair:
     import zmq
     from zmq.utils import z85
 
     private = z85.encode(_made(secret, b"listener"))
-    return Pair(zmq.curve_public(private), private)
+    return CurvePair(zmq.curve_public(private), private)
 
 
 def introduction(secret: str, public: bytes) -> dict[str, str]:
@@ -78,7 +78,7 @@ def introduction(secret: str, public: bytes) -> dict[str, str]:
 
 
 def listening(said: Mapping[str, Any], secrets: Iterable[str]) -> Listening | None:
-    """To a publisher that says this; None to one that encrypts nothing. Raises Unproven."""
+    """To a publisher that says this; None to one that encrypts nothing. Raises UnprovenPublisher."""
     introduced = said.get(FIELD)
     if introduced is None:
         return None
@@ -86,15 +86,15 @@ def listening(said: Mapping[str, Any], secrets: Iterable[str]) -> Listening | No
         case {"key": str(key), "proof": str(proof)} if key.isascii() and proof.isascii():
             public = key.encode()
         case _:
-            raise Unproven(f"its {FIELD} is no key with a proof")
+            raise UnprovenPublisher(f"its {FIELD} is no key with a proof")
     if len(public) != KEY_CHARACTERS:
-        raise Unproven(f"its {FIELD} is no key with a proof")
+        raise UnprovenPublisher(f"its {FIELD} is no key with a proof")
     known = list(secrets)
     for secret in known:
         if hmac.compare_digest(_proof(secret, public), proof):
             return Listening(public, listener(secret))
     ours = "it proves none of ours" if known else "we have none"
-    raise Unproven(f"its KV events are for who has the fleet's KV secret, and {ours}")
+    raise UnprovenPublisher(f"its KV events are for who has the fleet's KV secret, and {ours}")
 
 
 def _proof(secret: str, public: bytes) -> str:

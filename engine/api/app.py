@@ -22,11 +22,11 @@ from pdgate.engine.api.chat import ChatShape
 from pdgate.engine.api.completions import CompletionShape
 from pdgate.engine.api.messages import MessagesShape
 from pdgate.engine.api.responses import ResponsesShape
-from pdgate.engine.api.service import ANY_NAME, EngineDead, Service, wire_id
+from pdgate.engine.api.service import ANY_NAME, EngineDead, EngineService, wire_id
 from pdgate.engine.metrics import CONTENT_TYPE
 
 
-def build(service: Service, *more: APIRouter) -> FastAPI:
+def build(service: EngineService, *more: APIRouter) -> FastAPI:
     app = FastAPI(title="pdgate engine", version=__version__, openapi_url=None)
     errors.install(app)
     for router in (tokenize.routes(service), embeddings.routes(service), *more):
@@ -97,7 +97,7 @@ def build(service: Service, *more: APIRouter) -> FastAPI:
     return app
 
 
-def _card(service: Service, name: str) -> dict[str, object]:
+def _card(service: EngineService, name: str) -> dict[str, object]:
     return {
         "id": name,
         "object": "model",

@@ -13,12 +13,12 @@ from typing import Any, Final
 
 from pdgate.engine.api import ask as asking
 from pdgate.engine.api import fields
-from pdgate.engine.api.answer import Choice
-from pdgate.engine.api.ask import Ask
+from pdgate.engine.api.answer import AnswerChoice
+from pdgate.engine.api.ask import ParsedRequest
 from pdgate.engine.api.completions import check_ids
 from pdgate.engine.api.fields import Body
 from pdgate.engine.api.openai_shape import OpenAIShape
-from pdgate.engine.api.service import Service
+from pdgate.engine.api.service import EngineService
 from pdgate.engine.request import Logprob
 from pdgate.protocols.errors import BadRequest
 
@@ -27,7 +27,7 @@ TOKENS: Final = "tokens"
 _HANDED: Final = "kv_transfer_params"
 
 
-def read(service: Service, body: Body) -> Ask:
+def read(service: EngineService, body: Body) -> ParsedRequest:
     """Raises BadRequest, UnknownModel."""
     name = service.model_name(body.get("model"))
     prompt = fields.integers(body, "token_ids")
@@ -43,7 +43,7 @@ def read(service: Service, body: Body) -> Ask:
     asking.check_length(service.model, (prompt,), max_tokens)
     count = asking.alternatives(sampling, "logprobs")
     extra = fields.mapping(sampling, "extra_args") or {}
-    return Ask(
+    return ParsedRequest(
         body={**body, _HANDED: extra.get(_HANDED, body.get(_HANDED))},
         model=name,
         prompts=(prompt,),
@@ -62,13 +62,13 @@ class TokensShape(OpenAIShape):
     def first_chunks(self) -> list[dict[str, Any]]:
         return []
 
-    def chunks(self, choice: Choice, first: bool) -> list[dict[str, Any]]:
+    def chunks(self, choice: AnswerChoice, first: bool) -> list[dict[str, Any]]:
         return [self._answer([self._choice(choice)])]
 
     def last(self) -> dict[str, Any]:
         return self._answer([])
 
-    def collected(self, choices: Sequence[Choice]) -> dict[str, Any]:
+    def collected(self, choices: Sequence[AnswerChoice]) -> dict[str, Any]:
         answer = self._answer([self._choice(choice) for choice in choices])
         prompt = choices[0].prompt_logprobs
         return {
@@ -82,7 +82,7 @@ class TokensShape(OpenAIShape):
         name = f"generate-tokens-{self.wire_id}"
         return {"request_id": name, "output_mode": TOKENS, "choices": choices}
 
-    def _choice(self, choice: Choice) -> dict[str, Any]:
+    def _choice(self, choice: AnswerChoice) -> dict[str, Any]:
         found = None
         if self.ask.logprobs is not None:
             most = max(self.ask.logprobs, 1)

@@ -14,12 +14,12 @@ from typing import Any, Final
 
 from pdgate.engine.api import ask as asking
 from pdgate.engine.api import fields
-from pdgate.engine.api.answer import Choice, Shape
-from pdgate.engine.api.ask import Ask
+from pdgate.engine.api.answer import AnswerChoice, AnswerShape
+from pdgate.engine.api.ask import ParsedRequest
 from pdgate.engine.api.completions import prompts_and_texts
 from pdgate.engine.api.fields import Body
-from pdgate.engine.api.service import Service
-from pdgate.engine.api.usage import Usage
+from pdgate.engine.api.service import EngineService
+from pdgate.engine.api.usage import AnswerUsage
 from pdgate.engine.request import Finish
 from pdgate.protocols import sse
 from pdgate.protocols.errors import BadRequest, GatewayError
@@ -28,7 +28,7 @@ PATH: Final = "/generate"
 DEFAULT_MAX_TOKENS: Final = 128
 
 
-def read(service: Service, body: Body) -> Ask:
+def read(service: EngineService, body: Body) -> ParsedRequest:
     """Raises BadRequest, UnknownModel."""
     by_ids = body.get("input_ids") is not None
     if by_ids == (body.get("text") is not None):
@@ -42,7 +42,7 @@ def read(service: Service, body: Body) -> Ask:
     if fields.flag(body, "return_logprob"):
         count = asking.alternatives(body, "top_logprobs_num") or 0
     renamed = {"min_tokens": sampling.get("min_new_tokens"), "seed": sampling.get("sampling_seed")}
-    return Ask(
+    return ParsedRequest(
         body=body,
         model=service.model_name(body.get("model")),
         prompts=prompts,
@@ -54,16 +54,16 @@ def read(service: Service, body: Body) -> Ask:
     )
 
 
-class NativeShape(Shape):
-    def __init__(self, service: Service, ask: Ask, wire_id: str) -> None:
+class NativeShape(AnswerShape):
+    def __init__(self, service: EngineService, ask: ParsedRequest, wire_id: str) -> None:
         super().__init__(service, ask, wire_id)
-        self._so_far = [Choice(index) for index in range(len(ask.prompts) * ask.choices)]
+        self._so_far = [AnswerChoice(index) for index in range(len(ask.prompts) * ask.choices)]
         self._lists = len(self._so_far) > 1
 
     def opening(self) -> list[bytes]:
         return []
 
-    def piece(self, choice: Choice) -> list[bytes]:
+    def piece(self, choice: AnswerChoice) -> list[bytes]:
         whole = self._so_far[choice.index]
         whole.text += choice.text
         whole.tokens += choice.tokens
@@ -72,7 +72,7 @@ class NativeShape(Shape):
         index = {"index": choice.index} if self._lists else {}
         return [sse.event(self._output(whole, 0) | index)]
 
-    def closing(self, usage: Usage) -> list[bytes]:
+    def closing(self, usage: AnswerUsage) -> list[bytes]:
         return [sse.DONE]
 
     def broken(self, error: GatewayError) -> list[bytes]:
@@ -80,12 +80,12 @@ class NativeShape(Shape):
         failed = {"text": "", "meta_info": {"id": self.wire_id, "finish_reason": reason}}
         return [sse.event(failed), sse.DONE]
 
-    def whole(self, choices: Sequence[Choice], usage: Usage) -> Any:
+    def whole(self, choices: Sequence[AnswerChoice], usage: AnswerUsage) -> Any:
         cached = usage.cached
         found = [self._output(one, cached.get(self.ask.prompt_of(one.index), 0)) for one in choices]
         return found if self._lists else found[0]
 
-    def _output(self, choice: Choice, cached: int) -> dict[str, Any]:
+    def _output(self, choice: AnswerChoice, cached: int) -> dict[str, Any]:
         meta: dict[str, Any] = {
             "id": f"{self.wire_id}-{choice.index}" if self._lists else self.wire_id,
             "finish_reason": self._reason(choice),
@@ -103,7 +103,7 @@ class NativeShape(Shape):
                 ]
         return {"text": choice.text, "output_ids": choice.tokens, "meta_info": meta}
 
-    def _reason(self, choice: Choice) -> dict[str, Any] | None:
+    def _reason(self, choice: AnswerChoice) -> dict[str, Any] | None:
         match choice.finish:
             case None:
                 return None

@@ -20,7 +20,7 @@ Slots = tuple[NDArray[np.intp], NDArray[np.intp]]
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class TokenRun:
     """Tokens [start, start + count) of a sequence whose context lies in these blocks."""
 
     start: int
@@ -50,12 +50,12 @@ class PagedKv(Protocol):
     def write(self, layer: int, slots: Slots, planes: Sequence[Floats]) -> None:
         """Put the rows of some tokens in their places; each plane is [t, kv_heads, head_dim]."""
 
-    def attend(self, layer: int, queries: Floats, runs: Sequence[Run], mix: Mix) -> Floats:
+    def attend(self, layer: int, queries: Floats, runs: Sequence[TokenRun], mix: Mix) -> Floats:
         """Mix values for the queries of all runs, [t, heads, d], to [t, heads * value_dim]."""
         ...
 
 
-def slots(layout: Layout, runs: Sequence[Run]) -> Slots:
+def slots(layout: Layout, runs: Sequence[TokenRun]) -> Slots:
     """Return where the tokens of all runs lie."""
     size = layout.block_tokens
     blocks, places = [], []
@@ -115,7 +115,7 @@ class KvMemory:
         )
         return by_head[:, :, :tokens]
 
-    def attend(self, layer: int, queries: Floats, runs: Sequence[Run], mix: Mix) -> Floats:
+    def attend(self, layer: int, queries: Floats, runs: Sequence[TokenRun], mix: Mix) -> Floats:
         """Each shard's queries see that shard's keys only.
 
         So an answer is right only if every shard's pages are, copies of a head included.
@@ -127,7 +127,7 @@ class KvMemory:
             row += run.count
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
-    def _over_shards(self, layer: int, queries: Floats, run: Run, mix: Mix) -> Floats:
+    def _over_shards(self, layer: int, queries: Floats, run: TokenRun, mix: Mix) -> Floats:
         mixed = []
         for shard, asked in enumerate(np.split(queries, self.layout.tp, axis=1)):
             planes = self.read(shard, layer, run.block_ids, run.start + run.count)

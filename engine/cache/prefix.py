@@ -15,7 +15,7 @@ from hashlib import blake2b
 import numpy as np
 
 from pdgate.engine.cache.allocator import Allocator
-from pdgate.engine.kv_events.journal import Journal
+from pdgate.engine.kv_events.journal import EventJournal
 
 HASH_BYTES = 16
 
@@ -43,7 +43,7 @@ class BlockPool:
         total: int,
         block_tokens: int,
         reuse: bool = True,
-        journal: Journal | None = None,
+        journal: EventJournal | None = None,
         hash_seed: str = "",
     ) -> None:
         self.block_tokens = block_tokens

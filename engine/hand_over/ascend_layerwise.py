@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 from pdgate.engine.connector import Arrival, Keep, Load, Pages
 from pdgate.engine.hand_over import params as read
 from pdgate.engine.hand_over.two_sided import TwoSided, wire_id
-from pdgate.engine.prefill_worker.wire import Answer, BadLine, Claim, Lines, Word
+from pdgate.engine.prefill_worker.wire import BadLine, Claim, ClaimWord, Lines, WorkerAnswer
 from pdgate.transfer.messenger.errors import HandOverError, Why
 from pdgate.transfer.messenger.source import Source
 from pdgate.transfer.runtime import fleet
@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class Meeting:
+class DecodeMeeting:
     """What decode has said of a request, and where prefill is, once it has called.
 
     Attributes:
@@ -62,17 +62,17 @@ class Expected(Source):
     """Pages of which prefill will say where they are."""
 
     metaserver: str
-    meeting: Meeting
+    meeting: DecodeMeeting
 
 
-class AscendLayerwise(TwoSided):
+class AscendLayerwiseHandOver(TwoSided):
     pushes: ClassVar = True
 
     def __init__(self, **parts: Any) -> None:
         super().__init__(**parts)
         settings = self.settings
         self._lock = threading.Lock()
-        self._meetings: dict[str, Meeting] = {}
+        self._meetings: dict[str, DecodeMeeting] = {}
         try:
             sock = fleet.listening("the side channel", settings.kv_host, 0, settings.identity)
         except BaseException:
@@ -96,7 +96,7 @@ class AscendLayerwise(TwoSided):
         chat = "messages" in arrival.body
         key = f"chatcmpl-{wire_id(arrival)}" if chat else f"cmpl-{wire_id(arrival)}-{arrival.index}"
         lease = self.settings.lease_seconds
-        url, meeting = _url(read.text(params, "metaserver")), Meeting(arrival.id)
+        url, meeting = _url(read.text(params, "metaserver")), DecodeMeeting(arrival.id)
         source = Expected("", 0, key, lease, push=True, metaserver=url, meeting=meeting)
         return self.load_from(source, len(arrival.prompt) - 1)
 
@@ -179,7 +179,7 @@ class AscendLayerwise(TwoSided):
             taken = meeting is not None and meeting.at is None and not meeting.over.is_set()
             if meeting is not None and taken:
                 meeting.at = claim.host, claim.port
-        lines.say(Answer(Word.YOURS if taken else Word.GONE))
+        lines.say(WorkerAnswer(ClaimWord.YOURS if taken else ClaimWord.GONE))
         if meeting is not None and taken:
             meeting.over.set()
 
@@ -191,7 +191,7 @@ class AscendLayerwise(TwoSided):
                 channel.sock.settimeout(SPEAK_SECONDS)
                 lines = Lines(channel)
                 lines.say(Claim(key, 1, host, port))
-                if lines.hear(Answer).said is Word.YOURS:
+                if lines.hear(WorkerAnswer).said is ClaimWord.YOURS:
                     return
             log.info("decode does not wait for %s", key)
         except (OSError, BadLine) as error:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pdgate.engine.layout import Layout
 
 
-class Blocks:
+class NamedBlocks:
     def __init__(self, layout: Layout, model: str, shards: Sequence[memoryview]) -> None:
         self.layout = layout
         self._shards = shards

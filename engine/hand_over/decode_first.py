@@ -37,16 +37,16 @@ from typing import Any, ClassVar
 from pdgate.cluster.queue import settings as queue_settings
 from pdgate.cluster.queue.contract import Buried, Item, QueueError, QueueFull
 from pdgate.cluster.queue.opening import open_queue
-from pdgate.cluster.queue.watch import Watch, gauges
+from pdgate.cluster.queue.watch import QueueWatch, gauges
 from pdgate.engine.connector import Arrival, Compute, Core, Load, Pages, Plan
 from pdgate.engine.hand_over import params as read
 from pdgate.engine.hand_over.claim_desk import ClaimDesk
-from pdgate.engine.hand_over.kvt import Kvt
+from pdgate.engine.hand_over.kvt import KvtHandOver
 from pdgate.engine.hand_over.lending import Lending
 from pdgate.engine.hand_over.settings import ConnectorSettings
-from pdgate.engine.hand_over.tickets import SecondTries, Ticket, Tickets, Turn
+from pdgate.engine.hand_over.tickets import SecondTries, Ticket, Tickets, TicketTurn
 from pdgate.engine.prefill_worker.wire import Claim
-from pdgate.engine.prefill_worker.worker import Serving, Worker
+from pdgate.engine.prefill_worker.worker import PrefillWorker, Serving
 from pdgate.protocols.dialects import decode_first
 from pdgate.protocols.instance import Role
 from pdgate.transfer.messenger import core as messenger
@@ -65,7 +65,7 @@ MIN_SECONDS = 0.001
 log = logging.getLogger(__name__)
 
 
-class Prompt(tuple[int, ...]):
+class QueuedPrompt(tuple[int, ...]):
     """Of a request that is to go to the queue."""
 
 
@@ -77,10 +77,10 @@ class Borrowed(Source):
 class Queued(Source):
     """A source whose address is known when a worker has claimed it."""
 
-    turn: Turn
+    turn: TicketTurn
 
 
-class DecodeFirst(Kvt):
+class DecodeFirstHandOver(KvtHandOver):
     """What prefill does is vllm-kvt's; which engine is asked to do it comes from the queue."""
 
     load_failure: ClassVar = "error"
@@ -111,14 +111,14 @@ class DecodeFirst(Kvt):
         except OSError:
             super().close()
             raise
-        self._watch = Watch(self._queue)
+        self._watch = QueueWatch(self._queue)
         # A worker that works shows itself four times in `redeliver_seconds`.
         self._unattended_seconds = max(UNATTENDED_SECONDS, chosen.redeliver_seconds)
-        self._worker: Worker | None = None
+        self._worker: PrefillWorker | None = None
         self._takes = prefills
         if prefills and self.has_worker:
             serving = Serving(uuid.uuid4().hex, *self.service_address, chosen.hold_seconds)
-            self._worker = Worker(self._queue, serving, settings.identity, self._takes_now)
+            self._worker = PrefillWorker(self._queue, serving, settings.identity, self._takes_now)
             self._worker.start()
         if not prefills:
             self.kv_address = (settings.advertised_host, self._desk.port)
@@ -130,7 +130,7 @@ class DecodeFirst(Kvt):
     def _takes_now(self) -> bool:
         return self._takes
 
-    def hearer(self, core: Core) -> messenger.Core:
+    def hearer(self, core: Core) -> messenger.MessengerCore:
         return SecondTries(core, self._ended, self._tickets.cancel)
 
     def service_port(self) -> int:
@@ -162,7 +162,7 @@ class DecodeFirst(Kvt):
             return None
         if self._rather_here(arrival):
             return Compute()
-        return Load(tokens, Prompt(arrival.prompt))
+        return Load(tokens, QueuedPrompt(arrival.prompt))
 
     def _rather_here(self, arrival: Arrival) -> bool:
         most, longest = self.settings.max_local_prefill, self.settings.max_prefill_queue
@@ -175,10 +175,10 @@ class DecodeFirst(Kvt):
         return depth is None or max(depth.waiting, self._tickets.unclaimed) >= longest
 
     def start(self, request_id: str, load: Load, pages: Pages, skip_tokens: int) -> None:
-        if skip_tokens >= load.tokens and isinstance(load.ticket, Prompt | Borrowed):
+        if skip_tokens >= load.tokens and isinstance(load.ticket, QueuedPrompt | Borrowed):
             self.core.loaded(request_id)
             return
-        if not isinstance(load.ticket, Prompt):
+        if not isinstance(load.ticket, QueuedPrompt):
             super().start(request_id, load, pages, skip_tokens)
             return
         lease = self.settings.lease_seconds
@@ -228,7 +228,7 @@ class DecodeFirst(Kvt):
         self._watch.close()
         self._queue.close()
 
-    def _load_in(self, turn: Turn) -> None:
+    def _load_in(self, turn: TicketTurn) -> None:
         """Raises RuntimeError if there is no room for a thread; then nothing was started."""
         ticket = turn.ticket
         source = Queued(
@@ -247,14 +247,14 @@ class DecodeFirst(Kvt):
             self._lending.call_in(turn.key)
             raise
 
-    def _lend(self, turn: Turn) -> Lent | None:
+    def _lend(self, turn: TicketTurn) -> Lent | None:
         target = turn.ticket.target
         if not (target.skip and self.lends):
             return None
         blocks = target.block_ids[: target.skip]
         return self._lending.lend(turn.key, blocks, target.skip * self._layout.block_tokens)
 
-    def _stand_in_line(self, turn: Turn) -> Claim:
+    def _stand_in_line(self, turn: TicketTurn) -> Claim:
         """Puts the item on the queue until a worker takes it. Raises HandOverError."""
         ticket, away = turn.ticket, ""
         # First of all: it may not be wanted by now.
@@ -301,7 +301,7 @@ class DecodeFirst(Kvt):
             self._tell(self._queue.done, ticket.item)
         return False
 
-    def _put_back(self, turn: Turn) -> bool:
+    def _put_back(self, turn: TicketTurn) -> bool:
         ticket = turn.ticket
         log.info("%s goes back to the prefill queue: %s", ticket.item.id, ticket.why)
         self._tell(self._queue.free, ticket.item)

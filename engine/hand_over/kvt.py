@@ -30,7 +30,7 @@ from pdgate.transfer.messenger.messages import Lent
 from pdgate.transfer.messenger.source import Source
 
 
-class Kvt(TwoSided):
+class KvtHandOver(TwoSided):
     takes_ranks: ClassVar = True
     load_failure: ClassVar = "abort"
     pushes: ClassVar = True

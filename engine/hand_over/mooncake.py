@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 
 from pdgate.engine.connector import Arrival, Keep, Load, Pages
 from pdgate.engine.hand_over import params as read
-from pdgate.engine.hand_over.bootstrap import Bootstrap, query
+from pdgate.engine.hand_over.bootstrap import BootstrapServer, query
 from pdgate.engine.hand_over.two_sided import TwoSided, wire_id
 from pdgate.transfer.messenger.source import Source
 
@@ -55,7 +55,7 @@ class Once:
                 self._used.popitem(last=False)
 
 
-class Mooncake(TwoSided):
+class MooncakeHandOver(TwoSided):
     """`kv_address` is the bootstrap server's; the KV side has a port of its own."""
 
     pushes: ClassVar = True
@@ -64,7 +64,7 @@ class Mooncake(TwoSided):
         super().__init__(**parts)
         settings = self.settings
         try:
-            self._bootstrap = Bootstrap(
+            self._bootstrap = BootstrapServer(
                 settings.kv_host,
                 settings.kv_port,
                 self.engine_id,

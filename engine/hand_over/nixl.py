@@ -19,7 +19,7 @@ from pdgate.engine.hand_over.two_sided import TwoSided
 from pdgate.transfer.messenger.source import Source
 
 
-class Nixl(TwoSided):
+class NixlHandOver(TwoSided):
     takes_ranks: ClassVar = True
 
     def plan(self, arrival: Arrival) -> Plan:

@@ -18,7 +18,7 @@ from pdgate.protocols.dialects.offload_p2p import FETCH, ID, STORE
 from pdgate.transfer.messenger.source import Source
 
 
-class OffloadP2p(TwoSided):
+class OffloadP2pHandOver(TwoSided):
     takes_ranks: ClassVar = True
 
     def plan(self, arrival: Arrival) -> Load | Keep | None:

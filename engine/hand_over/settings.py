@@ -6,7 +6,7 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 from pdgate.protocols.instance import Role
-from pdgate.transfer.device.base import Event
+from pdgate.transfer.device.base import DeviceEvent
 from pdgate.transfer.messenger.receiving import Patience
 from pdgate.transfer.runtime.fleet import Identity
 
@@ -69,7 +69,9 @@ class ConnectorSettings:
     patience: Patience = field(default_factory=Patience)
     identity: Identity = field(default_factory=Identity)
     ranks: tuple[int, ...] = ()
-    moment: Callable[[], Event | None] = field(default=lambda: None, repr=False, compare=False)
+    moment: Callable[[], DeviceEvent | None] = field(
+        default=lambda: None, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
         _ = self.peer_address

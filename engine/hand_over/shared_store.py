@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from pdgate.engine.hand_over.blocks import Blocks
+from pdgate.engine.hand_over.blocks import NamedBlocks
 
 MAGIC: Final = b"PDST"
 MOST_BYTES: Final = 256 << 20
@@ -27,8 +27,8 @@ def folder_of(named: str) -> Path:
     return path
 
 
-class SharedStore:
-    def __init__(self, folder: Path, blocks: Blocks) -> None:
+class BlockStore:
+    def __init__(self, folder: Path, blocks: NamedBlocks) -> None:
         self._folder = folder
         self._blocks = blocks
 

@@ -13,19 +13,19 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar
 
 from pdgate.engine.connector import Arrival, Connector, Core, Keep, Load, Pages
-from pdgate.engine.hand_over.blocks import Blocks
+from pdgate.engine.hand_over.blocks import NamedBlocks
 from pdgate.engine.hand_over.settings import ConnectorSettings
-from pdgate.engine.hand_over.shared_store import SharedStore, folder_of
+from pdgate.engine.hand_over.shared_store import BlockStore, folder_of
 from pdgate.engine.layout import Layout
 from pdgate.protocols.instance import Role
 from pdgate.transfer.base import Backend, Region
-from pdgate.transfer.messenger.counters import Counters
+from pdgate.transfer.messenger.counters import MessengerCounters
 
 ROOM_EVERY = 64
 """Requests, after which it is seen to that the store does not grow."""
 
 
-class StoreMediated(Connector):
+class StoreMediatedHandOver(Connector):
     fixed_role: ClassVar = True
 
     def __init__(
@@ -38,14 +38,14 @@ class StoreMediated(Connector):
         settings: ConnectorSettings,
     ) -> None:
         """Raises ValueError, OSError for a folder that cannot be had."""
-        self.counters = Counters()
+        self.counters = MessengerCounters()
         self.kv_address = (settings.advertised_host, settings.api_port)
         self._core = core
         self._layout = layout
         self._settings = settings
         shards = [region.memory for region in regions]
-        self._blocks = Blocks(layout, settings.model, shards)
-        self._store = SharedStore(folder_of(settings.store), self._blocks)
+        self._blocks = NamedBlocks(layout, settings.model, shards)
+        self._store = BlockStore(folder_of(settings.store), self._blocks)
         self._kept = 0
         # One at a time: the pages of a request are few, and the disk is one.
         self._reader = ThreadPoolExecutor(1, "pdgate-kv-store")

@@ -23,7 +23,7 @@ from pdgate.transfer.messenger.source import Source
 MOST_UUID = 2**63 - 1
 
 
-class Tpu(TwoSided):
+class TpuHandOver(TwoSided):
     fixed_role: ClassVar = True
 
     def __init__(self, **parts: Any) -> None:

@@ -18,7 +18,7 @@ def name_of(block_hash: bytes) -> int:
     return int.from_bytes(block_hash[-8:])
 
 
-class Journal:
+class EventJournal:
     """
     Args:
         publish: Gets the events of a step, in order.

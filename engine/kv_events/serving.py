@@ -17,8 +17,8 @@ from fastapi import APIRouter
 from starlette.responses import JSONResponse, Response
 
 from pdgate.cluster.kv_events import curve
-from pdgate.engine.kv_events.journal import Journal
-from pdgate.engine.settings import Settings
+from pdgate.engine.kv_events.journal import EventJournal
+from pdgate.engine.settings import EngineSettings
 from pdgate.transfer.runtime.fleet import Identity, check_place
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def publishing(settings: Settings, identity: Identity) -> "Iterator[Publisher | None]":
+def publishing(settings: EngineSettings, identity: Identity) -> "Iterator[Publisher | None]":
     """It listens inside the block. Raises OSError, ValueError where listening takes a secret."""
     if settings.kv_events_port is None:
         yield None
@@ -47,8 +47,8 @@ def publishing(settings: Settings, identity: Identity) -> "Iterator[Publisher | 
         publisher.close()
 
 
-def journal_of(publisher: "Publisher | None", block_tokens: int) -> Journal | None:
-    return None if publisher is None else Journal(block_tokens, publisher.publish)
+def journal_of(publisher: "Publisher | None", block_tokens: int) -> EventJournal | None:
+    return None if publisher is None else EventJournal(block_tokens, publisher.publish)
 
 
 def sources_route(publisher: "Publisher") -> APIRouter:

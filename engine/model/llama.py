@@ -14,14 +14,14 @@ from enum import Enum
 
 import numpy as np
 
-from pdgate.engine.cache.memory import PagedKv, Run, slots
+from pdgate.engine.cache.memory import PagedKv, TokenRun, slots
 from pdgate.engine.model import layers
 from pdgate.engine.model.attentions import Attention, attention_of
 from pdgate.engine.model.config import ModelConfig
 from pdgate.engine.model.weights import Floats, Weights
 
 
-class Wanted(Enum):
+class WantedLogits(Enum):
     """Of which tokens of a span the logits are asked."""
 
     NONE = "none"
@@ -30,13 +30,13 @@ class Wanted(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class TokenSpan:
     """Tokens [start, start + len(tokens)) of a sequence; its earlier ones are in the pages."""
 
     tokens: Sequence[int]
     start: int
     block_ids: Sequence[int]
-    wanted: Wanted = Wanted.LAST
+    wanted: WantedLogits = WantedLogits.LAST
 
     @property
     def end(self) -> int:
@@ -79,7 +79,7 @@ class Llama:
 
     def forward(
         self,
-        spans: Sequence[Span],
+        spans: Sequence[TokenSpan],
         memory: PagedKv,
         filled: Callable[[int], None] | None = None,
     ) -> list[Floats]:
@@ -90,14 +90,14 @@ class Llama:
         """
         return self._logits(self._computed(spans, memory, filled), spans)
 
-    def hidden(self, span: Span, memory: PagedKv) -> Floats:
+    def hidden(self, span: TokenSpan, memory: PagedKv) -> Floats:
         """Fills the pages of a span and returns what the head would read, [t, hidden]."""
         computed = self._computed([span], memory, None)
         return layers.rms_norm(computed, self._norm, self.config.rms_eps)
 
     def _computed(
         self,
-        spans: Sequence[Span],
+        spans: Sequence[TokenSpan],
         memory: PagedKv,
         filled: Callable[[int], None] | None,
     ) -> Floats:
@@ -105,7 +105,7 @@ class Llama:
         config = self.config
         ids = np.concatenate([np.asarray(span.tokens, np.intp) for span in spans])
         positions = np.concatenate([np.arange(span.start, span.end) for span in spans])
-        runs = [Run(span.start, len(span.tokens), span.block_ids) for span in spans]
+        runs = [TokenRun(span.start, len(span.tokens), span.block_ids) for span in spans]
         places = slots(memory.layout, runs)
         cos, sin = self._cos[positions], self._sin[positions]
 
@@ -122,18 +122,18 @@ class Llama:
             x = x + (layers.silu(gate) * up) @ layer.down
         return x
 
-    def _logits(self, x: Floats, spans: Sequence[Span]) -> list[Floats]:
+    def _logits(self, x: Floats, spans: Sequence[TokenSpan]) -> list[Floats]:
         rows: list[int] = []
         counts = []
         end = 0
         for span in spans:
             begin, end = end, end + len(span.tokens)
             match span.wanted:
-                case Wanted.NONE:
+                case WantedLogits.NONE:
                     begin = end
-                case Wanted.LAST:
+                case WantedLogits.LAST:
                     begin = end - 1
-                case Wanted.ALL:
+                case WantedLogits.ALL:
                     pass
             rows.extend(range(begin, end))
             counts.append(end - begin)

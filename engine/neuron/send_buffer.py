@@ -23,13 +23,13 @@ from pdgate.engine import worker_rules as rules
 from pdgate.engine.neuron import kv_map, messages
 from pdgate.engine.neuron.dealer import TAIL
 from pdgate.engine.neuron.ground import Ground
-from pdgate.engine.neuron.kept import Request, Requests
+from pdgate.engine.neuron.kept import KeptRequest, Requests
 from pdgate.engine.neuron.messages import Message
 from pdgate.engine.neuron.posts import CompletionToken
 from pdgate.engine.neuron.proof import Guests
 from pdgate.engine.neuron.setup import Setup
 from pdgate.engine.neuron.transfer_engine import SendEngine, ring_bytes
-from pdgate.engine.neuron.turns import Turns
+from pdgate.engine.neuron.turns import NeuronTurns
 from pdgate.engine.neuron.wake import Wake
 from pdgate.engine.neuron.whole_pages import KEY
 from pdgate.engine.settings import WILDCARDS
@@ -56,7 +56,7 @@ log = logging.getLogger(__name__)
 class _Pairing:
     identity: bytes
     engine: SendEngine
-    leaving: list[Request] = field(default_factory=list)
+    leaving: list[KeptRequest] = field(default_factory=list)
 
 
 class SendBuffer:
@@ -75,7 +75,7 @@ class SendBuffer:
         self._lock = threading.Lock()
         self._guests = Guests(setup.identity)
         self._requests = Requests(setup.shape.layers, layer_wise=layer_wise)
-        self._turns = Turns()
+        self._turns = NeuronTurns()
         self._pairings: OrderedDict[bytes, _Pairing] = OrderedDict()
         self._ended: list[_Pairing] = []
         """Replaced or broken; a write may still read pages."""
@@ -291,7 +291,7 @@ class SendBuffer:
     def _places(self) -> int:
         """How many requests may begin to leave."""
         leaving = sum(len(pairing.leaving) for pairing in self._pairings.values())
-        return rules.places(rules.Counts(transferring=leaving), self._setup.batch)
+        return rules.places(rules.RequestCounts(transferring=leaving), self._setup.batch)
 
     def _pump(self) -> None:
         for pairing in list(self._pairings.values()):
@@ -327,7 +327,7 @@ class SendBuffer:
                 self._requests.left(one)
             self._let_go(one)
 
-    def _let_go(self, one: Request) -> None:
+    def _let_go(self, one: KeptRequest) -> None:
         """Its pages have been read."""
         if one.kept or one.dropped:
             self._setup.core.release(one.id)

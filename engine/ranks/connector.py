@@ -15,9 +15,9 @@ from pdgate.engine.connector import Arrival, Connector, Core, Keep, Load, Pages,
 from pdgate.engine.layout import Layout
 from pdgate.engine.ranks.crew import Crew, RankLost
 from pdgate.engine.ranks.seats import places
-from pdgate.engine.ranks.words import COUNTED, Answer, Event, Known
+from pdgate.engine.ranks.words import COUNTED, KnownShard, RankAnswer, RankEvent
 from pdgate.protocols.instance import Role
-from pdgate.transfer.messenger.counters import Counters
+from pdgate.transfer.messenger.counters import MessengerCounters
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ class _Kept:
 
 class RanksConnector(Connector):
     def __init__(self, crew: Crew, core: Core, layout: Layout) -> None:
-        self.counters = Counters()
+        self.counters = MessengerCounters()
         self.kv_address = (crew.workers[0].host, crew.workers[0].port)
         self._crew = crew
         self._core = core
@@ -69,7 +69,7 @@ class RanksConnector(Connector):
     # Hooks, on the core's thread.
 
     def plan(self, arrival: Arrival) -> Plan:
-        said = replace(arrival, cached_tokens=Known(arrival.cached_tokens()))
+        said = replace(arrival, cached_tokens=KnownShard(arrival.cached_tokens()))
         answers = self._ask("plan", [(said,)] * len(self._all))
         plans = [answer.value for answer in answers]
         if any(answer.refused or answer.broken for answer in answers):
@@ -154,7 +154,7 @@ class RanksConnector(Connector):
 
     # Words of the ranks, on the crew's thread.
 
-    def heard(self, number: int, event: Event) -> None:
+    def heard(self, number: int, event: RankEvent) -> None:
         self._count(number, event.counts)
         match event.name:
             case "":
@@ -235,7 +235,7 @@ class RanksConnector(Connector):
                 del self._keeps[request_id]
             self._crew.post("dropped", request_id, str(error))
 
-    def _ask(self, name: str, words: Sequence[tuple[Any, ...]]) -> list[Answer]:
+    def _ask(self, name: str, words: Sequence[tuple[Any, ...]]) -> list[RankAnswer]:
         return self._crew.ask(name, words)
 
     def _count(self, number: int, counts: tuple[float, ...]) -> None:
@@ -244,7 +244,7 @@ class RanksConnector(Connector):
             setattr(self.counters, name, sum(values) if name in ADDED_UP else max(values))
 
 
-def _values(answers: Sequence[Answer]) -> list[Any]:
+def _values(answers: Sequence[RankAnswer]) -> list[Any]:
     """Raise ValueError if a rank has refused, RuntimeError if its connector broke."""
     for answer in answers:
         if answer.refused:

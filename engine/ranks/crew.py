@@ -16,8 +16,8 @@ from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import Any, Final
 
-from pdgate.engine.ranks.words import Answer, Event, Order, Start
-from pdgate.transfer.messenger.workers import Worker
+from pdgate.engine.ranks.words import RankAnswer, RankEvent, RankOrder, Start
+from pdgate.transfer.messenger.workers import MessengerWorker
 
 START_SECONDS: Final = 120.0
 SILENCE_SECONDS: Final = 15.0
@@ -26,7 +26,7 @@ END_SECONDS: Final = 15.0
 
 log = logging.getLogger(__name__)
 
-Heard = Callable[[int, Event], None]
+Heard = Callable[[int, RankEvent], None]
 """A rank's number, and what it says; on the crew's thread."""
 
 
@@ -34,7 +34,7 @@ class RankLost(Exception):
     """A rank's process is gone, and its part of the KV cache with it."""
 
 
-class _Rank:
+class _RankProcess:
     def __init__(self, start: Start) -> None:
         """Start the process. Raise OSError."""
         self.number = start.place.number
@@ -69,24 +69,24 @@ class _Rank:
 
     def post(self, name: str, words: tuple[Any, ...], *, answers: bool = False) -> None:
         """Raise RankLost."""
-        self._send(Order(name, words, answers))
+        self._send(RankOrder(name, words, answers))
 
-    def answer(self) -> Answer:
+    def answer(self) -> RankAnswer:
         """Return what it says to the oldest order that has to be answered. Raise RankLost."""
         try:
-            answer: Answer = self.orders.recv()
+            answer: RankAnswer = self.orders.recv()
         except (EOFError, OSError) as error:
             raise RankLost(f"{self.name} is gone") from error
         return answer
 
-    def started(self, seconds: float) -> Worker:
+    def started(self, seconds: float) -> MessengerWorker:
         """Return its address for peers. Raise ValueError, RankLost."""
         if not self.orders.poll(seconds):
             raise RankLost(f"{self.name} did not start within {seconds:.0f} s")
         answer = self.answer()
         if answer.refused:
             raise ValueError(f"rank {self.number}: {answer.refused}")
-        worker: Worker = answer.value
+        worker: MessengerWorker = answer.value
         return worker
 
     def end(self, seconds: float) -> None:
@@ -100,7 +100,7 @@ class _Rank:
             self.process.wait()
         self.events.close()
 
-    def _send(self, word: Start | Order) -> None:
+    def _send(self, word: Start | RankOrder) -> None:
         try:
             with self._sending:
                 self.orders.send(word)
@@ -118,12 +118,12 @@ class Crew:
     def __init__(self, starts: Sequence[Start]) -> None:
         """Start the processes. Raise OSError, ValueError, RankLost."""
         self.lost = ""
-        self._ranks: list[_Rank] = []
+        self._ranks: list[_RankProcess] = []
         self._closing = threading.Event()
         self._later: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         try:
-            self._ranks.extend(map(_Rank, starts))
+            self._ranks.extend(map(_RankProcess, starts))
             until = time.monotonic() + START_SECONDS
             self.workers = [
                 rank.started(max(0.0, until - time.monotonic())) for rank in self._ranks
@@ -151,7 +151,7 @@ class Crew:
 
     def ask(
         self, name: str, words: Sequence[tuple[Any, ...]], to: Sequence[int] | None = None
-    ) -> list[Answer]:
+    ) -> list[RankAnswer]:
         """Return the answers to an order, of which each rank gets words of its own.
 
         From one thread at a time. Raise RankLost.
@@ -178,7 +178,7 @@ class Crew:
         for rank in self._ranks:
             rank.end(END_SECONDS)
 
-    def _chosen(self, to: Sequence[int] | None) -> list[_Rank]:
+    def _chosen(self, to: Sequence[int] | None) -> list[_RankProcess]:
         if self.lost:
             raise RankLost(self.lost)
         return self._ranks if to is None else [self._ranks[number] for number in to]
@@ -192,7 +192,7 @@ class Crew:
                 assert isinstance(ready, Connection)
                 rank = by_events[ready]
                 try:
-                    event: Event = ready.recv()
+                    event: RankEvent = ready.recv()
                 except (EOFError, OSError):
                     if not self._closing.is_set():
                         status = self._ended(rank)
@@ -208,7 +208,7 @@ class Crew:
                     return
 
     @staticmethod
-    def _ended(rank: _Rank) -> str:
+    def _ended(rank: _RankProcess) -> str:
         with contextlib.suppress(subprocess.TimeoutExpired):
             code = rank.process.wait(1.0)
             return f"killed by signal {-code}" if code < 0 else f"status {code}"

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pdgate.engine.cache.memory import Mix, Run, Slots
+from pdgate.engine.cache.memory import Mix, Slots, TokenRun
 from pdgate.engine.layout import Layout
 from pdgate.engine.model.weights import Floats
 from pdgate.engine.ranks.crew import Crew
-from pdgate.engine.ranks.seats import Place, places
+from pdgate.engine.ranks.seats import RankSeat, places
 
 
 class RanksKv:
@@ -25,10 +25,10 @@ class RanksKv:
             own = [plane[:, place.heads.start : place.heads.stop] for plane in planes]
             self._crew.post("write", layer, slots, own, to=[place.number])
 
-    def attend(self, layer: int, queries: Floats, runs: Sequence[Run], mix: Mix) -> Floats:
+    def attend(self, layer: int, queries: Floats, runs: Sequence[TokenRun], mix: Mix) -> Floats:
         held = self._with(layer)
         asked = np.split(queries, self.layout.tp, axis=1)
-        sent = [Run(run.start, run.count, tuple(run.block_ids)) for run in runs]
+        sent = [TokenRun(run.start, run.count, tuple(run.block_ids)) for run in runs]
         answers = self._crew.ask(
             "attend",
             [(layer, asked[place.tensor_rank], sent, mix) for place in held],
@@ -38,5 +38,5 @@ class RanksKv:
         mixed: Floats = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
         return mixed
 
-    def _with(self, layer: int) -> list[Place]:
+    def _with(self, layer: int) -> list[RankSeat]:
         return [place for place in self._places if layer in place.layers]

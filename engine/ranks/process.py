@@ -16,16 +16,16 @@ from multiprocessing.connection import Connection
 from typing import Any, Final
 
 from pdgate.cluster.stderr import log_to_stderr
-from pdgate.engine.cache.memory import KvMemory, Mix, Run, Slots
+from pdgate.engine.cache.memory import KvMemory, Mix, Slots, TokenRun
 from pdgate.engine.connector import Arrival, Connector, Core, Keep, Load, Pages, Plan
 from pdgate.engine.hand_over.registry import connect
 from pdgate.engine.hand_over.two_sided import ForReaders, TwoSided
 from pdgate.engine.model.weights import Floats
 from pdgate.engine.peers import connector_settings, open_backend
 from pdgate.engine.ranks.seats import own_layout
-from pdgate.engine.ranks.words import BEAT_SECONDS, Answer, Event, Order, Start, counts
-from pdgate.transfer.messenger.counters import Counters
-from pdgate.transfer.messenger.workers import Worker
+from pdgate.engine.ranks.words import BEAT_SECONDS, RankAnswer, RankEvent, RankOrder, Start, counts
+from pdgate.transfer.messenger.counters import MessengerCounters
+from pdgate.transfer.messenger.workers import MessengerWorker
 from pdgate.transfer.runtime.fleet import configured
 
 PAGE_ORDERS: Final = ("write", "attend")
@@ -38,7 +38,7 @@ class FarCore(Core):
     """The engine's core, seen from the rank: what a connector reports goes out as events."""
 
     def __init__(self, events: Connection) -> None:
-        self.counters = Counters()
+        self.counters = MessengerCounters()
         self._events = events
         self._lock = threading.Lock()
 
@@ -46,7 +46,7 @@ class FarCore(Core):
         """Return whether there is an engine to hear it; without one this process is about to end."""
         try:
             with self._lock:
-                self._events.send(Event(name, words, counts(self.counters)))
+                self._events.send(RankEvent(name, words, counts(self.counters)))
         except OSError:
             log.debug("%s came too late for the engine", name or "a sign of life")
             return False
@@ -98,10 +98,10 @@ class Desk:
     def write(self, layer: int, slots: Slots, planes: Sequence[Floats]) -> None:
         self._memory.write(layer - self._first_layer, slots, planes)
 
-    def attend(self, layer: int, queries: Floats, runs: Sequence[Run], mix: Mix) -> Floats:
+    def attend(self, layer: int, queries: Floats, runs: Sequence[TokenRun], mix: Mix) -> Floats:
         return self._memory.attend(layer - self._first_layer, queries, runs, mix)
 
-    def introduce(self, workers: Sequence[Worker]) -> None:
+    def introduce(self, workers: Sequence[MessengerWorker]) -> None:
         self._connector.introduce(workers)
 
     def plan(self, arrival: Arrival) -> Plan:
@@ -140,20 +140,20 @@ class Desk:
     def close(self) -> None:
         self._connector.close()
 
-    def obey(self, order: Order) -> Answer:
+    def obey(self, order: RankOrder) -> RankAnswer:
         if order.name in PAGE_ORDERS:
-            return Answer(getattr(self, order.name)(*order.words))
+            return RankAnswer(getattr(self, order.name)(*order.words))
         try:
-            return Answer(getattr(self, order.name)(*order.words))
+            return RankAnswer(getattr(self, order.name)(*order.words))
         except ValueError as error:
-            return Answer(refused=str(error) or repr(error))
+            return RankAnswer(refused=str(error) or repr(error))
         # It costs the request that it is about and no other, as engine/hooks.py has it.
         except Exception as error:
             log.exception("the connector failed at %s", order.name)
-            return Answer(broken=f"{type(error).__name__}: {error}")
+            return RankAnswer(broken=f"{type(error).__name__}: {error}")
 
 
-def open_desk(start: Start, core: FarCore) -> tuple[Desk, Worker]:
+def open_desk(start: Start, core: FarCore) -> tuple[Desk, MessengerWorker]:
     """Raises what the start of an engine raises."""
     settings, layout = start.settings, start.layout
     # Its own name among peers, as each worker of an engine has; the secret comes by the same files.
@@ -182,7 +182,7 @@ def open_desk(start: Start, core: FarCore) -> tuple[Desk, Worker]:
     return Desk(start, core, KvMemory(own, [region.memory]), connector), connector.worker
 
 
-def reply(orders: Connection, answer: Answer) -> None:
+def reply(orders: Connection, answer: RankAnswer) -> None:
     """Say it, unless the engine has hung up: the next order does not come then."""
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         orders.send(answer)
@@ -196,9 +196,9 @@ def serve(orders: Connection, core: FarCore) -> None:
     try:
         desk, worker = open_desk(start, core)
     except (OSError, ValueError, LookupError, TypeError, MemoryError) as error:
-        reply(orders, Answer(refused=str(error) or repr(error)))
+        reply(orders, RankAnswer(refused=str(error) or repr(error)))
         return
-    reply(orders, Answer(worker))
+    reply(orders, RankAnswer(worker))
     while True:
         try:
             order = orders.recv()

@@ -10,7 +10,7 @@ from pdgate.engine.layout import Layout
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RankSeat:
     """What a rank holds.
 
     Attributes:
@@ -38,18 +38,18 @@ def stages(layers: int, pp: int) -> tuple[int, ...]:
     return tuple(counts)
 
 
-def places(layout: Layout) -> list[Place]:
+def places(layout: Layout) -> list[RankSeat]:
     """Return the ranks' places, those of the first stage first."""
     counts = layout.stages or (layout.layers,)
     ends = accumulate(counts)
     held = [range(end - count, end) for end, count in zip(ends, counts, strict=True)]
     return [
-        Place(stage * layout.tp + rank, rank, layers, layout.shard_heads(rank))
+        RankSeat(stage * layout.tp + rank, rank, layers, layout.shard_heads(rank))
         for stage, layers in enumerate(held)
         for rank in range(layout.tp)
     ]
 
 
-def own_layout(layout: Layout, place: Place) -> Layout:
+def own_layout(layout: Layout, place: RankSeat) -> Layout:
     """Return the layout of the pages that this rank has, as if it were an engine."""
     return replace(layout, layers=len(place.layers), kv_heads=len(place.heads), tp=1, stages=())

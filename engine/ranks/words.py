@@ -10,9 +10,9 @@ from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from pdgate.engine.layout import Layout
-from pdgate.engine.ranks.seats import Place
-from pdgate.engine.settings import Settings
-from pdgate.transfer.messenger.counters import Counters
+from pdgate.engine.ranks.seats import RankSeat
+from pdgate.engine.settings import EngineSettings
+from pdgate.transfer.messenger.counters import MessengerCounters
 
 BEAT_SECONDS: Final = 0.5
 
@@ -27,9 +27,9 @@ class Start:
         engine_id: What peers know the engine by, which its ranks have in common.
     """
 
-    settings: Settings
+    settings: EngineSettings
     layout: Layout
-    place: Place
+    place: RankSeat
     api_port: int
     kv_port: int
     model_root: str
@@ -37,7 +37,7 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class RankOrder:
     """A method of desk.Desk to call; `answers`: an Answer is waited for."""
 
     name: str
@@ -46,7 +46,7 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class RankAnswer:
     """
     Attributes:
         refused: Why the order cannot be obeyed (ValueError).
@@ -59,7 +59,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class RankEvent:
     """A method of the core to call; an empty name is a sign of life.
 
     Attributes:
@@ -71,15 +71,17 @@ class Event:
     counts: tuple[float, ...]
 
 
-COUNTED: Final = tuple(one.name for one in fields(Counters) if not one.name.startswith("_"))
+COUNTED: Final = tuple(
+    one.name for one in fields(MessengerCounters) if not one.name.startswith("_")
+)
 
 
-def counts(counters: Counters) -> tuple[float, ...]:
+def counts(counters: MessengerCounters) -> tuple[float, ...]:
     return tuple(getattr(counters, name) for name in COUNTED)
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownShard:
     """Tokens that the prefix cache has, as `Arrival.cached_tokens` says it."""
 
     tokens: int

@@ -28,7 +28,7 @@ class Delta(msgspec.Struct):
         )
 
 
-class Choice(msgspec.Struct):
+class ResumedChoice(msgspec.Struct):
     index: int = 0
     delta: Delta | None = None
     text: str | None = None
@@ -42,7 +42,7 @@ class Choice(msgspec.Struct):
         return (self.delta.content if self.delta is not None else self.text) or ""
 
 
-class Chunk(msgspec.Struct):
+class ResumedChunk(msgspec.Struct):
     """
     Attributes:
         error: An engine's last word, in place of all else.
@@ -53,13 +53,13 @@ class Chunk(msgspec.Struct):
     object: str = ""
     created: int = 0
     model: str = ""
-    choices: list[Choice] = []
+    choices: list[ResumedChoice] = []
     prompt_token_ids: list[int] | None = None
     usage: Any = None
     error: Any = None
 
 
-read = msgspec.json.Decoder(Chunk).decode
+read = msgspec.json.Decoder(ResumedChunk).decode
 
 _IDS = re.compile(rb',\s*"(?:prompt_)?token_ids"\s*:\s*(?:null|\[[\d,\s]*\])')
 

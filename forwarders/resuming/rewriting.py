@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from pdgate.forwarders.resuming.journal import Journal
+from pdgate.forwarders.resuming.journal import StreamJournal
 from pdgate.forwarders.resuming.known import Known
 from pdgate.protocols import sse
 from pdgate.protocols.call import CHAT, Call
@@ -23,7 +23,7 @@ class Rewriting:
         journal: As it is when the continuation begins.
     """
 
-    def __init__(self, call: Call, journal: Journal) -> None:
+    def __init__(self, call: Call, journal: StreamJournal) -> None:
         head = journal.head
         self._head = {} if head is None else head.as_json()
         self._known = Known(journal.tokens[journal.whole :], "".join(journal.after))

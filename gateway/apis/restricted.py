@@ -22,7 +22,7 @@ from pdgate.gateway.apis import forms
 from pdgate.gateway.intake import HOLDERS
 from pdgate.protocols.apis import RESPONSES
 from pdgate.protocols.call import Call, value
-from pdgate.protocols.errors import BadRequest, Forbidden, UnsupportedMediaType
+from pdgate.protocols.errors import BadRequest, PermissionDenied, UnsupportedMediaType
 
 ADAPTERS: Final = ("lora_path", "lora_request")
 """Fields of a call."""
@@ -63,7 +63,7 @@ def only_model(
     Raises BadRequest if there are several, Forbidden, UnsupportedMediaType.
     """
     if any(f"/{other}/" in f"{path}/" for other in others):
-        raise Forbidden("this API key may not ask that model", param="model")
+        raise PermissionDenied("this API key may not ask that model", param="model")
     found = _in_pairs(query)
     if body:
         found += _in_body(content_type, body)

@@ -15,11 +15,11 @@ from pdgate.forwarders.base import Answer
 from pdgate.forwarders.record import Record
 from pdgate.gateway import errors
 from pdgate.gateway.admission.place import NAME as PRIORITY
-from pdgate.gateway.batch.lines import Broken, Line, Result, answered, errored
+from pdgate.gateway.batch.lines import BatchLine, BrokenLine, LineResult, answered, errored
 from pdgate.gateway.request_headers import RequestHeaders
 from pdgate.gateway.security.authenticator import KeyState
 from pdgate.gateway.service import Service
-from pdgate.gateway.upstream.contracts import Memory
+from pdgate.gateway.upstream.contracts import AnswerMemory
 from pdgate.protocols.apis import shape_of
 from pdgate.protocols.errors import (
     CallBreaksEngines,
@@ -77,12 +77,12 @@ class Caller:
     """
 
     service: Service
-    memory: Memory
+    memory: AnswerMemory
     endpoint: str
     key: Callable[[], KeyState | None]
     sleep: Sleep = asyncio.sleep
 
-    async def result(self, line: Line) -> Result:
+    async def result(self, line: BatchLine) -> LineResult:
         """Return what came of the line, however long that takes."""
         began, pause, failures = monotonic(), FIRST_PAUSE_SECONDS, 0
         while True:
@@ -90,8 +90,8 @@ class Caller:
                 key = self.key()
             except LookupError:
                 said = "the API key that the batch belongs to is no more"
-                return errored(Broken(line.number, line.custom_id, "invalid_api_key", said))
-            with Whole(self.memory) as client:
+                return errored(BrokenLine(line.number, line.custom_id, "invalid_api_key", said))
+            with WholeAnswer(self.memory) as client:
                 await self.service.handle(self.endpoint, HEADERS, line.body, client, key)
                 error = client.error
                 if error is None:
@@ -124,11 +124,11 @@ def is_asked_again(error: GatewayError, failures: int, seconds: float) -> bool:
     return failures < TRIES
 
 
-class Whole:
+class WholeAnswer:
     """Client of one call that keeps its answer, within a block; nothing is committed before all of it is
     here, so that a failure in the middle is tried elsewhere."""
 
-    def __init__(self, memory: Memory) -> None:
+    def __init__(self, memory: AnswerMemory) -> None:
         self.status = 0
         self.call_id = ""
         self.body = bytearray()

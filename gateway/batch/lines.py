@@ -26,7 +26,7 @@ MOST_AROUND_BYTES: Final = 4096
 SKIPPED_BYTES: Final = 1 << 20
 
 
-class Asked(msgspec.Struct, frozen=True):
+class AskedLine(msgspec.Struct, frozen=True):
     """One line as it stands in a file."""
 
     custom_id: str
@@ -35,7 +35,7 @@ class Asked(msgspec.Struct, frozen=True):
     body: msgspec.Raw
 
 
-class Line(msgspec.Struct, frozen=True):
+class BatchLine(msgspec.Struct, frozen=True):
     """A call. `number` is that of its line in the file, from 1."""
 
     number: int
@@ -43,7 +43,7 @@ class Line(msgspec.Struct, frozen=True):
     body: bytes
 
 
-class Broken(msgspec.Struct, frozen=True):
+class BrokenLine(msgspec.Struct, frozen=True):
     """A line that is no call, and why. `custom_id` is empty where none can be read."""
 
     number: int
@@ -52,7 +52,7 @@ class Broken(msgspec.Struct, frozen=True):
     message: str
 
 
-class Result(msgspec.Struct, frozen=True):
+class LineResult(msgspec.Struct, frozen=True):
     """What is written of a line; `failed`: to the file of errors."""
 
     number: int
@@ -60,7 +60,7 @@ class Result(msgspec.Struct, frozen=True):
     row: bytes
 
 
-_asked = msgspec.json.Decoder(Asked)
+_asked = msgspec.json.Decoder(AskedLine)
 
 
 class Reader:
@@ -75,13 +75,13 @@ class Reader:
         self._most_bytes = most_body_bytes + MOST_AROUND_BYTES
         self._seen: set[bytes] = set()
 
-    def __iter__(self) -> Iterator[Line | Broken]:
+    def __iter__(self) -> Iterator[BatchLine | BrokenLine]:
         for number, raw in numbered(self._file, self._most_bytes):
             yield self._read(number, raw)
 
-    def _read(self, number: int, raw: bytes | None) -> Line | Broken:
+    def _read(self, number: int, raw: bytes | None) -> BatchLine | BrokenLine:
         if raw is None:
-            return Broken(
+            return BrokenLine(
                 number, "", "line_too_long", f"line {number} is longer than a call may be"
             )
         try:
@@ -89,13 +89,13 @@ class Reader:
             parse_object(raw)
             asked = _asked.decode(raw)
         except (GatewayError, msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-            return Broken(number, _custom_id(raw), "invalid_line", f"line {number}: {error}")
+            return BrokenLine(number, _custom_id(raw), "invalid_line", f"line {number}: {error}")
         if why := self._refusal(asked):
             code, said = why
-            return Broken(number, asked.custom_id[:LONGEST_ID], code, f"line {number}: {said}")
-        return Line(number, asked.custom_id, bytes(asked.body))
+            return BrokenLine(number, asked.custom_id[:LONGEST_ID], code, f"line {number}: {said}")
+        return BatchLine(number, asked.custom_id, bytes(asked.body))
 
-    def _refusal(self, asked: Asked) -> tuple[str, str] | None:
+    def _refusal(self, asked: AskedLine) -> tuple[str, str] | None:
         if not asked.custom_id or len(asked.custom_id) > LONGEST_ID:
             return "invalid_custom_id", f"custom_id has 1 to {LONGEST_ID} characters"
         mark = blake2b(asked.custom_id.encode("utf-8", "replace"), digest_size=16).digest()
@@ -129,36 +129,38 @@ def numbered(file: BinaryIO, most_bytes: int) -> Iterator[tuple[int, bytes | Non
             yield number, raw
 
 
-def answered(line: Line, status: int, request_id: str, body: bytes) -> Result:
+def answered(line: BatchLine, status: int, request_id: str, body: bytes) -> LineResult:
     """What an engine, or the gateway, answered to the call; JSON."""
     try:
         said = msgspec.Raw(msgspec.json.format(body, indent=-1))
     except (msgspec.MsgspecError, RecursionError):
-        return errored(Broken(line.number, line.custom_id, "unreadable_answer", "it is no JSON"))
+        return errored(
+            BrokenLine(line.number, line.custom_id, "unreadable_answer", "it is no JSON")
+        )
     response = {"status_code": status, "request_id": request_id, "body": said}
     return _result(line.number, line.custom_id, status >= 400, response, None)
 
 
-def errored(broken: Broken) -> Result:
+def errored(broken: BrokenLine) -> LineResult:
     error = {"code": broken.code, "message": broken.message}
     return _result(broken.number, broken.custom_id or None, True, None, error)
 
 
-def expired(line: Line) -> Result:
+def expired(line: BatchLine) -> LineResult:
     said = "this request was not executed before the completion window was over"
-    return errored(Broken(line.number, line.custom_id, "batch_expired", said))
+    return errored(BrokenLine(line.number, line.custom_id, "batch_expired", said))
 
 
 def _result(
     number: int, custom_id: str | None, failed: bool, response: object, error: object
-) -> Result:
+) -> LineResult:
     row = {
         "id": f"batch_req_{number}",
         "custom_id": custom_id,
         "response": response,
         "error": error,
     }
-    return Result(number, failed, msgspec.json.encode(row) + b"\n")
+    return LineResult(number, failed, msgspec.json.encode(row) + b"\n")
 
 
 def _custom_id(raw: bytes) -> str:

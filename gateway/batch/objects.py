@@ -26,7 +26,7 @@ _window = re.compile(r"([1-9][0-9]{0,6})([smhd])").fullmatch
 _UNITS: Final[Mapping[str, int]] = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
-class Status(StrEnum):
+class BatchStatus(StrEnum):
     VALIDATING = "validating"
     FAILED = "failed"
     IN_PROGRESS = "in_progress"
@@ -37,8 +37,13 @@ class Status(StrEnum):
     CANCELLED = "cancelled"
 
 
-UNFINISHED: Final = (Status.VALIDATING, Status.IN_PROGRESS, Status.FINALIZING, Status.CANCELLING)
-STOPPABLE: Final = (Status.VALIDATING, Status.IN_PROGRESS)
+UNFINISHED: Final = (
+    BatchStatus.VALIDATING,
+    BatchStatus.IN_PROGRESS,
+    BatchStatus.FINALIZING,
+    BatchStatus.CANCELLING,
+)
+STOPPABLE: Final = (BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS)
 
 
 class StoredFile(msgspec.Struct, frozen=True):
@@ -62,7 +67,7 @@ class StoredFile(msgspec.Struct, frozen=True):
         return {"object": "file", "status": "processed", **fields}
 
 
-class Batch(msgspec.Struct, frozen=True):
+class BatchObject(msgspec.Struct, frozen=True):
     """
     Attributes:
         owner: As of a file.
@@ -79,13 +84,13 @@ class Batch(msgspec.Struct, frozen=True):
     completion_window: str
     created_at: int
     expires_at: int
-    status: Status = Status.VALIDATING
+    status: BatchStatus = BatchStatus.VALIDATING
     metadata: dict[str, str] | None = None
     errors: list[dict[str, Any]] = []
     total: int = 0
     completed: int = 0
     failed: int = 0
-    ends_as: Status = Status.COMPLETED
+    ends_as: BatchStatus = BatchStatus.COMPLETED
     output_id: str = ""
     error_id: str = ""
     output_file_id: str | None = None
@@ -98,11 +103,11 @@ class Batch(msgspec.Struct, frozen=True):
     cancelling_at: int | None = None
     cancelled_at: int | None = None
 
-    def becomes(self, status: Status, now: float, **more: Any) -> "Batch":
+    def becomes(self, status: BatchStatus, now: float, **more: Any) -> "BatchObject":
         """The same in another status, which it is from `now` on."""
         return msgspec.structs.replace(self, status=status, **{f"{status}_at": int(now)}, **more)
 
-    def named(self, output_id: str, error_id: str) -> "Batch":
+    def named(self, output_id: str, error_id: str) -> "BatchObject":
         """The same with names for the files that its end writes."""
         return msgspec.structs.replace(self, output_id=output_id, error_id=error_id)
 

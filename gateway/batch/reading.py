@@ -11,8 +11,8 @@ from collections.abc import AsyncGenerator, Callable, Iterator
 from typing import Final
 
 from pdgate.gateway.batch.archive import Archive
-from pdgate.gateway.batch.lines import MOST_AROUND_BYTES, Broken, Line, Reader
-from pdgate.gateway.batch.objects import Batch
+from pdgate.gateway.batch.lines import MOST_AROUND_BYTES, BatchLine, BrokenLine, Reader
+from pdgate.gateway.batch.objects import BatchObject
 from pdgate.gateway.front.crowd import Crowd
 
 PIECE_BYTES: Final = 1 << 20
@@ -28,7 +28,7 @@ class Reading:
         self._archive = archive
         self._crowd = crowd
 
-    async def lines(self, batch: Batch) -> AsyncGenerator[Line | Broken]:
+    async def lines(self, batch: BatchObject) -> AsyncGenerator[BatchLine | BrokenLine]:
         """Each that is taken out counts as held until `done`. Raise FileNotFoundError, OSError."""
         most_bytes = self._most_body_bytes()
         crowd, half = self._crowd, self._crowd.limit_bytes // 2
@@ -55,16 +55,16 @@ class Reading:
             finally:
                 crowd.give_back(held)
 
-    def done(self, line: Line | Broken) -> None:
+    def done(self, line: BatchLine | BrokenLine) -> None:
         """It is no more in memory."""
         self._crowd.give_back(_size(line))
 
 
-def _size(line: Line | Broken) -> int:
-    return len(line.body) if isinstance(line, Line) else 0
+def _size(line: BatchLine | BrokenLine) -> int:
+    return len(line.body) if isinstance(line, BatchLine) else 0
 
 
-def _some(lines: Iterator[Line | Broken]) -> list[Line | Broken]:
+def _some(lines: Iterator[BatchLine | BrokenLine]) -> list[BatchLine | BrokenLine]:
     """The next ones; none at their end."""
     some, size = [], 0
     for line in lines:

@@ -31,15 +31,15 @@ from pdgate.gateway.batch.archive import Archive, Write
 from pdgate.gateway.batch.objects import (
     STOPPABLE,
     UNFINISHED,
-    Batch,
+    BatchObject,
     BatchRequest,
-    Status,
+    BatchStatus,
     StoredFile,
     new_id,
 )
-from pdgate.gateway.batch.runner import Limits
-from pdgate.gateway.batch.state import State, StateAway
-from pdgate.gateway.batch.upload import Form, receive
+from pdgate.gateway.batch.runner import BatchLimits
+from pdgate.gateway.batch.state import BatchState, StateAway
+from pdgate.gateway.batch.upload import UploadForm, receive
 from pdgate.gateway.front.asgi_cycle import LET_IN, STREAMED
 from pdgate.gateway.front.limits import BODY_SECONDS
 from pdgate.gateway.request_headers import RequestHeaders
@@ -54,7 +54,7 @@ from pdgate.protocols.errors import (
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T", StoredFile, Batch)
+T = TypeVar("T", StoredFile, BatchObject)
 
 FILES: Final = "/v1/files"
 BATCHES: Final = "/v1/batches"
@@ -82,9 +82,9 @@ class Books:
     def __init__(
         self,
         service: Service,
-        state: State,
+        state: BatchState,
         archive: Archive,
-        limits: Limits,
+        limits: BatchLimits,
         news: Callable[[], None],
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -230,7 +230,7 @@ class Books:
         await self.state.remove_file(file.id)
         await self._remove(file.id)
 
-    async def create(self, body: bytes, owner: str) -> Batch:
+    async def create(self, body: bytes, owner: str) -> BatchObject:
         """Raise BadRequest, NotFound, RateLimited."""
         try:
             asked = _request.decode(body)
@@ -244,7 +244,7 @@ class Books:
             # What it writes is never refused.
             raise self._full()
         now = int(self._clock())
-        batch = Batch(
+        batch = BatchObject(
             id=new_id("batch_"),
             owner=owner,
             endpoint=asked.endpoint,
@@ -262,31 +262,31 @@ class Books:
         self._news()
         return batch
 
-    async def batch(self, batch_id: str, owner: str) -> Batch:
+    async def batch(self, batch_id: str, owner: str) -> BatchObject:
         """Raise NotFound."""
         found = await self.state.batch(batch_id)
         if found is None or found.owner != owner:
             raise NotFound(f"no such batch: {batch_id!r}", param="batch_id")
         return found
 
-    async def cancel(self, batch_id: str, owner: str) -> Batch:
+    async def cancel(self, batch_id: str, owner: str) -> BatchObject:
         """Raise NotFound, BadRequest."""
         await self.batch(batch_id, owner)
         changed = await self.state.change(
             batch_id,
             lambda batch: (
-                batch.becomes(Status.CANCELLING, self._clock())
+                batch.becomes(BatchStatus.CANCELLING, self._clock())
                 if batch.status in STOPPABLE
                 else batch
             ),
         )
-        if changed is None or changed.status not in (Status.CANCELLING, Status.CANCELLED):
+        if changed is None or changed.status not in (BatchStatus.CANCELLING, BatchStatus.CANCELLED):
             status = "gone" if changed is None else changed.status
             raise BadRequest(f"the batch cannot be cancelled any more: it is {status}")
         self._news()
         return changed
 
-    async def shown(self, batch: Batch) -> dict[str, Any]:
+    async def shown(self, batch: BatchObject) -> dict[str, Any]:
         if batch.status in UNFINISHED:
             return batch.as_json(await self.state.counts(batch.id))
         return batch.as_json((batch.completed, batch.failed))
@@ -391,7 +391,7 @@ async def _short(request: Request) -> bytes:
     return bytes(body)
 
 
-async def _form(request: Request, content_type: bytes, write: Write, most_bytes: int) -> Form:
+async def _form(request: Request, content_type: bytes, write: Write, most_bytes: int) -> UploadForm:
     """Raise BadRequest, TooLarge, UnsupportedMediaType, ClientTooSlow, OSError."""
     clock = asyncio.timeout(BODY_SECONDS)
     try:

@@ -28,10 +28,10 @@ from typing import Any, BinaryIO, Final
 
 from pdgate.gateway.batch.answering import Caller
 from pdgate.gateway.batch.archive import Archive
-from pdgate.gateway.batch.lines import Broken, Line, Result, errored, expired, numbered
-from pdgate.gateway.batch.objects import UNFINISHED, Batch, Status, StoredFile, new_id
+from pdgate.gateway.batch.lines import BatchLine, BrokenLine, LineResult, errored, expired, numbered
+from pdgate.gateway.batch.objects import UNFINISHED, BatchObject, BatchStatus, StoredFile, new_id
 from pdgate.gateway.batch.reading import Reading
-from pdgate.gateway.batch.state import State, StateAway, Stored
+from pdgate.gateway.batch.state import BatchState, StateAway, StoredBatch
 from pdgate.gateway.front.crowd import Crowd
 from pdgate.gateway.security.authenticator import KeyState
 from pdgate.gateway.service import Service
@@ -53,7 +53,7 @@ BATCH_OUTPUT: Final = "batch_output"
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class BatchLimits:
     """
     Attributes:
         concurrency: Lines under way, of all batches.
@@ -68,12 +68,12 @@ class Limits:
     most_file_bytes: int
     most_lines: int
     most_unfinished: int
-    most_stored: Stored
+    most_stored: StoredBatch
     keep_seconds: int
 
 
 @dataclass(slots=True)
-class Served:
+class ServedBatches:
     """
     Attributes:
         lines: What serves its lines; None before and behind that.
@@ -96,9 +96,9 @@ class Runner:
     def __init__(
         self,
         service: Service,
-        state: State,
+        state: BatchState,
         archive: Archive,
-        limits: Limits,
+        limits: BatchLimits,
         crowd: Crowd,
         ready: asyncio.Event,
         clock: Callable[[], float] = time.time,
@@ -106,7 +106,7 @@ class Runner:
         """`ready`: engines have been looked at; before, none of them is known to be up."""
         self.leads = False
         self.lines: Counter[str] = Counter(ok=0, error=0)
-        self.statuses: Counter[Status] = Counter()
+        self.statuses: Counter[BatchStatus] = Counter()
         self._service = service
         self._state = state
         self._archive = archive
@@ -116,7 +116,7 @@ class Runner:
         self._ready = ready
         self._clock = clock
         self._places = asyncio.Semaphore(limits.concurrency)
-        self._served: dict[str, Served] = {}
+        self._served: dict[str, ServedBatches] = {}
         self._news = asyncio.Event()
         self._next_sweep = 0.0
 
@@ -162,15 +162,15 @@ class Runner:
                 del self._served[batch_id]
         for batch in unfinished:
             served = self._served.get(batch.id)
-            if batch.status is Status.CANCELLING and served is not None and served.lines:
+            if batch.status is BatchStatus.CANCELLING and served is not None and served.lines:
                 served.lines.cancel()
         if self._service.drain.began is not None:
             return
         while (found := self._next(unfinished, now)) is not None:
-            served = self._served.setdefault(found.id, Served())
+            served = self._served.setdefault(found.id, ServedBatches())
             served.task = group.create_task(self._guarded(found, served), name=f"batch {found.id}")
 
-    def _next(self, unfinished: Sequence[Batch], now: float) -> Batch | None:
+    def _next(self, unfinished: Sequence[BatchObject], now: float) -> BatchObject | None:
         """The oldest batch of the owner with the fewest that are served; None for none."""
         running = {batch_id for batch_id, served in self._served.items() if served.task}
         if len(running) >= MOST_RUNNING:
@@ -184,7 +184,7 @@ class Runner:
         ]
         return min(waiting, key=lambda batch: of_owner[batch.owner], default=None)
 
-    async def _guarded(self, batch: Batch, served: Served) -> None:
+    async def _guarded(self, batch: BatchObject, served: ServedBatches) -> None:
         try:
             await self._serve(batch, served)
         # Whatever it is, it is this batch's alone, and may be over when it is tried again.
@@ -195,12 +195,12 @@ class Runner:
             served.task = served.lines = None
         self.look()
 
-    async def _serve(self, batch: Batch, served: Served) -> None:
+    async def _serve(self, batch: BatchObject, served: ServedBatches) -> None:
         found = await self._state.batch(batch.id)
-        if found is not None and found.status is Status.VALIDATING:
+        if found is not None and found.status is BatchStatus.VALIDATING:
             found = await self._begin(found)
-        if found is not None and found.status is Status.IN_PROGRESS:
-            ends_as, errors = Status.FAILED, [_error("file_not_found", GONE)]
+        if found is not None and found.status is BatchStatus.IN_PROGRESS:
+            ends_as, errors = BatchStatus.FAILED, [_error("file_not_found", GONE)]
             try:
                 ends_as, errors = await self._all_lines(found, served), []
             except* FileNotFoundError:
@@ -209,12 +209,12 @@ class Runner:
             found = await self._state.change(
                 found.id, lambda now: self._finalizing(now, ends_as, errors)
             )
-        if found is not None and found.status in (Status.FINALIZING, Status.CANCELLING):
+        if found is not None and found.status in (BatchStatus.FINALIZING, BatchStatus.CANCELLING):
             await self._end(found)
 
     # The beginning.
 
-    async def _begin(self, batch: Batch) -> Batch | None:
+    async def _begin(self, batch: BatchObject) -> BatchObject | None:
         """Count its lines."""
         limits = self._limits
         intake = self._service.intake
@@ -234,26 +234,26 @@ class Runner:
             said = f"the input file has more than {limits.most_lines} lines"
             return await self._fails(batch, "too_many_lines", said)
 
-        def begun(now: Batch) -> Batch:
-            if now.status is not Status.VALIDATING:
+        def begun(now: BatchObject) -> BatchObject:
+            if now.status is not BatchStatus.VALIDATING:
                 return now
-            return now.becomes(Status.IN_PROGRESS, self._clock(), total=total)
+            return now.becomes(BatchStatus.IN_PROGRESS, self._clock(), total=total)
 
         return await self._state.change(batch.id, begun)
 
-    async def _fails(self, batch: Batch, code: str, message: str) -> Batch | None:
+    async def _fails(self, batch: BatchObject, code: str, message: str) -> BatchObject | None:
         return await self._state.change(
             batch.id,
             lambda now: (
                 now
-                if now.status is not Status.VALIDATING
-                else now.becomes(Status.FAILED, self._clock(), errors=[_error(code, message)])
+                if now.status is not BatchStatus.VALIDATING
+                else now.becomes(BatchStatus.FAILED, self._clock(), errors=[_error(code, message)])
             ),
         )
 
     # Its lines.
 
-    async def _all_lines(self, batch: Batch, served: Served) -> Status:
+    async def _all_lines(self, batch: BatchObject, served: ServedBatches) -> BatchStatus:
         """Return how it ends: all have a result, or its time is over, or its owner has cancelled it."""
         served.lines = lines = asyncio.create_task(self._lines(batch))
         left = batch.expires_at - self._clock()
@@ -270,14 +270,14 @@ class Runner:
             await asyncio.wait([lines])
         if lines.cancelled():
             now = await self._state.batch(batch.id)
-            if now is not None and now.status is Status.CANCELLING:
-                return Status.CANCELLED
+            if now is not None and now.status is BatchStatus.CANCELLING:
+                return BatchStatus.CANCELLED
             await self._expire(batch)
-            return Status.EXPIRED
+            return BatchStatus.EXPIRED
         lines.result()
-        return Status.COMPLETED
+        return BatchStatus.COMPLETED
 
-    async def _lines(self, batch: Batch) -> None:
+    async def _lines(self, batch: BatchObject) -> None:
         done = await self._state.done(batch.id)
         caller = Caller(
             self._service, self._memory, batch.endpoint, lambda: self._key_of(batch.owner)
@@ -288,7 +288,7 @@ class Runner:
                 if line.number in done:
                     reading.done(line)
                     continue
-                if isinstance(line, Broken):
+                if isinstance(line, BrokenLine):
                     await self._keep(batch, errored(line))
                     continue
                 task = None
@@ -305,14 +305,14 @@ class Runner:
                     if task is None:
                         reading.done(line)
 
-    async def _line(self, batch: Batch, caller: Caller, line: Line) -> None:
+    async def _line(self, batch: BatchObject, caller: Caller, line: BatchLine) -> None:
         await self._keep(batch, await caller.result(line))
 
-    def _line_over(self, line: Line, _: "asyncio.Task[None]") -> None:
+    def _line_over(self, line: BatchLine, _: "asyncio.Task[None]") -> None:
         self._places.release()
         self._reading.done(line)
 
-    async def _keep(self, batch: Batch, result: Result) -> None:
+    async def _keep(self, batch: BatchObject, result: LineResult) -> None:
         while True:
             try:
                 await self._state.add_result(batch.id, result)
@@ -321,13 +321,13 @@ class Runner:
                 await asyncio.sleep(KEEP_SECONDS)
         self.lines["error" if result.failed else "ok"] += 1
 
-    async def _expire(self, batch: Batch) -> None:
+    async def _expire(self, batch: BatchObject) -> None:
         done = await self._state.done(batch.id)
         async with aclosing(self._reading.lines(batch)) as lines:
             async for line in lines:
                 self._reading.done(line)
                 if line.number not in done:
-                    what = errored(line) if isinstance(line, Broken) else expired(line)
+                    what = errored(line) if isinstance(line, BrokenLine) else expired(line)
                     await self._keep(batch, what)
 
     def _key_of(self, owner: str) -> KeyState | None:
@@ -337,15 +337,17 @@ class Runner:
 
     # The end.
 
-    def _finalizing(self, batch: Batch, ends_as: Status, errors: list[dict[str, Any]]) -> Batch:
-        if batch.status is not Status.IN_PROGRESS:
+    def _finalizing(
+        self, batch: BatchObject, ends_as: BatchStatus, errors: list[dict[str, Any]]
+    ) -> BatchObject:
+        if batch.status is not BatchStatus.IN_PROGRESS:
             return batch
-        return batch.becomes(Status.FINALIZING, self._clock(), ends_as=ends_as, errors=errors)
+        return batch.becomes(BatchStatus.FINALIZING, self._clock(), ends_as=ends_as, errors=errors)
 
-    async def _end(self, batch: Batch) -> None:
+    async def _end(self, batch: BatchObject) -> None:
         """Write its files. Done again after a crash it writes the same, under the same names."""
 
-        def named(now: Batch) -> Batch:
+        def named(now: BatchObject) -> BatchObject:
             return now.named(new_id("file-"), new_id("file-")) if not now.output_id else now
 
         found = await self._state.change(batch.id, named)
@@ -354,9 +356,9 @@ class Runner:
         completed, failed = await self._state.counts(batch.id)
         output = await self._write(found, failed=False) if completed else None
         errors = await self._write(found, failed=True) if failed else None
-        cancelled = found.status is Status.CANCELLING
+        cancelled = found.status is BatchStatus.CANCELLING
         over = found.becomes(
-            Status.CANCELLED if cancelled else found.ends_as,
+            BatchStatus.CANCELLED if cancelled else found.ends_as,
             self._clock(),
             completed=completed,
             failed=failed,
@@ -365,7 +367,7 @@ class Runner:
         )
         await self._state.finish(over, [one for one in (output, errors) if one is not None])
 
-    async def _write(self, batch: Batch, *, failed: bool) -> StoredFile:
+    async def _write(self, batch: BatchObject, *, failed: bool) -> StoredFile:
         file_id = batch.error_id if failed else batch.output_id
         after, size = 0, 0
         async with self._archive.written(file_id) as write:
@@ -408,4 +410,4 @@ def _error(code: str, message: str) -> dict[str, Any]:
 
 
 GONE: Final = "the input file is no more"
-_NEVER_SERVED: Final = Served()
+_NEVER_SERVED: Final = ServedBatches()

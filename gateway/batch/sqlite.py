@@ -20,9 +20,9 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from pdgate.gateway.batch.lines import Result
-from pdgate.gateway.batch.objects import UNFINISHED, Batch, StoredFile
-from pdgate.gateway.batch.state import MOST_ENDED, StateAway, Stored
+from pdgate.gateway.batch.lines import LineResult
+from pdgate.gateway.batch.objects import UNFINISHED, BatchObject, StoredFile
+from pdgate.gateway.batch.state import MOST_ENDED, StateAway, StoredBatch
 
 T = TypeVar("T")
 
@@ -49,7 +49,7 @@ CREATE TABLE IF NOT EXISTS loose (id TEXT PRIMARY KEY, since INTEGER);
 """
 
 _file = msgspec.json.Decoder(StoredFile)
-_batch = msgspec.json.Decoder(Batch)
+_batch = msgspec.json.Decoder(BatchObject)
 _encode = msgspec.json.encode
 
 
@@ -71,7 +71,7 @@ class SqliteState:
             os.close(self._lock)
             self._lock = None
 
-    async def has_room(self, owner: str, most: Stored) -> bool:
+    async def has_room(self, owner: str, most: StoredBatch) -> bool:
         def room(db: sqlite3.Connection) -> bool:
             there = _stored(db, owner)
             return there.files < most.files and there.bytes < most.bytes
@@ -81,7 +81,7 @@ class SqliteState:
     async def expect(self, file_id: str, until: float) -> None:
         await self._do(lambda db: _loosen(db, file_id, int(until)))
 
-    async def add_file(self, file: StoredFile, most: Stored) -> bool:
+    async def add_file(self, file: StoredFile, most: StoredBatch) -> bool:
         def add(db: sqlite3.Connection) -> bool:
             there = _stored(db, file.owner)
             if there.files >= most.files or there.bytes + file.bytes > most.bytes:
@@ -139,7 +139,7 @@ class SqliteState:
             )
         )
 
-    async def add_batch(self, batch: Batch, most_unfinished: int) -> bool:
+    async def add_batch(self, batch: BatchObject, most_unfinished: int) -> bool:
         def add(db: sqlite3.Connection) -> bool:
             (there,) = db.execute(
                 "SELECT COUNT(*) FROM batches WHERE unfinished = 1 AND owner = ?", (batch.owner,)
@@ -160,19 +160,21 @@ class SqliteState:
 
         return await self._do(add)
 
-    async def batch(self, batch_id: str) -> Batch | None:
+    async def batch(self, batch_id: str) -> BatchObject | None:
         return await self._do(
             lambda db: _one(db, _batch, "SELECT doc FROM batches WHERE id = ?", batch_id)
         )
 
-    async def batches(self, owner: str, after: str | None, limit: int) -> Sequence[Batch] | None:
+    async def batches(
+        self, owner: str, after: str | None, limit: int
+    ) -> Sequence[BatchObject] | None:
         return await self._do(
             lambda db: _page(
                 db, _batch, "batches", "owner = ?", [owner], after, owner, "<", "DESC", limit
             )
         )
 
-    async def unfinished(self) -> Sequence[Batch]:
+    async def unfinished(self) -> Sequence[BatchObject]:
         return await self._do(
             lambda db: _all(db, _batch, "SELECT doc FROM batches WHERE unfinished = 1 ORDER BY seq")
         )
@@ -186,8 +188,10 @@ class SqliteState:
 
         return await self._do(reading)
 
-    async def change(self, batch_id: str, change: Callable[[Batch], Batch]) -> Batch | None:
-        def put(db: sqlite3.Connection) -> Batch | None:
+    async def change(
+        self, batch_id: str, change: Callable[[BatchObject], BatchObject]
+    ) -> BatchObject | None:
+        def put(db: sqlite3.Connection) -> BatchObject | None:
             found = _one(db, _batch, "SELECT doc FROM batches WHERE id = ?", batch_id)
             if found is None:
                 return None
@@ -198,7 +202,7 @@ class SqliteState:
 
         return await self._do(put)
 
-    async def add_result(self, batch_id: str, result: Result) -> None:
+    async def add_result(self, batch_id: str, result: LineResult) -> None:
         await self._do(
             lambda db: db.execute(
                 "INSERT OR IGNORE INTO results VALUES (?, ?, ?, ?)",
@@ -225,25 +229,25 @@ class SqliteState:
 
     async def results(
         self, batch_id: str, *, failed: bool, after: int, most_bytes: int
-    ) -> Sequence[Result]:
-        def page(db: sqlite3.Connection) -> Sequence[Result]:
+    ) -> Sequence[LineResult]:
+        def page(db: sqlite3.Connection) -> Sequence[LineResult]:
             found = db.execute(
                 "SELECT number, failed, row FROM results "
                 "WHERE batch = ? AND failed = ? AND number > ? ORDER BY number",
                 (batch_id, failed, after),
             )
-            page: list[Result] = []
+            page: list[LineResult] = []
             size = 0
             for number, wrong, row in found:
                 size += len(row)
                 if page and size > most_bytes:
                     break
-                page.append(Result(number, bool(wrong), row))
+                page.append(LineResult(number, bool(wrong), row))
             return page
 
         return await self._do(page)
 
-    async def finish(self, batch: Batch, files: Sequence[StoredFile]) -> None:
+    async def finish(self, batch: BatchObject, files: Sequence[StoredFile]) -> None:
         def put(db: sqlite3.Connection) -> None:
             for file in files:
                 _add_file(db, file)
@@ -326,9 +330,9 @@ class SqliteState:
             self._open = None
 
 
-def _stored(db: sqlite3.Connection, owner: str) -> Stored:
+def _stored(db: sqlite3.Connection, owner: str) -> StoredBatch:
     asked = "SELECT COUNT(*), COALESCE(SUM(bytes), 0) FROM files WHERE owner = ?"
-    return Stored(*db.execute(asked, (owner,)).fetchone())
+    return StoredBatch(*db.execute(asked, (owner,)).fetchone())
 
 
 def _loosen(db: sqlite3.Connection, file_id: str, since: int) -> None:
@@ -343,7 +347,7 @@ def _add_file(db: sqlite3.Connection, file: StoredFile) -> None:
     )
 
 
-def _put_batch(db: sqlite3.Connection, batch: Batch) -> None:
+def _put_batch(db: sqlite3.Connection, batch: BatchObject) -> None:
     db.execute(
         "UPDATE batches SET unfinished = ?, doc = ? WHERE id = ?",
         (batch.status in UNFINISHED, _encode(batch), batch.id),

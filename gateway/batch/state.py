@@ -12,8 +12,8 @@ from typing import Final, Protocol
 
 import msgspec
 
-from pdgate.gateway.batch.lines import Result
-from pdgate.gateway.batch.objects import Batch, StoredFile
+from pdgate.gateway.batch.lines import LineResult
+from pdgate.gateway.batch.objects import BatchObject, StoredFile
 from pdgate.protocols.errors import GatewayError
 
 MOST_FILES: Final = 10_000
@@ -28,14 +28,14 @@ class StateAway(GatewayError):
     status, code = 503, "batches_unavailable"
 
 
-class Stored(msgspec.Struct, frozen=True):
+class StoredBatch(msgspec.Struct, frozen=True):
     """What the files of one owner are, or may be."""
 
     files: int
     bytes: int
 
 
-class State(Protocol):
+class BatchState(Protocol):
     """Contract of what keeps it; all processes of a gateway use the same.
 
     Every method may raise StateAway.
@@ -47,13 +47,13 @@ class State(Protocol):
     def resign(self) -> None:
         """Let another process serve them."""
 
-    async def has_room(self, owner: str, most: Stored) -> bool:
+    async def has_room(self, owner: str, most: StoredBatch) -> bool:
         """Return whether the files of an owner are fewer than that, and have fewer bytes."""
 
     async def expect(self, file_id: str, until: float) -> None:
         """A content may be written under that name, which is loose from `until` on."""
 
-    async def add_file(self, file: StoredFile, most: Stored) -> bool:
+    async def add_file(self, file: StoredFile, most: StoredBatch) -> bool:
         """Add a file that is expected; nothing, where it is loose, or its owner would have more than that."""
 
     async def file(self, file_id: str) -> StoredFile | None: ...
@@ -75,24 +75,28 @@ class State(Protocol):
     async def outdated(self, now: float, limit: int) -> Sequence[StoredFile]:
         """Return files that are to be deleted, but for the input of what is not finished."""
 
-    async def add_batch(self, batch: Batch, most_unfinished: int) -> bool:
+    async def add_batch(self, batch: BatchObject, most_unfinished: int) -> bool:
         """Return False, and add nothing, where its owner has as many that are not finished."""
 
-    async def batch(self, batch_id: str) -> Batch | None: ...
+    async def batch(self, batch_id: str) -> BatchObject | None: ...
 
-    async def batches(self, owner: str, after: str | None, limit: int) -> Sequence[Batch] | None:
+    async def batches(
+        self, owner: str, after: str | None, limit: int
+    ) -> Sequence[BatchObject] | None:
         """Newest first. Return None where `after` is no batch of the owner's."""
 
-    async def unfinished(self) -> Sequence[Batch]:
+    async def unfinished(self) -> Sequence[BatchObject]:
         """Oldest first."""
 
     async def reads(self, file_id: str) -> str | None:
         """Return the id of a batch that is not finished and has this input."""
 
-    async def change(self, batch_id: str, change: Callable[[Batch], Batch]) -> Batch | None:
+    async def change(
+        self, batch_id: str, change: Callable[[BatchObject], BatchObject]
+    ) -> BatchObject | None:
         """Put what `change` makes of a batch in its place, in one step; return it."""
 
-    async def add_result(self, batch_id: str, result: Result) -> None:
+    async def add_result(self, batch_id: str, result: LineResult) -> None:
         """Nothing, where there is one of that line."""
 
     async def done(self, batch_id: str) -> set[int]:
@@ -103,10 +107,10 @@ class State(Protocol):
 
     async def results(
         self, batch_id: str, *, failed: bool, after: int, most_bytes: int
-    ) -> Sequence[Result]:
+    ) -> Sequence[LineResult]:
         """Return those of lines behind `after`, in their order: one, and more while they are no longer."""
 
-    async def finish(self, batch: Batch, files: Sequence[StoredFile]) -> None:
+    async def finish(self, batch: BatchObject, files: Sequence[StoredFile]) -> None:
         """Put a batch that has ended and its files there, and drop its results, in one step."""
 
     async def forget_batches(self, before: float) -> None:

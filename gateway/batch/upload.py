@@ -24,7 +24,7 @@ LONGEST_NAME: Final = 255
 
 
 @dataclass(slots=True)
-class Form:
+class UploadForm:
     """What was sent.
 
     Attributes:
@@ -40,7 +40,7 @@ class Form:
 
 async def receive(
     content_type: bytes, pieces: AsyncIterator[bytes], write: Write, most_bytes: int
-) -> Form:
+) -> UploadForm:
     """Write the file of a form; return the rest. Raise BadRequest, TooLarge, UnsupportedMediaType."""
     media, options = parse_options_header(content_type)
     boundary = options.get(b"boundary")
@@ -74,7 +74,7 @@ class _Reader:
         self.waiting = bytearray()
         self.whole = False
         self._most_bytes = most_bytes
-        self._form = Form()
+        self._form = UploadForm()
         self._fields: dict[str, bytearray] = {}
         self._header = self._said = b""
         self._name = ""
@@ -98,7 +98,7 @@ class _Reader:
         taken, self.waiting = bytes(self.waiting), bytearray()
         return taken
 
-    def form(self) -> Form:
+    def form(self) -> UploadForm:
         self._form.fields = {
             name: said.decode("utf-8", "replace") for name, said in self._fields.items()
         }

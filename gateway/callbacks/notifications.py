@@ -13,8 +13,8 @@ from typing import Final
 import msgspec
 
 from pdgate.cluster.networks import Allowed
-from pdgate.cluster.zmtp import Listener
-from pdgate.gateway.callbacks.words import Result, Words
+from pdgate.cluster.zmtp import ZmtpListener
+from pdgate.gateway.callbacks.words import MessageResult, Words
 
 MOST_BYTES: Final = 1 << 10
 
@@ -35,14 +35,14 @@ class Notifications:
     def __init__(self, host: str, port: int, words: Words, allowed: Allowed) -> None:
         """Binds at once. Raises OSError."""
         self._words = words
-        self._listener = Listener(
+        self._listener = ZmtpListener(
             host,
             port,
             "PULL",
             allowed,
             MOST_BYTES,
             self._heard,
-            lambda why: words.count(Result(why.value)),
+            lambda why: words.count(MessageResult(why.value)),
         )
         self.port = self._listener.port
 
@@ -57,6 +57,6 @@ class Notifications:
             key = _read(message).req_id
         # A text that is no UTF-8 is a ValueError.
         except (msgspec.DecodeError, ValueError, RecursionError):
-            self._words.count(Result.MALFORMED)
+            self._words.count(MessageResult.MALFORMED)
         else:
             self._words.count(self._words.say(key, {}))

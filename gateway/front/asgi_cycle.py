@@ -17,8 +17,8 @@ from starlette.types import ASGIApp, Message, Scope
 from pdgate.gateway import errors
 from pdgate.gateway.front.addresses import local_address, peer_address
 from pdgate.gateway.front.continuing import CONTINUE, expects_continue
-from pdgate.gateway.front.crowd import Crowd, Member
-from pdgate.gateway.front.response_head import CLOSE, SharedLines, head_lines, header_lines
+from pdgate.gateway.front.crowd import Crowd, CrowdMember
+from pdgate.gateway.front.response_head import CLOSE, CommonHeadLines, head_lines, header_lines
 from pdgate.protocols.apis import shape_of
 from pdgate.protocols.call import Headers
 from pdgate.protocols.errors import BadRequest, GatewayError
@@ -38,7 +38,7 @@ _not_of_a_name = re.compile(rb'[\x00-\x20\x7f()<>@,;:\\\[\]={}"/?]').search
 _not_of_a_value = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]").search
 
 
-class Connection(Member, Protocol):
+class AsgiConnection(CrowdMember, Protocol):
     """What a cycle needs of the connection that it is on; see `hot_protocol.py`."""
 
     transport: asyncio.Transport
@@ -49,7 +49,7 @@ class Connection(Member, Protocol):
     crowd: Crowd
     server_state: Any
     tasks: set[asyncio.Task[None]]
-    shared_lines: SharedLines
+    shared_lines: CommonHeadLines
 
     @property
     def front(self) -> ASGIApp: ...
@@ -78,7 +78,7 @@ class AsgiCycle:
     )  # fmt: skip
 
     def __init__(
-        self, connection: Connection, method: bytes, *, old: bool, keep_alive: bool
+        self, connection: AsgiConnection, method: bytes, *, old: bool, keep_alive: bool
     ) -> None:
         """`old`: HTTP/1.0. Raises BadRequest for a target that is no URL."""
         self._connection = connection

@@ -32,7 +32,7 @@ WHOLE_PREFIX: Final = frozenset(
 what they drop says nothing of what has to be computed again."""
 
 
-class Malformed(Exception):
+class MalformedEvent(Exception):
     """An event that says what cannot be."""
 
 
@@ -62,14 +62,14 @@ class Cached:
         return key in self._keys
 
     def stored(self, event: Stored) -> Sequence[int]:
-        """Keys of the blocks, first to last, known or new. Raises Malformed."""
+        """Keys of the blocks, first to last, known or new. Raises MalformedEvent."""
         if event.kv_cache_spec_kind not in WHOLE_PREFIX:
             if event.group_idx is not None:
                 self._passed_over.add(event.group_idx)
             return ()
         size, hashes = event.block_size, event.block_hashes
         if size < 1 or len(event.token_ids) != size * len(hashes):
-            raise Malformed(f"{len(event.token_ids)} tokens in {len(hashes)} blocks of {size}")
+            raise MalformedEvent(f"{len(event.token_ids)} tokens in {len(hashes)} blocks of {size}")
         parent = root(size)
         if event.parent_block_hash is not None:
             known = self._key_of.get(event.parent_block_hash)
@@ -83,7 +83,7 @@ class Cached:
         try:
             found = list(keys(event.token_ids, size, parent, event.extra_keys or ()))
         except OverflowError:
-            raise Malformed("a token id is negative, or has more than 32 bits") from None
+            raise MalformedEvent("a token id is negative, or has more than 32 bits") from None
         self.block_tokens = size
         key_of, more_copies, there = self._key_of, self._more_copies, self._keys
         for name, key in zip(hashes, found, strict=True):

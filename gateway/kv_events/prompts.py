@@ -50,7 +50,7 @@ _MEDIA: Final = (b"image_", b"audio", b"video_")
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
+class IndexedPrompt:
     """
     Attributes:
         blocks: As the prefix index counts.
@@ -104,22 +104,22 @@ def _field(call: Call) -> str:
     return _FIELDS.get(call.path, "prompt")
 
 
-def of_token_ids(call: Call, blocks: Sequence[int], tokens: Sequence[int]) -> Prompt:
+def of_token_ids(call: Call, blocks: Sequence[int], tokens: Sequence[int]) -> IndexedPrompt:
     text = bytes(call.body[_field(call)])
     ends, counted = array("L"), 0
     for index in range(len(blocks)):
         # A token is complete where the next one is announced.
         counted += text.count(b",", index * BLOCK_BYTES, (index + 1) * BLOCK_BYTES)
         ends.append(counted)
-    return Prompt(blocks, ends, tokens, call.model, call.value("cache_salt"))
+    return IndexedPrompt(blocks, ends, tokens, call.model, call.value("cache_salt"))
 
 
-def of_text(call: Call, blocks: Sequence[int], tokens: Sequence[int]) -> Prompt:
+def of_text(call: Call, blocks: Sequence[int], tokens: Sequence[int]) -> IndexedPrompt:
     text = _size(call.body, "messages") or _size(call.body, "prompt")
     # The index counts the last block of the tools as a whole one.
     whole = ceil(_size(call.body, "tools") / BLOCK_BYTES) + text / BLOCK_BYTES
     ends = array("L", (ceil(len(tokens) * (n + 1) / whole) for n in range(len(blocks))))
-    return Prompt(blocks, ends, tokens, call.model, call.value("cache_salt"))
+    return IndexedPrompt(blocks, ends, tokens, call.model, call.value("cache_salt"))
 
 
 def is_text(call: Call) -> bool:

@@ -19,8 +19,8 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from pdgate.gateway.kv_events.events import MOST_BATCH_BYTES
-from pdgate.gateway.kv_events.sequence import Counts, Sequence
-from pdgate.gateway.kv_events.sources import Source
+from pdgate.gateway.kv_events.sequence import Sequence, SequenceCounts
+from pdgate.gateway.kv_events.sources import EventSource
 
 TURN_SECONDS: Final = 0.001
 REST_SECONDS: Final = 0.009
@@ -60,7 +60,7 @@ class Subscriber:
     def __init__(
         self,
         context: "zmq.Context[zmq.Socket[bytes]]",
-        source: Source,
+        source: EventSource,
         taken: Taken,
         forget: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
@@ -71,7 +71,7 @@ class Subscriber:
             forget: Told when what was taken is not true any more.
         """
         self.source = source
-        self.counts = Counts()
+        self.counts = SequenceCounts()
         self.malformed = 0
         self.connected = False
         self.taken, self.forget = taken, forget

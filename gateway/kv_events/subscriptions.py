@@ -15,18 +15,18 @@ from typing import Final
 
 import zmq
 
-from pdgate.gateway.kv_events.events import Malformed, TooLarge, read
+from pdgate.gateway.kv_events.events import BatchTooLarge, MalformedBatch, read
 from pdgate.gateway.kv_events.sources import (
     ASK,
     PATH,
     BadSource,
-    Source,
+    EventSource,
     Sources,
     from_answer,
     from_template,
 )
 from pdgate.gateway.kv_events.subscriber import Subscriber
-from pdgate.gateway.kv_events.translation import Seen, Translation
+from pdgate.gateway.kv_events.translation import EventTranslation, SeenEventCounts
 from pdgate.gateway.security.engine_access import EngineAccess
 from pdgate.gateway.upstream.one_shot import AskFailed
 from pdgate.protocols.instance import Instance
@@ -60,7 +60,7 @@ class Where:
 
 
 @dataclass(slots=True, eq=False)
-class Heard:
+class HeardPublisher:
     """What one publisher has said.
 
     Attributes:
@@ -68,7 +68,7 @@ class Heard:
     """
 
     feed: Subscriber
-    seen: Seen = field(default_factory=Seen)
+    seen: SeenEventCounts = field(default_factory=SeenEventCounts)
     lag_seconds: float = 0.0
 
 
@@ -83,7 +83,7 @@ class Listened:
 
     instance: Instance
     sources: Sources = field(default_factory=dict)
-    heard: dict[int, Heard] = field(default_factory=dict)
+    heard: dict[int, HeardPublisher] = field(default_factory=dict)
     asked_at: float | None = None
     trouble: str = ""
 
@@ -98,7 +98,7 @@ class Subscriptions:
         self,
         where: Where,
         endpoints: Endpoints,
-        translation: Translation,
+        translation: EventTranslation,
         access: EngineAccess,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -201,20 +201,20 @@ class Subscriptions:
         context: "zmq.Context[zmq.Socket[bytes]]",
         instance_id: str,
         rank: int,
-        source: Source,
-    ) -> Heard:
+        source: EventSource,
+    ) -> HeardPublisher:
         forget = partial(self._translation.forget, instance_id, rank)
         feed = Subscriber(context, source, _nothing, forget, self._clock)
-        heard = Heard(feed)
+        heard = HeardPublisher(feed)
         feed.taken = partial(self._taken, instance_id, rank, heard)
         return heard
 
-    def _taken(self, instance_id: str, rank: int, heard: Heard, payload: bytes) -> None:
+    def _taken(self, instance_id: str, rank: int, heard: HeardPublisher, payload: bytes) -> None:
         try:
             batch = read(payload)
-        except Malformed as error:
+        except MalformedBatch as error:
             heard.seen.malformed += 1
-            if isinstance(error, TooLarge):
+            if isinstance(error, BatchTooLarge):
                 self._translation.forget(instance_id, rank)
             return
         if not heard.feed.sequence.replaying:

@@ -15,9 +15,9 @@ from pdgate.gateway.kv_events.prompts import (
     of_token_ids,
     token_ids,
 )
-from pdgate.gateway.kv_events.subscriptions import Heard, Subscriptions, Where
+from pdgate.gateway.kv_events.subscriptions import HeardPublisher, Subscriptions, Where
 from pdgate.gateway.kv_events.tokenizing import Tokenizing
-from pdgate.gateway.kv_events.translation import Translation
+from pdgate.gateway.kv_events.translation import EventTranslation
 from pdgate.gateway.metrics import families
 from pdgate.gateway.metrics.family import Samples
 from pdgate.gateway.security.engine_access import EngineAccess
@@ -26,7 +26,7 @@ from pdgate.scheduling.endpoints import Endpoints
 from pdgate.scheduling.prefix import BlocksOf, PrefixIndex, blocks_of
 
 
-class Watch:
+class EventWatch:
     """
     Attributes:
         index: Who has what cached; its blocks are made here.
@@ -43,7 +43,7 @@ class Watch:
         tokenize: bool = True,
     ) -> None:
         self.index = index_of(self.blocks_of)
-        self.translation = Translation(self.index)
+        self.translation = EventTranslation(self.index)
         self.subscriptions = Subscriptions(where, endpoints, self.translation, access)
         self.tokenizing = Tokenizing(self.translation, endpoints, access) if tokenize else None
 
@@ -124,7 +124,7 @@ class Watch:
             self.tokenizing.put(call, blocks)
 
 
-def _troubles(heard: Heard) -> Iterator[tuple[str, int]]:
+def _troubles(heard: HeardPublisher) -> Iterator[tuple[str, int]]:
     counts = heard.feed.counts
     yield "gap", counts.gaps
     yield "resync", counts.resyncs

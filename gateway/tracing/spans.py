@@ -15,7 +15,7 @@ from typing import Any
 
 from pdgate.forwarders.record import LegRecord, Record
 from pdgate.gateway.tracing import context, conventions
-from pdgate.gateway.tracing.sampling import Ended
+from pdgate.gateway.tracing.sampling import EndedCall
 from pdgate.protocols.instance import Role
 
 
@@ -39,7 +39,7 @@ class Span:
     asks: bool = False
 
 
-def spans_of(call: Ended) -> Iterator[Span]:
+def spans_of(call: EndedCall) -> Iterator[Span]:
     """The call itself first."""
     record, root = call.record, call.trace.span
     ended = record.ended if record.ended is not None else record.started
@@ -110,7 +110,7 @@ def _decision(record: Record, number: int) -> dict[str, Any]:
     return {"pdgate.decision": decision.taken.value, "pdgate.reason": decision.reason}
 
 
-def _outcome(call: Ended) -> dict[str, Any]:
+def _outcome(call: EndedCall) -> dict[str, Any]:
     record = call.record
     found: dict[str, Any] = {
         conventions.STATUS: record.status,
@@ -128,7 +128,7 @@ def _outcome(call: Ended) -> dict[str, Any]:
     return found
 
 
-def _answer(call: Ended) -> dict[str, Any]:
+def _answer(call: EndedCall) -> dict[str, Any]:
     record, said = call.record, call.said
     found: dict[str, Any] = {}
     if said.id:

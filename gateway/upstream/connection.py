@@ -53,7 +53,7 @@ START_OF: Final = _starts()
 """Length of a read -> how it begins if it is one chunk; empty where none is so long."""
 
 
-class Connection(asyncio.Protocol):
+class UpstreamConnection(asyncio.Protocol):
     """
     Attributes:
         idle_since: Loop time at which it became free.

@@ -29,9 +29,9 @@ from typing import Final
 from pdgate.forwarders.base import Answer, Leg, Sink
 from pdgate.gateway.deadlines import Deadlines
 from pdgate.gateway.upstream.contracts import (
+    AnswerMemory,
     Connections,
-    Line,
-    Memory,
+    ExchangeLine,
     Opener,
     StaleConnection,
 )
@@ -140,7 +140,7 @@ class Exchange:
         behind: str = "",
         loads: bool = False,
         for_client: bool = False,
-        memory: Memory | None = None,
+        memory: AnswerMemory | None = None,
     ) -> None:
         """
         Args:
@@ -163,7 +163,7 @@ class Exchange:
         self._for_client = for_client
         self._max_reply_bytes = max_reply_bytes
         self._memory = memory
-        self.line: Line | None = None
+        self.line: ExchangeLine | None = None
         self._loop = loop
         self._deadlines = deadlines
         self._parts: list[bytes] = []

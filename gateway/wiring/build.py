@@ -14,8 +14,8 @@ from pdgate.cluster.jobs import Jobs
 from pdgate.forwarders.kv_lease import KvLedger
 from pdgate.forwarders.lives import Lives
 from pdgate.gateway.app import create_app
-from pdgate.gateway.callbacks.part import Callbacks
-from pdgate.gateway.component import Component, Core
+from pdgate.gateway.callbacks.part import CallbackPorts
+from pdgate.gateway.component import Component, GatewayCore
 from pdgate.gateway.config import Settings
 from pdgate.gateway.config.rules import breaker_limits
 from pdgate.gateway.config.security import engine_access, header_policy
@@ -36,7 +36,7 @@ from pdgate.gateway.upstream.client import HttpUpstream
 from pdgate.gateway.watchdog import Watchdog
 from pdgate.gateway.wiring import components, metrics, parts
 from pdgate.gateway.wiring.knowledge import policies_of, replicas_of, watched_index_of
-from pdgate.gateway.wiring.live import Live
+from pdgate.gateway.wiring.live import LiveCallPath
 from pdgate.scheduling.endpoints import Endpoints
 
 T = TypeVar("T")
@@ -70,7 +70,7 @@ def build(
     scheduler = parts.scheduler_of(settings, endpoints, policies)
     upstream = parts.upstream_of(settings, headers, access)
     upstream.memory = crowd = parts.crowd_of(settings)
-    callbacks = Callbacks.of(settings)
+    callbacks = CallbackPorts.of(settings)
     sends = upstream if callbacks is None else callbacks.around(upstream)
     heard = frozenset[str]() if callbacks is None else callbacks.heard
     ledger, lives = KvLedger(), Lives()
@@ -78,7 +78,7 @@ def build(
     if recent is not None and settings.debug_routes:
         scheduler.told = recent.chose
     stats = CallStats(endpoints, recent, CallLog(settings.call_log, settings.log_prompts))
-    core = Core(
+    core = GatewayCore(
         settings=settings,
         endpoints=endpoints,
         index=index,
@@ -141,7 +141,7 @@ def build(
 
 
 def _front(
-    core: Core,
+    core: GatewayCore,
     service: Service,
     feed: Feed | None,
     headers: HeaderPolicy,
@@ -187,7 +187,7 @@ def _front(
     )
     front.admin_port, front.cors, front.application = admin_port, cors, app
     front.passthrough = settings.passthrough
-    for one in (*every, Live(front, core, feed).component()):
+    for one in (*every, LiveCallPath(front, core, feed).component()):
         jobs.add_all(one.jobs)
         if one.close is not None:
             jobs.at_end(one.close)

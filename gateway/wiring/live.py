@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from pdgate.gateway import policies
-from pdgate.gateway.component import Component, Core
+from pdgate.gateway.component import Component, GatewayCore
 from pdgate.gateway.config.complaints import ConfigError
 from pdgate.gateway.config.rules import (
     retry_policy_of,
@@ -30,11 +30,11 @@ from pdgate.protocols.instance import Instance, Role
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Live:
+class LiveCallPath:
     """What of the call path can be changed; components have what they take of themselves."""
 
     front: Front
-    core: Core
+    core: GatewayCore
     feed: Feed | None
 
     def component(self) -> Component:

@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 
-from pdgate.lab.simulator.trace import Ask
+from pdgate.lab.simulator.trace import TraceCall
 from pdgate.scheduling.policy_context import Targets
 
 
 @dataclass(slots=True)
-class Outcome:
+class SimulatedOutcome:
     """Times in seconds since the simulation began.
 
     Attributes:
@@ -22,7 +22,7 @@ class Outcome:
         why: Why there is no (whole) answer; "" if there is one.
     """
 
-    ask: Ask
+    ask: TraceCall
     attempts: int = 0
     local: bool = False
     prefill: str = ""

@@ -29,9 +29,9 @@ def batch(
     Ctrl-C ends the waiting, and not the batch: its id goes on with it. Exit code 1 where a line has no answer.
     """
     from pdgate.operations.asking import BadAsk, GatewayAway
-    from pdgate.operations.batch.waiting import Order, carry_out
+    from pdgate.operations.batch.waiting import BatchOrder, carry_out
 
-    order = Order(what, url, api_key_file, window, output, errors)
+    order = BatchOrder(what, url, api_key_file, window, output, errors)
     try:
         whole = carry_out(order, lambda said: typer.echo(f"pdgate batch: {said}", err=True))
     except BadAsk as error:

@@ -29,7 +29,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class BatchOrder:
     """
     Attributes:
         what: A file, or the id of a batch.
@@ -44,7 +44,7 @@ class Order:
     errors: Path | None
 
 
-def carry_out(order: Order, say: Say) -> bool:
+def carry_out(order: BatchOrder, say: Say) -> bool:
     """Return whether each line has an answer. Raise BadAsk, GatewayAway."""
     headers = {}
     if order.api_key_file is not None:
@@ -71,7 +71,7 @@ def carry_out(order: Order, say: Say) -> bool:
     return batch["status"] == "completed" and not counts["failed"]
 
 
-def _begun(client: httpx2.Client, order: Order) -> str:
+def _begun(client: httpx2.Client, order: BatchOrder) -> str:
     """The id of the batch. Raise BadAsk, GatewayAway."""
     path = Path(order.what)
     if order.what.startswith(ID) and not path.exists():

@@ -15,7 +15,7 @@ from typing import Protocol
 import httpx2
 
 from pdgate.operations.doctor import collect, probing
-from pdgate.operations.doctor.seen import Examined, Gatewise, Probes, Seen
+from pdgate.operations.doctor.seen import Examined, Gatewise, Probes, SeenEngine
 from pdgate.protocols.instance import Instance
 
 AT_A_TIME = 16
@@ -100,8 +100,10 @@ def write_ids(path: Path, before: Ids, found: Ids) -> None:
     path.write_text(json.dumps(entries, indent=2) + "\n", encoding="utf-8")
 
 
-async def _look(client: httpx2.AsyncClient, instances: Sequence[Instance], bar: Bar) -> list[Seen]:
-    found: dict[str, Seen] = {}
+async def _look(
+    client: httpx2.AsyncClient, instances: Sequence[Instance], bar: Bar
+) -> list[SeenEngine]:
+    found: dict[str, SeenEngine] = {}
     turns = asyncio.Semaphore(AT_A_TIME)
 
     async def one(instance: Instance) -> None:

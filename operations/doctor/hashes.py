@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from pdgate.cluster.kv_events import curve
-from pdgate.operations.doctor.seen import Events, Seen
+from pdgate.operations.doctor.seen import SeenEngine, SeenEvents
 from pdgate.protocols.extras import install
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ NOBODY: Final = "fewer than two engines publish KV events (vLLM: --kv-events-con
 Name = int | bytes | str
 
 
-def why_not(fleet: Iterable[Seen]) -> str:
+def why_not(fleet: Iterable[SeenEngine]) -> str:
     """What stands against it; empty if nothing does."""
     if len([seen for seen in fleet if seen.events is not None]) < 2:
         return NOBODY
@@ -71,16 +71,16 @@ class Ears:
 
 
 @asynccontextmanager
-async def listening(fleet: Iterable[Seen], kv_secrets: Sequence[str]) -> AsyncIterator[Ears]:
+async def listening(fleet: Iterable[SeenEngine], kv_secrets: Sequence[str]) -> AsyncIterator[Ears]:
     """To all that publish, and could be connected to. Needs pyzmq."""
     import zmq
     import zmq.asyncio
     from zmq.utils.monitor import recv_monitor_message
 
-    async def ear(context: zmq.asyncio.Context, events: Events) -> zmq.asyncio.Socket | None:
+    async def ear(context: zmq.asyncio.Context, events: SeenEvents) -> zmq.asyncio.Socket | None:
         try:
             proven = curve.listening(events.source, kv_secrets)
-        except curve.Unproven:
+        except curve.UnprovenPublisher:
             return None
         socket = context.socket(zmq.SUB)
         if proven is not None:

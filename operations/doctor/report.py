@@ -7,9 +7,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from pdgate.operations.doctor.checks import CHECKS, Finding, Grade, Way
+from pdgate.operations.doctor.checks import CHECKS, CheckWay, Finding, Grade
 from pdgate.operations.doctor.examining import NO_PROBES
-from pdgate.operations.doctor.seen import Examined, Seen
+from pdgate.operations.doctor.seen import Examined, SeenEngine
 
 LEAST_WIDTH = 120
 SHOWN_ID = 16
@@ -20,7 +20,7 @@ COLOURS = {Grade.WRONG: "red", Grade.BEWARE: "yellow"}
 def not_checked(examined: Examined) -> dict[str, str]:
     """Check -> why nothing is known of it."""
     if not examined.probes.made:
-        return {check.id: NO_PROBES for check in CHECKS if check.way is Way.PROBE}
+        return {check.id: NO_PROBES for check in CHECKS if check.way is CheckWay.PROBE}
     return dict(examined.probes.not_checked)
 
 
@@ -73,7 +73,7 @@ def _engines(examined: Examined) -> Table:
     return table
 
 
-def _engine(examined: Examined, seen: Seen) -> dict[str, Any]:
+def _engine(examined: Examined, seen: SeenEngine) -> dict[str, Any]:
     kept = examined.probes.kept.get(seen.id)
     where = [kept.address] if kept is not None and kept.address is not None else []
     where += [] if seen.bootstrap is None else seen.bootstrap.workers

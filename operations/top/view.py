@@ -43,7 +43,7 @@ PHASES: Final = {
 }
 
 
-class View:
+class TopView:
     """
     Attributes:
         picture: The last one; None before the first.

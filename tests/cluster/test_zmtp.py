@@ -11,7 +11,7 @@ import zmq.asyncio
 
 from pdgate.cluster import zmtp
 from pdgate.cluster.networks import Allowed
-from pdgate.cluster.zmtp import Listener, Refused
+from pdgate.cluster.zmtp import RefusalReason, ZmtpListener
 from tests.support.waiting import PATIENCE_SECONDS, until
 
 MOST_BYTES = 1000
@@ -27,8 +27,8 @@ def frame(flags: int, body: bytes) -> bytes:
 class Site:
     def __init__(self, kind: str) -> None:
         self.heard: list[bytes] = []
-        self.refused: list[Refused] = []
-        self.listener = Listener(
+        self.refused: list[RefusalReason] = []
+        self.listener = ZmtpListener(
             "127.0.0.1", 0, kind, Allowed(), MOST_BYTES, self.heard.append, self.refused.append
         )
 
@@ -87,17 +87,19 @@ async def test_sockets_of_zeromq_are_heard_and_their_pings_answered(kind: str, p
 @pytest.mark.parametrize(
     ("said", "why"),
     [
-        ([frame(MORE, b"x" * 10)] * 100_000, Refused.TOO_LARGE),
-        ([frame(MORE, b"x" * 600)] * 2, Refused.TOO_LARGE),
-        ([frame(0, b"x" * (MOST_BYTES + 1))], Refused.TOO_LARGE),
-        ([b"\2" + b"\xff" * 8], Refused.TOO_LARGE),
-        ([frame(COMMAND, b"x" * 1000)], Refused.TOO_LARGE),
-        ([b"\x08\0"], Refused.MALFORMED),
-        ([frame(MORE, b"x"), frame(COMMAND, b"\4PING\0\0")], Refused.MALFORMED),
+        ([frame(MORE, b"x" * 10)] * 100_000, RefusalReason.TOO_LARGE),
+        ([frame(MORE, b"x" * 600)] * 2, RefusalReason.TOO_LARGE),
+        ([frame(0, b"x" * (MOST_BYTES + 1))], RefusalReason.TOO_LARGE),
+        ([b"\2" + b"\xff" * 8], RefusalReason.TOO_LARGE),
+        ([frame(COMMAND, b"x" * 1000)], RefusalReason.TOO_LARGE),
+        ([b"\x08\0"], RefusalReason.MALFORMED),
+        ([frame(MORE, b"x"), frame(COMMAND, b"\4PING\0\0")], RefusalReason.MALFORMED),
     ],
     ids=["endless", "long-parts", "long", "huge", "long-command", "reserved", "command-within"],
 )
-async def test_what_would_not_end_ends_its_connection(said: list[bytes], why: Refused) -> None:
+async def test_what_would_not_end_ends_its_connection(
+    said: list[bytes], why: RefusalReason
+) -> None:
     async with site() as made:
         _, other = await made.talk(GREETING, READY)
         reader, writer = await made.talk(GREETING, READY, *said)
@@ -131,7 +133,7 @@ async def test_what_does_not_speak_it_is_gone_soon(
         reader, writer = await made.talk(said)
 
         await ended(reader)
-        await until(lambda: made.refused == [Refused.MALFORMED], "it is counted")
+        await until(lambda: made.refused == [RefusalReason.MALFORMED], "it is counted")
         writer.close()
 
 
@@ -143,7 +145,7 @@ async def test_a_message_that_has_begun_must_come(monkeypatch: pytest.MonkeyPatc
         reader, writer = await made.talk(GREETING, READY, frame(MORE, b"x"))
 
         await ended(reader)
-        await until(lambda: made.refused == [Refused.MALFORMED], "it is counted")
+        await until(lambda: made.refused == [RefusalReason.MALFORMED], "it is counted")
         silent.write(frame(0, b"late"))
         await until(lambda: made.heard == [b"late"], "it was not")
         writer.close()
@@ -161,7 +163,7 @@ async def test_connections_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
         reader, writer = await made.talk(GREETING, READY)
         assert await ended(reader) == b""
-        assert made.refused == [Refused.TOO_MANY]
+        assert made.refused == [RefusalReason.TOO_MANY]
         for _, one in (first, second):
             one.close()
         writer.close()

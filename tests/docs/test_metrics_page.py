@@ -12,7 +12,7 @@ import pdgate.gateway
 from pdgate.engine.metrics import EngineMetrics
 from pdgate.forwarders.record import STAGES
 from pdgate.gateway.metrics import families
-from pdgate.gateway.metrics.family import Family
+from pdgate.gateway.metrics.family import MetricDeclaration
 from pdgate.gateway.metrics.histogram import SECONDS
 from pdgate.transfer.runtime.refusals import Reason, Refusals
 from tests.docs.pages import DOCS, code, table
@@ -20,7 +20,7 @@ from tests.support.engine_cores import engine, layout
 from tests.support.fake_connector import FakeConnector, Meeting
 
 PAGE = DOCS / "operations" / "metrics.md"
-DECLARED = {name: one for name, one in vars(families).items() if isinstance(one, Family)}
+DECLARED = {name: one for name, one in vars(families).items() if isinstance(one, MetricDeclaration)}
 
 pytestmark = pytest.mark.source
 
@@ -67,7 +67,7 @@ def test_the_page_has_every_stage_in_the_order_of_time() -> None:
     assert re.findall(r"^\| `(\w+)`", section, re.MULTILINE) == list(STAGES)
 
 
-def _name(family: Family) -> str:
+def _name(family: MetricDeclaration) -> str:
     return f"{family.name}_total" if family.kind == "counter" else family.name
 
 

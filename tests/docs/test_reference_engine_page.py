@@ -6,7 +6,7 @@ import re
 import pytest
 
 from pdgate.engine.api import app
-from pdgate.engine.api.service import Service
+from pdgate.engine.api.service import EngineService
 from pdgate.engine.cache.memory import KvMemory
 from pdgate.engine.constrained import schema
 from pdgate.engine.core import EngineCore
@@ -27,7 +27,9 @@ async def served() -> set[str]:
         KvMemory(where, [memoryview(bytearray(where.total_bytes))]),
         output_queue.deliver,
     )
-    built = app.build(Service(core, output_queue, EngineMetrics(core, None, "tiny"), ("tiny",), 32))
+    built = app.build(
+        EngineService(core, output_queue, EngineMetrics(core, None, "tiny"), ("tiny",), 32)
+    )
     return set(built.openapi()["paths"])
 
 

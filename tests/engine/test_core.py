@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from pdgate.engine.request import Finish, Sampling
-from pdgate.engine.scheduler import Limits
+from pdgate.engine.scheduler import StepLimits
 from pdgate.engine.work import Options
 from tests.support.engine_cores import GREEDY, Engine, ask, engine, tokens_of
 
@@ -38,7 +38,7 @@ def test_a_batch_changes_no_answer(alone: dict[str, list[int]]) -> None:
 
 
 def test_chunks_change_no_answer(alone: dict[str, list[int]]) -> None:
-    made = engine(Options(Limits(max_seqs=8, max_tokens=11)))
+    made = engine(Options(StepLimits(max_seqs=8, max_tokens=11)))
     made.core.start()
 
     assert together(made) == alone
@@ -130,7 +130,7 @@ def test_a_seed_repeats_an_answer_and_another_changes_it() -> None:
 
 def test_the_logprobs_of_a_prompt_cover_all_but_its_first_token() -> None:
     """Also when its prefix is known, and when it comes in chunks."""
-    made = engine(Options(Limits(max_seqs=4, max_tokens=7)))
+    made = engine(Options(StepLimits(max_seqs=4, max_tokens=7)))
     made.core.start()
     made.answer(ask("before", PROMPTS["r3"]))
     asked = ask("r", PROMPTS["r3"], replace(GREEDY, logprobs=2, prompt_logprobs=2))

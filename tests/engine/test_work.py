@@ -3,7 +3,7 @@
 from pdgate.engine.cache.memory import KvMemory
 from pdgate.engine.pace import Faults
 from pdgate.engine.request import Sampling
-from pdgate.engine.scheduler import Limits
+from pdgate.engine.scheduler import StepLimits
 from pdgate.engine.work import Done, Options, Work
 from tests.support.engine_cores import ask, layout, tiny
 
@@ -18,7 +18,7 @@ def test_a_step_tells_apart_what_it_reads_and_what_it_decodes() -> None:
         tiny(),
         where,
         KvMemory(where, [memory]),
-        Options(Limits(max_seqs=4, max_tokens=5)),
+        Options(StepLimits(max_seqs=4, max_tokens=5)),
         Faults(),
     )
     prompt = ask("long", "abcdef", THREE_TOKENS)

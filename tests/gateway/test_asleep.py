@@ -5,10 +5,10 @@ from collections import Counter
 
 import pytest
 
-from pdgate.gateway.config.sections import Health
+from pdgate.gateway.config.sections import HealthSection
 from pdgate.gateway.sleep_mode import SleepModes
 from pdgate.gateway.upstream.one_shot import OneShotClient
-from pdgate.gateway.upstream.pool import Target
+from pdgate.gateway.upstream.pool import UrlTarget
 from pdgate.protocols.instance import Role
 from tests.gateway.test_health import RARE, state
 from tests.support.fleet import PATIENCE_SECONDS, Engine, Gateway, as_json, gateway_of
@@ -140,7 +140,7 @@ async def test_an_engine_that_is_late_with_its_answer_is_awake_and_not_silent() 
     """vLLM answers between two steps of its core, which may be long."""
     engine = Watched()
     engine.holds = True
-    brief = Health(interval_seconds=0.05, timeout_seconds=2)
+    brief = HealthSection(interval_seconds=0.05, timeout_seconds=2)
     async with gateway_of(engine, health=brief) as gateway:
         await becomes(gateway, "plain-0", "up")
         assert (await gateway.chat()).status_code == 200
@@ -151,7 +151,7 @@ async def test_without_an_answer_it_is_as_it_was(asleep: bool) -> None:
     engine, modes = Watched(), SleepModes()
     engine.probes[SLEEPS] = as_json({"is_sleeping": asleep})
     async with raw_server(engine.serve) as server:
-        with OneShotClient(Target(server.url), None, "") as client:
+        with OneShotClient(UrlTarget(server.url), None, "") as client:
             assert await modes.asleep(client, "e", PATIENCE_SECONDS) is asleep
             engine.probes[SLEEPS] = reply(b"", b"500 Oh")
             assert await modes.asleep(client, "e", PATIENCE_SECONDS) is asleep
@@ -160,5 +160,5 @@ async def test_without_an_answer_it_is_as_it_was(asleep: bool) -> None:
 
         engine.holds = False
         modes.forget("e")
-        with OneShotClient(Target(server.url), None, "") as client:
+        with OneShotClient(UrlTarget(server.url), None, "") as client:
             assert await modes.asleep(client, "e", PATIENCE_SECONDS) is False

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from pdgate.gateway.config.sections import Health
+from pdgate.gateway.config.sections import HealthSection
 from pdgate.protocols.instance import Role
 from tests.support.answers import usage
 from tests.support.fleet import (
@@ -262,7 +262,7 @@ async def test_each_call_can_be_a_line_in_the_log(caplog: pytest.LogCaptureFixtu
 async def test_an_engine_that_refuses_gets_no_call_before_it_is_seen_up_again() -> None:
     """Probes are far apart here, so it is the refused call that ejects it."""
     prefill, away, decode = Engine(Role.PREFILL), Engine(Role.DECODE), Engine(Role.DECODE)
-    rare = Health(interval_seconds=600, timeout_seconds=10)
+    rare = HealthSection(interval_seconds=600, timeout_seconds=10)
     async with gateway_of(prefill, away, decode, health=rare) as gateway:
         away.refuse()
         # Equals are drawn: some calls go to the other one first.

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pdgate.gateway.kv_events.watch import Watch
+from pdgate.gateway.kv_events.watch import EventWatch
 from pdgate.protocols.call import COMPLETIONS
 from pdgate.protocols.instance import Role
 from tests.support.fleet import BLOCKS, PREFILLED, Engine, as_json, gateway_of, question, says
@@ -88,7 +88,7 @@ async def test_completions_go_as_before() -> None:
 async def test_the_prefix_index_learns_of_the_ids(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where it hears of engines' caches, which know prompts by their tokens."""
     read: list[Any] = []
-    monkeypatch.setattr(Watch, "read", lambda _, call, reply: read.append((call, reply)))
+    monkeypatch.setattr(EventWatch, "read", lambda _, call, reply: read.append((call, reply)))
     prefill, decode = engines()
     async with gateway_of(prefill, decode, kv_events={"endpoint": "ask"}) as gateway:
         await gateway.chat()

@@ -37,7 +37,7 @@ from pdgate.forwarders.route import Way
 from pdgate.protocols.call import CHAT, Call, Headers, Json, encode, parse_object, value
 from pdgate.protocols.errors import GatewayError
 from pdgate.protocols.instance import Instance, Role
-from pdgate.scheduling.disaggregation import Rule
+from pdgate.scheduling.disaggregation import SplitRule
 from pdgate.scheduling.endpoints import Endpoints
 from pdgate.scheduling.policies.round_robin import RoundRobin
 from pdgate.scheduling.scheduler import Scheduler
@@ -305,7 +305,7 @@ class Crossing:
         clock: Callable[[], float] = monotonic,
         max_attempts: int = 3,
         max_resumes: int = 0,
-        rule: Rule | None = None,
+        rule: SplitRule | None = None,
         on_prefill_failure: OnPrefillFailure = OnPrefillFailure.RETRY_THEN_RECOMPUTE,
         retry_seconds: float = inf,
         lease_seconds: float | None = None,
@@ -363,5 +363,5 @@ def fleet(*records: Instance, model: str = "m") -> Endpoints:
     return endpoints
 
 
-def scheduler(endpoints: Endpoints, rule: Rule | None = None) -> Scheduler:
+def scheduler(endpoints: Endpoints, rule: SplitRule | None = None) -> Scheduler:
     return Scheduler(endpoints, RoundRobin(), RoundRobin(), RoundRobin(), rule)

@@ -8,7 +8,7 @@ from typing import cast
 
 from pdgate.forwarders.base import Leg
 from pdgate.gateway.deadlines import Deadlines
-from pdgate.gateway.upstream.connection import Connection
+from pdgate.gateway.upstream.connection import UpstreamConnection
 from pdgate.gateway.upstream.exchange import Exchange
 from pdgate.protocols.call import Call
 from pdgate.protocols.errors import GatewayError
@@ -26,7 +26,7 @@ class Wire:
     unsent: int = 0
     closing: bool = False
     reading: bool = True
-    idle: deque[Connection] = field(default_factory=deque)
+    idle: deque[UpstreamConnection] = field(default_factory=deque)
     watches_idle: bool = True
 
     def write(self, data: bytes) -> None:
@@ -52,7 +52,7 @@ class Wire:
         assert not self.reading
         self.reading = True
 
-    def made(self, connection: Connection) -> None: ...
+    def made(self, connection: UpstreamConnection) -> None: ...
 
     @property
     def given_back(self) -> int:
@@ -60,7 +60,7 @@ class Wire:
 
     def watch_idle(self) -> None: ...
 
-    def lost(self, connection: Connection) -> None: ...
+    def lost(self, connection: UpstreamConnection) -> None: ...
 
 
 class NoOpener:
@@ -105,7 +105,7 @@ class Case:
     answers: Call | None = None
 
     def __post_init__(self) -> None:
-        self.connection = Connection(self.wire, self.loop)
+        self.connection = UpstreamConnection(self.wire, self.loop)
         self.connection.connection_made(cast(asyncio.Transport, self.wire))
         self.ask()
 

@@ -5,9 +5,9 @@ from typing import Any
 
 from pdgate.forwarders.base import Delegation, HandOff, Plain, Rendezvous
 from pdgate.lab.conformance.answer import difference
-from pdgate.lab.conformance.api import REQUEST_ID, Refused
+from pdgate.lab.conformance.api import REQUEST_ID, ApiRefused
 from pdgate.lab.conformance.check import Broken, NotApplicable, check
-from pdgate.lab.conformance.metrics import GENERATED, PROMPT_TOKENS, Engine
+from pdgate.lab.conformance.metrics import GENERATED, PROMPT_TOKENS, EngineUnderTest
 from pdgate.lab.conformance.site import Site
 from pdgate.protocols.call import COMPLETIONS
 
@@ -34,7 +34,7 @@ async def ORDER_OF_LEGS(site: Site) -> None:
     answer = await site.completes(site.fresh(WORDS))
     try:
         record = await site.record(answer.request_id)
-    except Refused:
+    except ApiRefused:
         raise NotApplicable("the gateway does not serve /debug/calls (--debug-routes)") from None
     if record["outcome"] != "ok" or len(record["attempts"]) != 1:
         raise Broken(f"{len(record['attempts'])} attempts, outcome {record['outcome']}")
@@ -122,7 +122,7 @@ async def REQUEST_IDS(site: Site) -> None:
             raise Broken(f"of {PROMPTS} calls of one name: {told}")
 
 
-async def _counts(engines: list[Engine] | Any) -> tuple[float, float] | None:
+async def _counts(engines: list[EngineUnderTest] | Any) -> tuple[float, float] | None:
     """Tokens of prompts that they computed, and that came from peers; None if they do not tell."""
     pages = [await engine.page() for engine in engines]
     if not all(page.has(PROMPT_TOKENS) for page in pages):

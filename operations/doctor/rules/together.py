@@ -15,17 +15,17 @@ from pdgate.operations.doctor.checks import (
     ROLES_CROSSED,
     TOKENS_DIFFER,
     VERSIONS_DIFFER,
-    Check,
+    DoctorCheck,
     Finding,
 )
-from pdgate.operations.doctor.seen import Examined, Seen
+from pdgate.operations.doctor.seen import Examined, SeenEngine
 from pdgate.protocols.dialects import nixl
 from pdgate.protocols.instance import Role
 
 OTHER = {Role.PREFILL: Role.DECODE, Role.DECODE: Role.PREFILL}
 NIXL = "vllm-nixl"
 
-Tells = Callable[[Seen], object]
+Tells = Callable[[SeenEngine], object]
 """Something of an engine; None or empty if it does not tell."""
 
 
@@ -79,11 +79,11 @@ def _differences(examined: Examined) -> Iterator[Finding]:
             yield Finding(HASH_SEED_DIFFERS, (prefill.id, decode.id), found)
 
 
-def _version(seen: Seen) -> str:
+def _version(seen: SeenEngine) -> str:
     return f"{seen.kind} {seen.version}" if seen.kind and seen.version else ""
 
 
-_TOLD: dict[Check, Tells] = {
+_TOLD: dict[DoctorCheck, Tells] = {
     BLOCK_SIZE_DIFFERS: lambda seen: seen.block_tokens,
     # "auto" is the type of the weights, which engines of one model have in common.
     KV_DTYPE_DIFFERS: lambda seen: seen.kv_dtype,
@@ -91,7 +91,7 @@ _TOLD: dict[Check, Tells] = {
 }
 
 
-def _cards(prefill: Seen, decode: Seen) -> Iterator[Finding]:
+def _cards(prefill: SeenEngine, decode: SeenEngine) -> Iterator[Finding]:
     both = (prefill.id, decode.id)
     for model in sorted(prefill.models & decode.models):
         one, other = prefill.cards[model], decode.cards[model]
@@ -103,7 +103,7 @@ def _cards(prefill: Seen, decode: Seen) -> Iterator[Finding]:
             yield Finding(MAX_MODEL_LEN_DIFFERS, both, found)
 
 
-def _tokens(prefill: Seen, decode: Seen) -> Iterator[Finding]:
+def _tokens(prefill: SeenEngine, decode: SeenEngine) -> Iterator[Finding]:
     both = (prefill.id, decode.id)
     if prefill.models != decode.models:
         # They were asked in the name of their first model.

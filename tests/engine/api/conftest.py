@@ -9,7 +9,7 @@ import httpx2
 import pytest
 
 from pdgate.engine.api import app
-from pdgate.engine.api.service import Service
+from pdgate.engine.api.service import EngineService
 from pdgate.engine.cache.memory import KvMemory
 from pdgate.engine.core import EngineCore
 from pdgate.engine.metrics import EngineMetrics
@@ -39,7 +39,7 @@ async def serve(
     if meeting is not None:
         core.connect(connector := FakeConnector(core, memory, meeting))
     metrics = EngineMetrics(core, connector, "tiny")
-    service = Service(
+    service = EngineService(
         core,
         output_queue,
         metrics,

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pdgate.engine.hand_over.ascend_layerwise import PURPOSE
-from pdgate.engine.prefill_worker.wire import Answer, Claim, Lines, Word
+from pdgate.engine.prefill_worker.wire import Claim, ClaimWord, Lines, WorkerAnswer
 from pdgate.engine.request import Finish, Request
 from pdgate.transfer import registry
 from pdgate.transfer.runtime.channel import dial
@@ -176,7 +176,7 @@ def test_a_call_for_what_no_request_waits_for_is_turned_away(fleet: Fleet) -> No
         lines = Lines(channel)
         lines.say(Claim("cmpl-other-0", 1, "127.0.0.1", 9))
 
-        assert lines.hear(Answer).said is Word.GONE
+        assert lines.hear(WorkerAnswer).said is ClaimWord.GONE
 
     fleet.p.engine.answer(fleet.to_prefill(posted))
     assert tokens_of(fleet.d.engine.answers("d1")["d1"])

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from pdgate.engine.hand_over import shared_store
-from pdgate.engine.hand_over.blocks import Blocks
-from pdgate.engine.hand_over.shared_store import SharedStore, folder_of
+from pdgate.engine.hand_over.blocks import NamedBlocks
+from pdgate.engine.hand_over.shared_store import BlockStore, folder_of
 from pdgate.engine.request import Finish, Request
 from pdgate.forwarders.base import Mode
 from pdgate.transfer import registry
@@ -138,8 +138,8 @@ def test_the_store_does_not_grow_beyond_its_bound(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     where = layout(blocks=4)
-    blocks = Blocks(where, "m", [memoryview(bytearray(where.total_bytes))])
-    store = SharedStore(tmp_path, blocks)
+    blocks = NamedBlocks(where, "m", [memoryview(bytearray(where.total_bytes))])
+    store = BlockStore(tmp_path, blocks)
     names = blocks.names(range(4 * BLOCK), "")
     for name in names:
         store.put(name, 0)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from pdgate.engine.cache import prefix
 from pdgate.engine.cache.prefix import BlockPool
-from pdgate.engine.kv_events.journal import Event, Journal, name_of
+from pdgate.engine.kv_events.journal import Event, EventJournal, name_of
 
 BLOCK = 4
 
@@ -20,7 +20,7 @@ class Told:
 
     def __init__(self, blocks: int, *, reuse: bool = True) -> None:
         self.events: list[Event] = []
-        self.journal = Journal(BLOCK, self.events.extend)
+        self.journal = EventJournal(BLOCK, self.events.extend)
         self.pool = BlockPool(blocks, BLOCK, reuse, self.journal)
 
     def fills(self, tokens: Sequence[int]) -> None:

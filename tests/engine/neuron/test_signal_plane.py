@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from pdgate.engine.connector import Keep
-from pdgate.engine.hand_over.neuron import Neuron
+from pdgate.engine.hand_over.neuron import NeuronHandOver
 from pdgate.engine.neuron import kv_map, peers
 from pdgate.transfer import descriptors
-from pdgate.transfer.messenger.shape import Shape
+from pdgate.transfer.messenger.shape import PageShape
 from tests.engine.neuron.raw import RawDecode, RawPrefill
 from tests.support.engine_pair import D_BLOCKS, P_BLOCKS, PROMPT, arrival
 from tests.support.fake_core import LAYOUT, FakeCore
@@ -50,14 +50,14 @@ def decode(prefill: FakeCore) -> Iterator[RawDecode]:
 
 def of_decode(core: FakeCore, **extra: Any) -> Any:
     """A KV map as our decode engines send it."""
-    shape = Shape.of(LAYOUT, core.model)
+    shape = PageShape.of(LAYOUT, core.model)
     return kv_map.as_data(shape, [core.region.descriptor], immediate=0, **extra)
 
 
 def of_prefill(core: FakeCore) -> Any:
     """One that `core` accepts: its own memory will do, as nothing is written."""
     ring = core.backend.allocate(2048)
-    shape = Shape.of(LAYOUT, core.model)
+    shape = PageShape.of(LAYOUT, core.model)
     said = descriptors.as_data(ring.descriptor)
     return kv_map.as_data(shape, [core.region.descriptor], ring=said)
 
@@ -147,9 +147,9 @@ def test_without_that_a_request_is_not_there_before_its_token() -> None:
         assert decode.look_up(UID, [4, 5])["output_token"] == 0
 
 
-def connector_of(core: FakeCore) -> Neuron:
+def connector_of(core: FakeCore) -> NeuronHandOver:
     """By the settings that it has now."""
-    return Neuron(
+    return NeuronHandOver(
         core=core,
         layout=LAYOUT,
         regions=core.regions,

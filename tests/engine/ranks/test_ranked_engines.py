@@ -17,12 +17,12 @@ from pdgate.engine.core import EngineCore
 from pdgate.engine.hand_over.two_sided import TwoSided
 from pdgate.engine.layout import Layout
 from pdgate.engine.meeting import met
-from pdgate.engine.pace import Pace
+from pdgate.engine.pace import StepPace
 from pdgate.engine.ranks import crew
 from pdgate.engine.ranks.connector import RanksConnector
 from pdgate.engine.ranks.seats import stages
 from pdgate.engine.request import Sampling
-from pdgate.engine.settings import EngineRole, Settings
+from pdgate.engine.settings import EngineRole, EngineSettings
 from pdgate.forwarders.base import Mode
 from pdgate.transfer import registry
 from pdgate.transfer.runtime.fleet import Identity
@@ -60,7 +60,7 @@ def ranked(
     """A running engine that ends with the stack; with several ranks they are processes."""
     where = ranks.layout()
     made = Engine(memoryview(b""))
-    settings = Settings(
+    settings = EngineSettings(
         role=role, protocol=row.protocol, transfer=backend, tp=ranks.tp, pp=ranks.pp
     )
 
@@ -77,7 +77,7 @@ def ranked(
     return Side(made, of, connector, 1)
 
 
-def alone(stack: ExitStack, role: EngineRole, row: Row, pace: Pace | None = None) -> Side:
+def alone(stack: ExitStack, role: EngineRole, row: Row, pace: StepPace | None = None) -> Side:
     """A running engine of one process, which keeps pages for readers for a moment only."""
     backend = registry.load("tcp")
     stack.callback(backend.close)
@@ -184,7 +184,7 @@ def test_a_rank_that_is_killed_ends_its_engine_and_no_page_stays_in_use() -> Non
     """Decode's, while the prompt is being computed for it."""
     lost: list[str] = []
     with ExitStack() as stack:
-        prefill = alone(stack, "prefill", KVT, Pace(prefill_seconds=1.0))
+        prefill = alone(stack, "prefill", KVT, StepPace(prefill_seconds=1.0))
         decode = ranked(stack, "decode", KVT, "tcp", Ranks(tp=2), lost)
         _, to_decode = Crossing(KVT, prefill, decode).requests("A prompt to be read.", GREEDY)
         asked = to_decode(None)

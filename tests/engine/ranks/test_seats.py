@@ -6,7 +6,7 @@ import pytest
 
 from pdgate.engine.layout import Layout
 from pdgate.engine.ranks.seats import own_layout, places, stages
-from pdgate.transfer.messenger.shape import Shape
+from pdgate.transfer.messenger.shape import PageShape
 
 WIDE = Layout(layers=5, blocks=3, kv_heads=4, block_tokens=4, head_dim=8)
 
@@ -28,7 +28,7 @@ def test_ranks_have_all_layers_and_heads_and_memory_of_the_size_that_peers_expec
     tp: int, pp: int
 ) -> None:
     layout = replace(WIDE, tp=tp, stages=stages(WIDE.layers, pp))
-    shape = Shape.of(layout, "m", order=layout.order, stages=layout.stages)
+    shape = PageShape.of(layout, "m", order=layout.order, stages=layout.stages)
 
     found = places(layout)
 

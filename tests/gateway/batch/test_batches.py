@@ -15,7 +15,7 @@ import pytest
 from pdgate.gateway.batch import answering
 from pdgate.gateway.batch.routes import MOST_UPLOADS
 from pdgate.gateway.config.api_keys import ApiKeyEntry
-from pdgate.gateway.config.sections import Admission
+from pdgate.gateway.config.sections import AdmissionSection
 from pdgate.protocols.call import CHAT
 from pdgate.protocols.instance import Role
 from tests.gateway.batch.batches import (
@@ -193,7 +193,9 @@ async def test_lines_wait_behind_the_calls_of_others(tmp_path: Path) -> None:
     """With one place at the engine, a call that comes later is served before the next line."""
     held = Held()
     engine = plain(held)
-    async with serving(tmp_path, engine, admission=Admission(decode_concurrency=1)) as served:
+    async with serving(
+        tmp_path, engine, admission=AdmissionSection(decode_concurrency=1)
+    ) as served:
         gateway, client = served
         await begun(client, jsonl(*(line(f"q{number}", seed=number) for number in range(3))))
         first = await held.next()

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pdgate.gateway.engine_metrics.counters import Counters
-from pdgate.gateway.engine_metrics.page import SLICE_BYTES, Page, parse, parse_in_turns
+from pdgate.gateway.engine_metrics.counters import EngineCounters
+from pdgate.gateway.engine_metrics.page import SLICE_BYTES, MetricsPage, parse, parse_in_turns
 
 VLLM = b"""\
 # HELP vllm:num_requests_running Number of requests in model execution batches.
@@ -34,8 +34,8 @@ vllm:cache_config_info{block_size="16",engine="0",num_gpu_blocks="512"} 1.0
 
 
 def test_a_page_of_vllm_is_read() -> None:
-    assert parse(VLLM) == Page(
-        Counters(
+    assert parse(VLLM) == MetricsPage(
+        EngineCounters(
             computed=5,
             cached=16,
             transferred=1200,
@@ -67,7 +67,7 @@ vllm:mooncake_num_kv_expired_reqs_total{engine="0"} 4.0
 """
     )
 
-    assert page.counters == Counters(loads=8, loads_failed=3, expired=4)
+    assert page.counters == EngineCounters(loads=8, loads_failed=3, expired=4)
 
 
 def test_a_page_of_sglang_says_its_load() -> None:
@@ -80,7 +80,7 @@ def test_a_page_of_sglang_says_its_load() -> None:
     )
 
     assert (page.running, page.waiting, page.kv_used, page.kv_tokens) == (8, 6, 0.5, 471258)
-    assert page.counters == Counters()
+    assert page.counters == EngineCounters()
 
 
 def test_ranks_are_added_up_and_shares_averaged() -> None:
@@ -138,7 +138,7 @@ def test_labels_may_hold_anything() -> None:
     ],
 )
 def test_a_line_that_cannot_be_read_is_passed_over(line: bytes) -> None:
-    assert parse(line) == Page()
+    assert parse(line) == MetricsPage()
 
 
 def test_labels_and_timestamps_are_optional() -> None:

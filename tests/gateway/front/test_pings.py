@@ -5,7 +5,7 @@ from contextlib import suppress
 
 import pytest
 
-from pdgate.gateway.config.sections import Timeouts
+from pdgate.gateway.config.sections import TimeoutsSection
 from pdgate.gateway.front.pings import PING, Pings
 from pdgate.protocols.instance import Role
 from pdgate.protocols.sse import MAX_EVENT_BYTES
@@ -24,7 +24,7 @@ from tests.support.raw_server import chunk
 pytestmark = pytest.mark.usefixtures("front_end")
 
 EVENT = b'data: {"choices": [{"delta": {"content": "a"}, "finish_reason": "stop"}]}\n\n'
-OFTEN = Timeouts(ping_seconds=0.01)
+OFTEN = TimeoutsSection(ping_seconds=0.01)
 
 
 async def test_a_silent_stream_is_kept_alive_and_goes_on() -> None:

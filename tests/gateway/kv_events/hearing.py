@@ -8,7 +8,7 @@ import msgspec
 import zmq
 
 from pdgate.engine.kv_events.publisher import Publisher
-from pdgate.gateway.kv_events.sources import Source
+from pdgate.gateway.kv_events.sources import EventSource
 from pdgate.gateway.kv_events.subscriber import Subscriber
 from pdgate.transfer.runtime.fleet import Identity
 from tests.support import waiting
@@ -38,8 +38,8 @@ class Lossy(Publisher):
         self.mumbles = False
 
     @property
-    def source(self) -> Source:
-        return Source(self.endpoint, self.replay_endpoint, self.topic)
+    def source(self) -> EventSource:
+        return EventSource(self.endpoint, self.replay_endpoint, self.topic)
 
 
 @contextmanager
@@ -63,7 +63,7 @@ class Hearing:
         clock: The feed's.
     """
 
-    def __init__(self, source: Source, context: "zmq.Context[zmq.Socket[bytes]]") -> None:
+    def __init__(self, source: EventSource, context: "zmq.Context[zmq.Socket[bytes]]") -> None:
         self.heard: list[str] = []
         self.forgot = 0
         self.clock = Clock()
@@ -121,7 +121,7 @@ class Hearing:
 
 
 @contextmanager
-def hearing(source: Source) -> Iterator[Hearing]:
+def hearing(source: EventSource) -> Iterator[Hearing]:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     made = Hearing(source, context)
     try:

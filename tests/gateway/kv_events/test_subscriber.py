@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 import msgspec
 import zmq
 
-from pdgate.gateway.kv_events.sources import Source
+from pdgate.gateway.kv_events.sources import EventSource
 from pdgate.gateway.kv_events.subscriber import END, REPLAY_SECONDS
 from tests.gateway.kv_events.hearing import ANY_PORT, PATIENCE_SECONDS, hearing, lossy
 
@@ -110,7 +110,7 @@ async def test_messages_that_are_no_batches_are_counted_and_passed_over() -> Non
 
 async def test_older_engines_repeat_without_a_topic() -> None:
     with sockets(zmq.PUB, zmq.ROUTER) as (silent, router):
-        source = Source(endpoint(silent), endpoint(router), "kv")
+        source = EventSource(endpoint(silent), endpoint(router), "kv")
         with hearing(source) as feed:
             assert await asyncio.to_thread(router.poll, int(1000 * PATIENCE_SECONDS))
             peer, _, first = router.recv_multipart()
@@ -125,7 +125,7 @@ async def test_a_replay_that_is_not_answered_is_given_up() -> None:
     with ExitStack() as closing:
         (silent,) = closing.enter_context(sockets(zmq.ROUTER))
         publisher = closing.enter_context(lossy(replay_endpoint=""))
-        source = Source(publisher.endpoint, endpoint(silent), "kv")
+        source = EventSource(publisher.endpoint, endpoint(silent), "kv")
         feed = closing.enter_context(hearing(source))
         # What is heard meanwhile waits for the replay.
         await feed.once(lambda: feed.feed.sequence.held > 0, publisher)

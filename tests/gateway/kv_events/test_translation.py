@@ -5,7 +5,7 @@ from typing import Any
 from pdgate.gateway.kv_events.cached import Cached
 from pdgate.gateway.kv_events.events import Stored
 from pdgate.gateway.kv_events.prompts import is_text, of_text, of_token_ids, token_ids
-from pdgate.gateway.kv_events.translation import Seen, Translation
+from pdgate.gateway.kv_events.translation import EventTranslation, SeenEventCounts
 from pdgate.protocols.apis import GENERATE
 from pdgate.protocols.call import CHAT, COMPLETIONS, Call, Raw, encode
 from pdgate.scheduling.prefix import PrefixIndex, blocks_of
@@ -26,8 +26,8 @@ class Fleet:
 
     def __init__(self) -> None:
         self.index = PrefixIndex()
-        self.translation = Translation(self.index)
-        self.seen = Seen()
+        self.translation = EventTranslation(self.index)
+        self.seen = SeenEventCounts()
 
     def says(self, instance_id: str, *events: Any, rank: int = 0) -> None:
         self.translation.take(instance_id, rank, batch(*events), self.seen)

@@ -13,7 +13,7 @@ from pdgate.forwarders.base import Leg
 from pdgate.gateway.config import ConfigError, load
 from pdgate.gateway.probe import look
 from pdgate.gateway.security.engine_access import EngineAccess
-from pdgate.gateway.security.tls import Unusable, engine_context, server_options
+from pdgate.gateway.security.tls import UnusableTlsFile, engine_context, server_options
 from pdgate.gateway.sleep_mode import SleepModes
 from pdgate.gateway.upstream.client import HttpUpstream
 from pdgate.gateway.upstream.settings import UpstreamSettings
@@ -126,7 +126,7 @@ def test_files_that_will_not_do_are_named(
 
     with pytest.raises(ConfigError, match="cannot be used") as caught:
         load(None, {"tls.cert_file": cert, "tls.key_file": key, "tls.client_ca_file": ca})
-    with pytest.raises(Unusable):
+    with pytest.raises(UnusableTlsFile):
         engine_context(ca, cert, key)
 
     assert "'tls'" in str(caught.value)

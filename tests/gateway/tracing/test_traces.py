@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from pdgate.gateway.config.sections import Tracing
+from pdgate.gateway.config.sections import TracingSection
 from pdgate.gateway.tracing.conventions import asked
 from pdgate.protocols.apis import GENERATE
 from pdgate.protocols.call import encode
@@ -47,7 +47,7 @@ def said_of(span: Span) -> str:
 async def one_call(
     collected: Collected, *fleet: Engine, headers: dict[str, str] | None = None, **fields: Any
 ) -> None:
-    async with gateway_of(*fleet, tracing=Tracing(endpoint=collected.url)) as gateway:
+    async with gateway_of(*fleet, tracing=TracingSection(endpoint=collected.url)) as gateway:
         answer = await gateway.chat(headers, **fields)
         assert answer.status_code == 200
 
@@ -148,7 +148,7 @@ async def test_each_attempt_has_its_spans_and_the_failed_one_its_error() -> None
     prefill, decode = split_fleet()
     broken = Engine(Role.DECODE, breaks_off())
     async with collector() as collected:
-        tracing = Tracing(endpoint=collected.url)
+        tracing = TracingSection(endpoint=collected.url)
         fleet = prefill, broken, decode
         async with gateway_of(*fleet, tracing=tracing, decode_policy="round_robin") as gateway:
             # Who is asked first is up to the policy.
@@ -181,7 +181,7 @@ async def test_a_client_that_is_not_sampled_is_not_traced_and_its_header_goes_on
 async def test_only_the_share_of_calls_is_traced_that_is_wanted() -> None:
     prefill, decode = split_fleet()
     async with collector() as collected:
-        never = Tracing(endpoint=collected.url, sample_ratio=0)
+        never = TracingSection(endpoint=collected.url, sample_ratio=0)
         async with gateway_of(prefill, decode, tracing=never) as gateway:
             await gateway.chat(stream=True)
 
@@ -202,7 +202,7 @@ async def test_metrics_of_the_conventions_come_along(tmp_path: Path) -> None:
     secret = tmp_path / "headers"
     secret.write_text("# of the collector\nAuthorization: Bearer sesame\n")
     async with collector() as collected:
-        tracing = Tracing(endpoint=collected.url, headers_file=str(secret), sample_ratio=0)
+        tracing = TracingSection(endpoint=collected.url, headers_file=str(secret), sample_ratio=0)
         async with gateway_of(*split_fleet(), tracing=tracing) as gateway:
             await gateway.chat(stream=True)
             await gateway.chat(stream=True)
@@ -224,7 +224,7 @@ async def test_a_collector_that_refuses_costs_no_call_and_is_told_once(
 ) -> None:
     async with collector() as collected:
         collected.refuses = True
-        tracing = Tracing(endpoint=collected.url)
+        tracing = TracingSection(endpoint=collected.url)
         async with gateway_of(*split_fleet(), tracing=tracing) as gateway:
             for calls in (1, 2):
                 assert (await gateway.chat(stream=True)).status_code == 200
@@ -241,7 +241,7 @@ async def test_a_collector_that_refuses_costs_no_call_and_is_told_once(
 async def test_a_call_log_names_the_trace(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "pdgate.calls")
     async with collector() as collected:
-        tracing = Tracing(endpoint=collected.url)
+        tracing = TracingSection(endpoint=collected.url)
         async with gateway_of(*split_fleet(), tracing=tracing, call_log=True) as gateway:
             await gateway.chat(CALLED_FROM, stream=True)
 

@@ -12,13 +12,13 @@ from pdgate.protocols.errors import (
 )
 from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.endpoints import Endpoints
-from pdgate.scheduling.health.breaker import Limits, State
+from pdgate.scheduling.health.breaker import BreakerLimits, BreakerState
 from pdgate.scheduling.policies.round_robin import RoundRobin
 from pdgate.scheduling.reservation import Reservation
 from pdgate.scheduling.scheduler import Scheduler
 from tests.support.scripted import D0, D1, P0, P1, chat
 
-LIMITS = Limits(failures=2, retry_seconds=0.5, slow_start_seconds=4)
+LIMITS = BreakerLimits(failures=2, retry_seconds=0.5, slow_start_seconds=4)
 
 
 class Fleet:
@@ -218,7 +218,7 @@ def test_a_poison_call_is_taken_back_from_those_that_it_met(fleet: Fleet) -> Non
 
     endpoint = fleet.endpoints.get("d0")
     assert endpoint is not None
-    assert endpoint.breaker.state is State.TRIAL
+    assert endpoint.breaker.state is BreakerState.TRIAL
     assert fleet.chosen(Role.DECODE) == {"d0", "d1"}
 
 

@@ -18,7 +18,7 @@ import pytest
 from pdgate.transfer import registry
 from pdgate.transfer.base import Range
 from pdgate.transfer.device import staging
-from pdgate.transfer.device.base import Stream
+from pdgate.transfer.device.base import DeviceStream
 from pdgate.transfer.messenger import incoming
 from pdgate.transfer.runtime.regions import LocalMemory
 from tests.support import waiting
@@ -77,7 +77,9 @@ def cancelled(backend: str) -> None:
     calls = itertools.count(1)
     gather = theirs.gather
 
-    def third_waits(stream: Stream, to: memoryview, pieces: Sequence[tuple[int, int]]) -> None:
+    def third_waits(
+        stream: DeviceStream, to: memoryview, pieces: Sequence[tuple[int, int]]
+    ) -> None:
         if next(calls) == 3:
             reached.set()
             assert go_on.wait(SECONDS)
