@@ -140,6 +140,10 @@ class HealthSection(Section, panel=LIMITS, on_reload=OnReload.HEALTH):
     which one that does nothing else either is given up; 0 waits as long as timeouts say."""
 
 
+Health = HealthSection
+"""The name of before, for programs that build settings themselves."""
+
+
 class DrainingSection(Section, panel=LIMITS, on_reload=OnReload.DRAIN):
     """How the gateway ends: new calls are refused, those that run go on."""
 
@@ -167,6 +171,10 @@ class EngineMetricsSection(Section, panel=LIMITS):
         Seconds, Setting("Seconds: for such a look.", "--engine-metrics-timeout")
     ] = 2.0
     """How long one may take to tell."""
+
+
+EngineMetrics = EngineMetricsSection
+"""The name of before, for programs that build settings themselves."""
 
 
 class TlsSection(Section, panel=SECURITY):
