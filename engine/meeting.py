@@ -42,6 +42,10 @@ def met(
     Raises OSError, ValueError, LookupError, TypeError, RankLost.
     """
     takes_ranks = registry.load(settings.protocol).takes_ranks
+    if settings.dp > 1 and not registry.load(settings.protocol).takes_data_ranks:
+        raise ValueError(
+            f"with {settings.protocol} an engine of ours has one data-parallel rank: dp {settings.dp}"
+        )
     if settings.pp > 1 and not takes_ranks:
         raise ValueError(f"{settings.protocol} knows no pipeline stages: pp {settings.pp}")
     if takes_ranks and settings.tp * settings.pp > 1:
