@@ -69,6 +69,7 @@ def member(
         epoch=secrets.token_hex(8),
         tp=settings.tp,
         block_tokens=settings.block_tokens,
+        dp_size=settings.dp,
         pair=settings.pair,
         place=settings.place,
     )

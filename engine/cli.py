@@ -95,6 +95,14 @@ def engine(
             help="Stages with some of the layers, a process each.",
         ),
     ] = 1,
+    dp: Annotated[
+        int,
+        typer.Option(
+            "--data-parallel-size",
+            "--dp",
+            help="Engines behind the port, each with a core and a cache (plain, vllm-nixl).",
+        ),
+    ] = 1,
     block_tokens: Annotated[int, typer.Option(help="Tokens of a KV block.")] = 16,
     blocks: Annotated[int, typer.Option(help="KV blocks that there are.")] = 512,
     max_num_seqs: Annotated[int, typer.Option(help="Most requests in a step.")] = 64,
@@ -221,6 +229,7 @@ def engine(
             transfer_options=tuple(transfer_option or ()),
             tp=tp,
             pp=pp,
+            dp=dp,
             block_tokens=block_tokens,
             blocks=blocks,
             max_seqs=max_num_seqs,

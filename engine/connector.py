@@ -136,6 +136,7 @@ class Connector(ABC):
             "abort" is a 200 with finish_reason "abort".
         takes_ranks: Ranks of an engine of it may be processes, with a connector each (`ranks` of its
             settings), which are introduced to each other.
+        takes_data_ranks: Peers find it by what prefill answered alone, so that a process may have several.
         takes_devices: Its regions may be a device's memory.
         fixed_role: An engine of it is prefill or decode from its start to its end.
         kv_port_offset: Where the KV side listens, counted from the HTTP API's port; 0 if it
@@ -146,6 +147,7 @@ class Connector(ABC):
 
     load_failure: ClassVar[str] = "error"
     takes_ranks: ClassVar[bool] = False
+    takes_data_ranks: ClassVar[bool] = False
     takes_devices: ClassVar[bool] = False
     fixed_role: ClassVar[bool] = False
     kv_port_offset: ClassVar[int] = 0

@@ -15,7 +15,7 @@ import errno
 import logging
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from types import FrameType
 
@@ -78,15 +78,14 @@ class EngineServer(uvicorn.Server):
         self,
         config: uvicorn.Config,
         ready_line: str,
-        core: EngineCore,
-        connector: Connector | None,
+        ranks: Sequence[tuple[EngineCore, Connector | None]],
         settings: EngineSettings,
         listed: AbstractAsyncContextManager[Listing | None],
     ) -> None:
         super().__init__(config)
         self._ready_line = ready_line
-        self._core = core
-        self._connector = connector
+        self._cores = [core for core, _ in ranks]
+        self._connectors = [connector for _, connector in ranks if connector is not None]
         self._goodbye_seconds = settings.goodbye_seconds
         self._lease_seconds = settings.lease_seconds
         self._listed = listed
@@ -111,8 +110,8 @@ class EngineServer(uvicorn.Server):
             self._leaving.cancel()
         # Before anything is refused, so that no call is sent here any more.
         await self._listing.aclose()
-        if self._connector is not None:
-            self._connector.leave()
+        for connector in self._connectors:
+            connector.leave()
         ending = asyncio.ensure_future(self._end_answers())
         try:
             await super().shutdown(sockets)
@@ -128,32 +127,36 @@ class EngineServer(uvicorn.Server):
         await asyncio.sleep(SETTLE_SECONDS)
         for server in self.servers:
             server.close()
-        if self._connector is not None:
-            self._connector.leave()
+        for connector in self._connectors:
+            connector.leave()
         # As in `_settle_kv`. Clients that are slow to read get what they get at any end.
-        while self._core.alive and self._core.gauges.has_requests:  # noqa: ASYNC110
+        while any(core.alive and core.gauges.has_requests for core in self._cores):  # noqa: ASYNC110
             await asyncio.sleep(LOOK_SECONDS)
         self.should_exit = True
 
     async def _end_answers(self) -> None:
         await asyncio.sleep(self._goodbye_seconds)
-        await asyncio.to_thread(self._core.stop)
+        for core in self._cores:
+            await asyncio.to_thread(core.stop)
 
     async def _settle_kv(self) -> None:
         """Wait until no page is in use, but not longer than leases can last, nor if it is hurried.
 
         Nothing new is to come: all leases have begun.
         """
-        core = self._core
-        if core.alive and core.gauges.blocks_used:
-            log.info("waiting for %d pages that others are to have", core.gauges.blocks_used)
+
+        def used() -> int:
+            return sum(core.gauges.blocks_used for core in self._cores if core.alive)
+
+        if used():
+            log.info("waiting for %d pages that others are to have", used())
         try:
             async with asyncio.timeout(self._lease_seconds + LAST_READ_SECONDS):
                 # The core's thread does not say when pages change, and this is no hot path.
-                while core.alive and core.gauges.blocks_used and not self.force_exit:  # noqa: ASYNC110
+                while used() and not self.force_exit:  # noqa: ASYNC110
                     await asyncio.sleep(LOOK_SECONDS)
         except TimeoutError:
-            log.warning("%d pages were still in use at the end", core.gauges.blocks_used)
+            log.warning("%d pages were still in use at the end", used())
 
 
 @contextlib.contextmanager

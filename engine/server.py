@@ -12,6 +12,7 @@ import math
 import socket
 import sys
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import uvicorn
 import uvloop
@@ -27,6 +28,7 @@ from pdgate.engine.cache.tier_spec import specs_of
 from pdgate.engine.cache.tiers import Tier, Tiers, weights_of
 from pdgate.engine.connector import Connector
 from pdgate.engine.core import EngineCore
+from pdgate.engine.data_parallel import RankRouter
 from pdgate.engine.hand_over.blocks import NamedBlocks
 from pdgate.engine.http_server import LAST_WRITE_SECONDS, EngineServer, calm_signals, listen
 from pdgate.engine.kv_events.journal import EventJournal
@@ -43,6 +45,9 @@ from pdgate.engine.starting import layout_of
 from pdgate.engine.work import Options
 from pdgate.protocols.instance import Role
 from pdgate.transfer.runtime.fleet import Identity, configured
+
+if TYPE_CHECKING:
+    from pdgate.engine.kv_events.publisher import Publisher
 
 # The core's thread and the event loop take turns at the interpreter; five milliseconds,
 # the default, is several tokens of a small model.
@@ -64,56 +69,69 @@ def run(settings: EngineSettings) -> None:
 async def _serve(settings: EngineSettings, model: LoadedModel, listening: socket.socket) -> None:
     """Raises RankLost at the end if that is why it ended."""
     loop = asyncio.get_running_loop()
-    output_queue = OutputQueue(loop)
     lost: asyncio.Future[str] = loop.create_future()
 
+    def has_lost(why: str) -> None:
+        if not lost.done():
+            lost.set_result(why)
+
     def lose(why: str) -> None:
-        loop.call_soon_threadsafe(lost.set_result, why)
+        loop.call_soon_threadsafe(has_lost, why)
 
     api_port = listening.getsockname()[1]
     identity = _identity(settings)
-    with (
-        publishing(settings, identity) as publisher,
-        _core(
-            settings,
-            model,
-            output_queue,
-            api_port,
-            journal_of(publisher, settings.block_tokens),
-            identity,
-            lose,
-        ) as (core, connector),
-    ):
-        names = settings.served_names or (model.root,)
-        metrics = EngineMetrics(core, connector, names[0], identity.refusals)
-        service = EngineService(
-            core,
-            output_queue,
-            metrics,
-            names,
-            settings.default_max_tokens,
-            head_first=settings.head_first,
-        )
-        roles = EngineRoles(
-            Role(settings.role),
-            why_fixed(settings.protocol),
-            *([connector.role_is] if connector else []),
-        )
+    names = settings.served_names or (model.root,)
+    with contextlib.ExitStack() as closing:
+        ranks: list[tuple[EngineCore, Connector | None]] = []
+        services: list[EngineService] = []
+        publishers: list[Publisher] = []
+        for number in range(settings.dp):
+            own = settings if settings.dp == 1 else settings.of_rank(number)
+            publisher = closing.enter_context(publishing(own, identity))
+            if publisher is not None:
+                publishers.append(publisher)
+            output_queue = OutputQueue(loop)
+            journal = journal_of(publisher, own.block_tokens)
+            core, connector = closing.enter_context(
+                _core(own, model, output_queue, api_port, journal, identity, lose)
+            )
+            ranks.append((core, connector))
+            # Of the process, so that one rank counts them for all.
+            refusals = None if number else identity.refusals
+            services.append(
+                EngineService(
+                    core,
+                    output_queue,
+                    EngineMetrics(core, connector, names[0], refusals),
+                    names,
+                    settings.default_max_tokens,
+                    head_first=settings.head_first,
+                )
+            )
+        connectors = [connector for _, connector in ranks if connector is not None]
+
+        def tell(role: Role) -> None:
+            for connector in connectors:
+                connector.role_is(role)
+
+        roles = EngineRoles(Role(settings.role), why_fixed(settings.protocol), tell)
         admin = []
         if settings.admin_token_file:
             admin.append(role_routes.routes(roles, secret.token(settings.admin_token_file)))
-        if publisher is not None:
-            admin.append(sources_route(publisher))
+        if publishers:
+            admin.append(sources_route(publishers))
+        apps = [(service, app.build(service, *admin)) for service in services]
         config = uvicorn.Config(
-            app.build(service, *admin),
+            apps[0][1] if len(apps) == 1 else RankRouter(apps),
             log_level=settings.log_level,
             access_log=False,
             ws="none",
             timeout_graceful_shutdown=math.ceil(settings.goodbye_seconds + LAST_WRITE_SECONDS),
         )
-        ready = _ready_line(settings, listening, connector)
-        listed = announcement(settings, api_port, connector, names, roles)
-        server = EngineServer(config, ready, core, connector, settings, listed)
+        first = ranks[0][1]
+        ready = _ready_line(settings, listening, first)
+        listed = announcement(settings, api_port, first, names, roles)
+        server = EngineServer(config, ready, ranks, settings, listed)
         lost.add_done_callback(lambda _: server.end())
         await server.serve([listening])
     if lost.done():

@@ -1,6 +1,6 @@
 """Every knob of an engine process."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 from typing import Literal, get_args
@@ -51,6 +51,7 @@ class EngineSettings:
         tp: Shards of the KV cache, with a memory each, as tensor parallelism splits it. Processes of
             their own where the protocol takes ranks (engine/ranks/).
         pp: Pipeline stages, which have some of the layers each, as processes.
+        dp: Data-parallel ranks: engines behind one port, with a core and a cache each.
         block_tokens, blocks: Size of a KV block, and how many there are.
         max_seqs, max_step_tokens: Limits of one step.
         max_model_tokens: Longest prompt and answer together; None for what model and
@@ -104,6 +105,7 @@ class EngineSettings:
     transfer_options: tuple[str, ...] = ()
     tp: int = 1
     pp: int = 1
+    dp: int = 1
     block_tokens: int = 16
     blocks: int = 512
     max_seqs: int = 64
@@ -138,9 +140,9 @@ class EngineSettings:
     def __post_init__(self) -> None:
         """Raises ValueError for what cannot work."""
         sizes = (self.block_tokens, self.blocks, self.max_seqs, self.max_step_tokens)
-        if min(self.tp, self.pp, *sizes) < 1:
+        if min(self.tp, self.pp, self.dp, *sizes) < 1:
             raise ValueError(
-                "tp, pp, block tokens, blocks, sequences and step tokens must be positive"
+                "tp, pp, dp, block tokens, blocks, sequences and step tokens must be positive"
             )
         for name in SPANS:
             if not 0 <= getattr(self, name) < inf:
@@ -185,6 +187,17 @@ class EngineSettings:
             raise ValueError(
                 f"nobody can dial {self.host!r}: name the address to announce (advertise host)"
             )
+
+    def of_rank(self, rank: int) -> "EngineSettings":
+        """Of one data-parallel rank: each next one listens for peers at the next port, as vLLM's do."""
+        events, replay = self.kv_events_port, self.kv_events_replay_port
+        return replace(
+            self,
+            kv_port=self.kv_port and self.kv_port + rank,
+            engine_id=f"{self.engine_id}_dp{rank}" if self.engine_id else "",
+            kv_events_port=events and events + rank,
+            kv_events_replay_port=replay and replay + rank,
+        )
 
     @property
     def listed_in(self) -> str:

@@ -41,6 +41,10 @@ def check(settings: EngineSettings) -> None:
 def has_ranks(settings: EngineSettings) -> bool:
     """Return whether its ranks are processes. Raise ValueError, LookupError, TypeError."""
     takes = registry.load(settings.protocol).takes_ranks
+    if settings.dp > 1 and not registry.load(settings.protocol).takes_data_ranks:
+        raise ValueError(
+            f"with {settings.protocol} an engine of ours has one data-parallel rank: dp {settings.dp}"
+        )
     if settings.pp > 1 and not takes:
         raise ValueError(f"{settings.protocol} knows no pipeline stages: pp {settings.pp}")
     count = settings.tp * settings.pp

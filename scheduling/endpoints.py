@@ -179,8 +179,9 @@ class Endpoints:
     def failed(self, instance_id: str, cause: Cause) -> None:
         """A leg there failed."""
         if cause is Cause.TRANSPORT:
-            self.mark_down(instance_id, "refused")
-            self.on_out(instance_id)
+            for behind in self._behind(instance_id):
+                self.mark_down(behind, "refused")
+                self.on_out(behind)
         elif cause is Cause.ENGINE:
             endpoint = self.by_id.get(instance_id)
             if endpoint is not None and endpoint.breaker.failed(self._clock(), self.limits):
@@ -265,6 +266,14 @@ class Endpoints:
     def models(self) -> list[str]:
         """Names of all that are known."""
         return sorted({model for c in self for model in c.models})
+
+    def _behind(self, instance_id: str) -> Sequence[str]:
+        """It, and the other ranks behind its port: with eight of them, a call would have no attempt left."""
+        endpoint = self.by_id.get(instance_id)
+        if endpoint is None or endpoint.instance.dp_rank is None:
+            return (instance_id,)
+        url = endpoint.instance.url
+        return [one.instance.id for one in self if one.instance.url == url]
 
     def _join(self, endpoint: Endpoint) -> None:
         """Those that it is like now."""

@@ -21,6 +21,7 @@ from pdgate.transfer.messenger.source import Source
 
 class NixlHandOver(TwoSided):
     takes_ranks: ClassVar = True
+    takes_data_ranks: ClassVar = True
 
     def plan(self, arrival: Arrival) -> Plan:
         params = arrival.params or {}

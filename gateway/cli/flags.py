@@ -13,7 +13,7 @@ from pdgate.gateway.config.settings import Settings
 
 ENGINE_FLAGS: Final = {
     "instance": "One engine, as role=prefill,url=http://h:p and, if need be, kv=h:p, protocol=, "
-    "model=, generation=, dp_rank=, dp_size=, pair=, id=, host=, rack=, zone=. Repeat it. "
+    "model=, generation=, dp=, dp_rank=, dp_size=, pair=, id=, host=, rack=, zone=. Repeat it. "
     "The engines of flags replace those of the file.",
     "prefill": "URL of a prefill engine; repeat it.",
     "decode": "URL of a decode engine; repeat it.",

@@ -96,11 +96,17 @@ def parse(page: bytes, rank: int | None = None) -> MetricsPage:
     return sums.page()
 
 
+RANKS: Final = (b'engine="', b'dp_rank="')
+"""Labels of a data-parallel rank: vLLM's, and SGLang's (scheduler_metrics_mixin.py, labels of its collector)."""
+
+
 class _Sums:
     """What the lines say together."""
 
     def __init__(self, rank: int | None) -> None:
-        self._of_rank = None if rank is None else b'engine="%d"' % rank
+        self._of_rank = (
+            () if rank is None else tuple((mark, mark + b'%d"' % rank) for mark in RANKS)
+        )
         self._found: dict[str, float] = {}
         self._times: dict[str, int] = {}
         self._block_tokens: int | None = None
@@ -109,7 +115,7 @@ class _Sums:
         found, times, of_rank = self._found, self._times, self._of_rank
         for name, line in _wanted(lines):
             labels = line[len(name) : line.rfind(b"}") + 1]
-            if of_rank is not None and b'engine="' in labels and of_rank not in labels:
+            if of_rank and any(mark in labels and own not in labels for mark, own in of_rank):
                 continue
             meant, value = _meant(name, labels), _value(line)
             if name == CACHE_CONFIG:

@@ -189,11 +189,8 @@ def _engine(found: FlagTranslation, role: str, url: str, kv: str, ranks: int) ->
     if not kv and ranks == 1:
         found.flag(f"--{role}", url)
         return
-    for rank in range(ranks):
-        said = {"role": role, "url": url, "kv": kv}
-        if ranks > 1:
-            said |= {"dp_rank": str(rank), "dp_size": str(ranks)}
-        found.flag("--instance", ",".join(f"{key}={value}" for key, value in said.items() if value))
+    said = {"role": role, "url": url, "kv": kv, "dp": str(ranks) if ranks > 1 else ""}
+    found.flag("--instance", ",".join(f"{key}={value}" for key, value in said.items() if value))
 
 
 def _policies(said: dict[str, Any], found: FlagTranslation) -> None:

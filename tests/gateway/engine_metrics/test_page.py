@@ -97,6 +97,18 @@ def test_an_instance_that_is_one_rank_reads_its_own_lines() -> None:
     assert parse(VLLM + other, rank=0) == parse(VLLM)
 
 
+def test_a_rank_of_sglang_reads_its_own_lines() -> None:
+    lines = [
+        b'sglang:num_running_reqs{engine_type="decode",tp_rank="0",dp_rank="%d"} %d\n'
+        % (rank, load)
+        for rank, load in ((0, 3), (1, 5), (10, 7))
+    ]
+    page = b"".join(lines)
+
+    assert [parse(page, rank=rank).running for rank in (0, 1, 10)] == [3, 5, 7]
+    assert parse(page).running == 15
+
+
 def test_labels_may_hold_anything() -> None:
     name = rb"{a} source=\"local_compute\" 9"
     page = parse(VLLM.replace(b'model_name="m"', b'model_name="' + name + b'"'))
