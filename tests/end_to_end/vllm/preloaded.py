@@ -95,7 +95,7 @@ def become_engine(request: Mapping[str, Any]) -> None:
 
 def set_sibling_aside() -> None:
     """The fork server of this API server, its core and its workers, which is one that has imported vLLM."""
-    server: Any = forkserver._forkserver  # type: ignore[attr-defined]
+    server: Any = forkserver._forkserver
     resource_tracker.ensure_running()
     # It is there from here on; a core would start another for its workers.
     server.ensure_running = resource_tracker.ensure_running
