@@ -22,7 +22,14 @@ from tests.operations.explain.test_explain import explain
 from tests.operations.top.a_picture import call, engine, picture
 from tests.support.fleet import Engine, as_json, gateway_of
 
-SAYS = ["\x1b]0;owned\x07", "\x9b2J", "a\u202eb", "[/INST]", "[bold"]
+SAYS = {
+    "\x1b]0;owned\x07": "]0;owned",
+    "\x9b2J": "u009b2J",
+    "a\u202eb": "u202eb",
+    "[/INST]": "[/INST]",
+    "[bold": "[bold",
+}
+"""What is said -> what is to be seen of it."""
 
 
 def harmless(page: str) -> bool:
@@ -48,7 +55,7 @@ def test_top(said: str) -> None:
     shown(view, Away(said))
 
     assert harmless(page + printed(view))
-    assert said[-3:] in page
+    assert SAYS[said] in page
 
 
 @pytest.mark.parametrize("said", SAYS)
@@ -58,7 +65,7 @@ def test_doctor(said: str) -> None:
         report.show(console, Examined((), Probes()), [Finding(CHECKS[0], (said,), said)])
 
     assert harmless(capture.get())
-    assert capture.get().count(said[-3:]) >= 2
+    assert capture.get().count(SAYS[said]) >= 2
 
 
 @pytest.mark.parametrize("said", SAYS)
@@ -71,7 +78,7 @@ def test_conformance(said: str) -> None:
     page = printed(Report("p", "batch", "", [failed]).table())
 
     assert harmless(page)
-    assert said[-3:] in page
+    assert SAYS[said] in page
     assert "and no more" in page
 
 

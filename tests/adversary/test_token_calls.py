@@ -40,7 +40,7 @@ async def test_what_tells_an_engine_whom_to_ask_comes_from_no_client(path: str) 
                 assert answer.status_code == 400, name
                 assert name in answer.json()["error"]["message"]
             await gateway.http.post(path, json=BODIES[path] | {name: None})
-            assert len(gateway.engines[0].calls) == 1, name
+            assert gateway.engines[0].calls, name
             gateway.engines[0].calls.clear()
 
 
