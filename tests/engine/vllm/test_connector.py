@@ -121,7 +121,7 @@ def test_progress_that_cannot_be_read_is_not_logged_on_every_step(
 
 def test_no_hook_of_the_worker_raises(module: Any, worker: Any) -> None:
     worker._running = Broken()
-    orders = module.Orders(())
+    orders = module.StepOrders(())
 
     worker.handle_preemptions(orders)
     worker.bind_connector_metadata(orders)
@@ -138,7 +138,7 @@ def test_no_hook_of_the_worker_raises(module: Any, worker: Any) -> None:
 
 
 def test_hooks_before_the_kv_cache_is_known_do_nothing(module: Any, worker: Any) -> None:
-    worker.bind_connector_metadata(module.Orders(()))
+    worker.bind_connector_metadata(module.StepOrders(()))
     worker.save_kv_layer("layers.0", None, None)
 
     assert worker.get_finished(set()) == (set(), set())
