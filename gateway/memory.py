@@ -21,7 +21,7 @@ _M_ARENA_MAX: Final = -8
 KEPT_BYTES: Final = 64 << 20
 """Of freed memory at the heap's end, that stay with the process."""
 
-LARGEST_BYTES: Final = 1 << 20
+LARGEST_BYTES: Final = 2 << 20
 """A larger piece is mapped for itself, and given back when it is freed. Bodies of 8 MB, mixed with smaller ones in the
 heap, left holes in it: 540 MB were resident where 450 are."""
 
