@@ -4,7 +4,7 @@ import { byId, h } from "./dom.js";
 import { milliseconds } from "./format.js";
 
 const STAGES = {
-  queue: "waited for room", choose: "engines chosen", choose_prefill: "P chosen", prefill: "prefill", choose_decode: "D chosen",
+  queue: "waited for room", encode: "media encoded", choose: "engines chosen", choose_prefill: "P chosen", prefill: "prefill", choose_decode: "D chosen",
   kv_wait: "waited for KV", decode_first_byte: "decode's first byte", decode: "rest of the answer",
   first_byte: "first byte to the client", total: "in all",
 };
