@@ -19,6 +19,8 @@ from tests.support.fleet import (
     engine_error,
     gateway_of,
     post,
+    says,
+    streams,
 )
 from tests.support.raw_server import Peer
 
@@ -235,6 +237,25 @@ async def test_too_many_media_are_refused_and_a_field_that_is_no_object_is_the_e
     assert (many.status_code, many.json()["error"]["param"]) == (400, "messages")
     assert wrong.status_code == 502
     assert not prefill.calls
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_client_reads_nothing_of_where_embeddings_and_kv_lie(stream: bool) -> None:
+    """That the body has such a field now does not make it one that the client has set."""
+    told = {"kv_transfer_params": {"remote_host": "10.0.0.1"}, "ec_transfer_params": where(IMAGE)}
+    [encoder], prefill, decode = trio()
+    if stream:
+        choice = {"index": 0, "delta": {"content": "a"}, "finish_reason": "stop"}
+        event = json.dumps({"choices": [choice], **told}).encode()
+        decode.script = streams(b"data: " + event + b"\n\n", b"data: [DONE]\n\n")
+    else:
+        decode.script = says(as_json({**ANSWER, **told}))
+    async with gateway_of(encoder, prefill, decode) as gateway:
+        answer = await gateway.chat(messages=said(IMAGE), stream=stream)
+
+    assert answer.status_code == 200
+    assert "10.0.0." not in answer.text
+    assert "transfer_params" not in answer.text
 
 
 async def test_the_stage_is_counted() -> None:
