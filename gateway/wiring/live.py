@@ -136,6 +136,9 @@ class LiveCallPath:
             ping_seconds = wanted.timeouts.ping_seconds
             self.front.pings = Pings(ping_seconds) if ping_seconds else None
             self.core.execution.router.policy = retry_policy_of(wanted)
+            encoding = self.core.execution.encoding
+            if encoding is not None:
+                encoding.attempts = wanted.max_attempts
             self.core.execution.max_resumes = wanted.max_attempts if wanted.resume else 0
 
         return change

@@ -3,9 +3,10 @@
 import asyncio
 from typing import Any
 
+from pdgate.gateway.config.sections import HealthSection
 from pdgate.protocols.instance import Role
-from tests.support.fleet import ANSWER, Engine, Held, as_json, engine_error, gateway_of
-from tests.support.raw_server import Peer, Request
+from tests.support.fleet import ANSWER, Engine, Held, as_json, engine_error, gateway_of, says
+from tests.support.raw_server import Peer, Request, reply
 
 RANKS = 4
 PINNED = b"x-data-parallel-rank"
@@ -61,8 +62,22 @@ async def test_a_call_that_fails_at_one_rank_is_tried_at_another() -> None:
 
 
 async def test_a_port_that_refuses_costs_one_attempt_and_not_one_for_each_rank() -> None:
-    gone, other = ranked(Role.PLAIN, dp=8), Engine(Role.PLAIN)
-    async with gateway_of(gone, other, max_attempts=2) as gateway:
+    closing = b"connection: close"
+    gone, other = (
+        ranked(Role.PLAIN, says(as_json(ANSWER, b"200 OK", closing)), 8),
+        Engine(Role.PLAIN),
+    )
+    # A connection that stays open would serve the calls of all ranks.
+    gone.probes = {
+        "/health": reply(b"", b"200 OK", closing),
+        "/v1/models": as_json({"data": [{"id": "m"}]}, b"200 OK", closing),
+    }
+    # Only the calls find out: no probe comes between them.
+    seldom = HealthSection(interval_seconds=3600, retry_seconds=3600)
+    async with gateway_of(
+        gone, other, max_attempts=2, health=seldom, plain_policy="round_robin"
+    ) as gateway:
+        assert (await gateway.chat()).status_code == 200
         gone.refuse()
         for _ in range(8):
             assert (await gateway.chat()).status_code == 200
