@@ -66,7 +66,7 @@ def items_of(call: Call) -> dict[bytes, Raw]:
         parts = [
             part
             for content in contents
-            if memoryview(content)[:1] == b"["
+            if bytes(memoryview(content)[:1]) == b"["
             for part in _parts.decode(content)
         ]
         media = [part for part in parts if _part.decode(part).type in TYPES]
