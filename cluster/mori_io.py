@@ -1,6 +1,6 @@
 """A directory made of MoRI-IO's heartbeats: each engine says every three seconds that it is there, and where.
 
-    MoriIo(listen="10.0.0.9:36367", allow="10.0.0.0/24")
+    MoriIoDirectory(listen="10.0.0.9:36367", allow="10.0.0.0/24")
 
     ROUTER   msgpack {type: "P"|"D", http_address, zmq_address: "host:IP,handshake:PORT,notify:PORT", dp_size, tp_size,
              transfer_mode: "READ"|"WRITE"}

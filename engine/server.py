@@ -70,8 +70,12 @@ async def _serve(settings: EngineSettings, model: LoadedModel, listening: socket
     loop = asyncio.get_running_loop()
     lost: asyncio.Future[str] = loop.create_future()
 
+    def has_lost(why: str) -> None:
+        if not lost.done():
+            lost.set_result(why)
+
     def lose(why: str) -> None:
-        loop.call_soon_threadsafe(lambda: lost.done() or lost.set_result(why))
+        loop.call_soon_threadsafe(has_lost, why)
 
     api_port = listening.getsockname()[1]
     identity = _identity(settings)

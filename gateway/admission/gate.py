@@ -1,6 +1,6 @@
 """Where calls wait until there is room for them, each for its turn, and not for ever.
 
-    with gate.turn(call.model, Place(urgency, tenant, tokens)) as turn:
+    with gate.turn(call.model, LinePlace(urgency, tenant, tokens)) as turn:
         if turn.waits:
             await turn.come()
         ...     # engines may be reserved, at once: until then the room is kept

@@ -95,7 +95,7 @@ class SimulatedEngine:
         self._look()
 
     def take_over(self, job: SimulatedJob) -> None:
-        """Make its answer with KV that a peer has; `Heard.load` is called when there is room."""
+        """Make its answer with KV that a peer has; `JobListener.load` is called when there is room."""
         job.state = SimulatedState.ARRIVING
         self._arriving.append(job)
         self._look()

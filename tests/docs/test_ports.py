@@ -8,7 +8,9 @@ from tests.docs.pages import DOCS, table
 
 PAGE = DOCS / "operations" / "security.md"
 ROOT = DOCS.parent
-LISTENS = re.compile(r"\.create_server\(|\.bind\(|fleet\.listening\(|_bind\(self\.|\bZmtpListener\(\n")
+LISTENS = re.compile(
+    r"\.create_server\(|\.bind\(|fleet\.listening\(|_bind\(self\.|\bZmtpListener\(\n"
+)
 OURS = ("cluster", "engine", "forwarders", "gateway", "lab", "protocols", "scheduling", "transfer")
 
 WHERE = {

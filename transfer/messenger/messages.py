@@ -205,7 +205,7 @@ class Pong(msgspec.Struct, frozen=True, tag=True):
     pass
 
 
-class RefusedMessage(msgspec.Struct, frozen=True, tag=True):
+class RefusedMessage(msgspec.Struct, frozen=True, tag="Refused"):
     why: str
     message: str
 

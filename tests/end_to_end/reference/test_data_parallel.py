@@ -42,8 +42,9 @@ def site() -> Iterator[RankedSite]:
             yield RankedSite(prefill, decode, gateway)
 
 
-def complete(url: str, prompt: object, tokens: int = 1, **headers: str) -> str:
+def complete(url: str, prompt: object, tokens: int = 1, rank: str = "") -> str:
     body = {"prompt": prompt, "max_tokens": tokens, "temperature": 0}
+    headers = {"X-data-parallel-rank": rank} if rank else {}
     answer = HTTP.post(f"{url}/v1/completions", json=body, headers=headers)
     assert answer.status_code == 200, answer.text
     text: str = answer.json()["choices"][0]["text"]
@@ -75,7 +76,7 @@ def test_a_prompt_goes_to_the_rank_that_published_that_it_has_it(site: RankedSit
     shown = Engine(site.gateway.url, "", seen)
     before = shown.metric("pdgate_kv_event_cached_blocks")
     for number, prompt in enumerate(PROMPTS):
-        complete(site.prefill.url, prompt, **{"X-data-parallel-rank": RANKS[number % 2]})
+        complete(site.prefill.url, prompt, rank=RANKS[number % 2])
     seen.wait_until(
         lambda: shown.metric("pdgate_kv_event_cached_blocks") >= before + len(PROMPTS) * BLOCKS,
         "the blocks of all prompts",

@@ -188,7 +188,7 @@ WAITS = [
     Wait(
         "the copy between two allocations, before the write is counted (cuda-ipc)",
         "cuda_ipc.backend",
-        "CudaIpc.move",
+        "CudaIpcBackend.move",
         'if not wait(stream.record(), float("inf"), lambda: transfer.over):',
         lambda: small("cuda-ipc"),
         "if False:",
@@ -203,7 +203,7 @@ WAITS = [
     Wait(
         "all copies of a transfer that was cancelled, before its pages are used again (shm)",
         "shm.staged",
-        "Window._lane",
+        "StagedWindow._lane",
         "with lane.left_quiet():",
         lambda: cancelled("shm"),
         "if True:",

@@ -23,7 +23,7 @@ def test_every_message_is_there_with_all_its_fields() -> None:
     shown = set(re.findall(r"`(\w+)`", PAGE.read_text(encoding="utf-8")))
 
     for message in get_args(messages.Message):
-        assert {message.__name__, *message.__struct_fields__} <= shown
+        assert {message.__struct_config__.tag, *message.__struct_fields__} <= shown
     for part in (messages.ContextRoom, messages.Lent, MessengerWorker, PageShape):
         assert set(part.__struct_fields__) <= shown
 

@@ -190,7 +190,7 @@ def test_a_notice_that_does_not_come_is_not_waited_for_ever(
 @pytest.mark.slow
 def test_a_process_ends_well_after_it_used_nixl(installed: None) -> None:
     """With Debian's ibverbs-providers installed it used to crash at its very end."""
-    program = "from pdgate.transfer.nixl.backend import Nixl\nNixl().close()\n"
+    program = "from pdgate.transfer.nixl.backend import NixlBackend\nNixlBackend().close()\n"
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, check=False, timeout=60
     )

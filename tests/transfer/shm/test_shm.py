@@ -34,9 +34,9 @@ def test_a_killed_owner_leaves_nothing_behind() -> None:
 def test_a_process_that_closes_says_nothing_at_its_end() -> None:
     """Python's own shared memory warns of leaks that are none, and unlinks what others use."""
     program = (
-        "from pdgate.transfer.shm.backend import Shm\n"
+        "from pdgate.transfer.shm.backend import ShmBackend\n"
         "from pdgate.transfer.base import Range\n"
-        "a, b = Shm(), Shm()\n"
+        "a, b = ShmBackend(), ShmBackend()\n"
         "mine, its = a.allocate(4096), b.allocate(4096)\n"
         "a.read(mine, its.descriptor, [Range(0, 0, 4096)], 10).wait(10)\n"
         "a.close(); b.close()\n"
