@@ -40,7 +40,7 @@ from pdgate.engine.ranks.crew import RankLost
 from pdgate.engine.roles import EngineRoles, why_fixed
 from pdgate.engine.scheduler import StepLimits
 from pdgate.engine.settings import NO_PROTOCOL, EngineSettings
-from pdgate.engine.vision import Encoder
+from pdgate.engine.vision import MediaEncoder
 from pdgate.engine.work import Options
 from pdgate.protocols.instance import Role
 from pdgate.transfer.runtime.fleet import Identity, configured
@@ -120,7 +120,7 @@ async def _serve(settings: EngineSettings, model: LoadedModel, listening: socket
         if publishers:
             admin.append(sources_route(publishers))
         if settings.role == "encode":
-            encoder = Encoder(dialled(settings, settings.host), api_port)
+            encoder = MediaEncoder(dialled(settings, settings.host), api_port)
             admin.append(encoder.routes(services[0]))
         apps = [(service, app.build(service, *admin)) for service in services]
         config = uvicorn.Config(

@@ -43,6 +43,8 @@ SIZE_BYTES: Final = ROWS * WIDTH * 4
 MOST_KEPT: Final = 4096
 """Embeddings of an encoder, 512 bytes each; the oldest goes first."""
 FETCH_SECONDS: Final = 10.0
+WORDS: Final = "media_words"
+"""Type of the part that stands in place of an item: it has a text, and is none that a client wrote."""
 LETTERS: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+-"
 
 Embedding = npt.NDArray[np.float32]
@@ -59,7 +61,7 @@ class EmbeddingLost(GatewayError):
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class MediaItem:
     """
     Attributes:
         name: The hash by which all engines know it.
@@ -78,13 +80,13 @@ class Item:
         return np.stack(rows)
 
 
-def items_of(body: Body) -> Iterator[Item]:
+def items_of(body: Body) -> Iterator[MediaItem]:
     """The media of a chat, in their order. Raises BadRequest."""
     for part in _parts(body):
         yield item_of(part)
 
 
-def item_of(part: Mapping[str, Any]) -> Item:
+def item_of(part: Mapping[str, Any]) -> MediaItem:
     """Raises BadRequest."""
     kind = part["type"]
     held = part.get(kind)
@@ -99,7 +101,7 @@ def item_of(part: Mapping[str, Any]) -> Item:
             content = base64.b64decode(said.rpartition(",")[2], validate=True)
         except (binascii.Error, ValueError):
             raise BadRequest(f"the data of {kind} is no base64", param="messages") from None
-    return Item(hashlib.sha256(kind.encode() + b"\n" + content).hexdigest(), content)
+    return MediaItem(hashlib.sha256(kind.encode() + b"\n" + content).hexdigest(), content)
 
 
 def words(embedding: Embedding) -> str:
@@ -126,7 +128,7 @@ async def seen(body: Body) -> Body:
         {
             **message,
             "content": [
-                {"type": "text", "text": f"<media {found[item_of(part).name]}>"}
+                {"type": WORDS, "text": f"<media {found[item_of(part).name]}>"}
                 if _is_media(part)
                 else part
                 for part in message["content"]
@@ -187,7 +189,7 @@ def _is_media(part: Any) -> bool:
     return isinstance(part, dict) and part.get("type") in media.TYPES
 
 
-class Encoder:
+class MediaEncoder:
     """What an engine of the role encode serves in place of chats."""
 
     def __init__(self, host: str, port: int) -> None:
@@ -232,7 +234,7 @@ class Encoder:
 
         return router
 
-    def _keep(self, item: Item) -> None:
+    def _keep(self, item: MediaItem) -> None:
         if item.name not in self._kept:
             self._kept[item.name] = item.embedding().tobytes()
         self._kept.move_to_end(item.name)

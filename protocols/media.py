@@ -34,17 +34,17 @@ MOST_ITEMS: Final = 256
 """In one chat."""
 
 
-class _Message(msgspec.Struct):
+class _MediaMessage(msgspec.Struct):
     content: Raw = Raw(b"")
 
 
-class _Part(msgspec.Struct):
+class _MediaPart(msgspec.Struct):
     type: str = ""
 
 
-_messages = msgspec.json.Decoder(list[_Message])
+_messages = msgspec.json.Decoder(list[_MediaMessage])
 _parts = msgspec.json.Decoder(list[Raw])
-_part = msgspec.json.Decoder(_Part)
+_part = msgspec.json.Decoder(_MediaPart)
 
 
 def may_have_media(call: Call) -> bool:

@@ -65,7 +65,7 @@ async def test_each_kind_of_media_becomes_words_of_its_own() -> None:
     [message] = seen["messages"]
     assert message["content"][0] == TEXT
     assert len({part["text"] for part in message["content"]}) == 5
-    assert all(part["type"] == "text" for part in message["content"])
+    assert [part["type"] for part in message["content"]] == ["text"] + [vision.WORDS] * 4
 
 
 async def test_what_an_encoder_computed_is_what_the_engine_would_have() -> None:
