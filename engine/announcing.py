@@ -57,10 +57,10 @@ def member(
     kv = ""
     if connector is not None:
         host, port = connector.kv_address
-        kv = address.joined(_dialled(settings, host), port)
+        kv = address.joined(dialled(settings, host), port)
     return Member(
         role=Role(settings.role),
-        host=address.host(_dialled(settings, settings.host)),
+        host=address.host(dialled(settings, settings.host)),
         port=api_port,
         protocol=settings.protocol,
         # Several names, or any, are for the gateway to ask about: an entry has room for one.
@@ -75,7 +75,7 @@ def member(
     )
 
 
-def _dialled(settings: EngineSettings, host: str) -> str:
+def dialled(settings: EngineSettings, host: str) -> str:
     """What others reach this machine by; a wildcard is nothing to dial."""
     if settings.advertise_host and host in (*WILDCARDS, settings.host):
         return settings.advertise_host

@@ -28,7 +28,7 @@ def engine(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="0 takes a free one.")] = 8000,
     role: Annotated[
-        Literal["prefill", "decode", "both", "plain"],
+        Literal["prefill", "decode", "both", "plain", "encode"],
         typer.Option(help="Its half of a pair; plain: it works alone."),
     ] = "plain",
     pdd_protocol: Annotated[

@@ -19,7 +19,7 @@ import uvloop
 
 from pdgate.cluster import secret
 from pdgate.cluster.stderr import log_to_stderr
-from pdgate.engine.announcing import announcement
+from pdgate.engine.announcing import announcement, dialled
 from pdgate.engine.api import app
 from pdgate.engine.api import roles as role_routes
 from pdgate.engine.api.service import EngineService
@@ -42,6 +42,7 @@ from pdgate.engine.roles import EngineRoles, why_fixed
 from pdgate.engine.scheduler import StepLimits
 from pdgate.engine.settings import NO_PROTOCOL, EngineSettings
 from pdgate.engine.starting import layout_of
+from pdgate.engine.vision import MediaEncoder
 from pdgate.engine.work import Options
 from pdgate.protocols.instance import Role
 from pdgate.transfer.runtime.fleet import Identity, configured
@@ -120,6 +121,9 @@ async def _serve(settings: EngineSettings, model: LoadedModel, listening: socket
             admin.append(role_routes.routes(roles, secret.token(settings.admin_token_file)))
         if publishers:
             admin.append(sources_route(publishers))
+        if settings.role == "encode":
+            encoder = MediaEncoder(dialled(settings, settings.host), api_port)
+            admin.append(encoder.routes(services[0]))
         apps = [(service, app.build(service, *admin)) for service in services]
         config = uvicorn.Config(
             apps[0][1] if len(apps) == 1 else RankRouter(apps),

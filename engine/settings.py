@@ -10,7 +10,7 @@ from pdgate.engine.cache.tier_spec import specs_of
 from pdgate.protocols.place import NOWHERE, Place
 from pdgate.transfer.runtime.tls import NO_TLS, Tls
 
-EngineRole = Literal["prefill", "decode", "both", "plain"]
+EngineRole = Literal["prefill", "decode", "both", "plain", "encode"]
 OnFailedLoad = Literal["fail", "recompute"]
 
 HIGHEST_PORT = 65535
@@ -160,10 +160,10 @@ class EngineSettings:
             raise ValueError(f"unknown policy for failed loads {self.on_failed_load!r}")
         if not 0 <= self.fail_rate <= 1:
             raise ValueError("the fail rate is a share, 0..1")
-        if (self.role == "plain") != (self.protocol == NO_PROTOCOL):
+        if (self.role in ("plain", "encode")) != (self.protocol == NO_PROTOCOL):
             raise ValueError(
                 f"role {self.role} and protocol {self.protocol} do not go together: "
-                "an engine is plain in both or in neither"
+                "an engine that hands over has a role of prefill, decode or both"
             )
         if self.transfer_options and self.protocol == NO_PROTOCOL:
             raise ValueError("a plain engine transfers nothing, so it takes no transfer options")

@@ -10,6 +10,7 @@ so they end with the attempt, and with the client, in whatever way it leaves.
 
 The legs of an attempt, in the order of its protocol:
 
+    media         encode first, whatever comes then (encoding.py)
     one engine    answer
     hand off      ask prefill, then answer by decode
     staged        the same, and decode is chosen when prefill has answered
@@ -37,6 +38,7 @@ from pdgate.forwarders.base import (
 from pdgate.forwarders.beside import beside, unless_failed
 from pdgate.forwarders.body_filter import WatchedBody
 from pdgate.forwarders.early import why_not_early
+from pdgate.forwarders.encoding import EncodeStage
 from pdgate.forwarders.first_event import WHOLE_BYTES, good_start, good_whole
 from pdgate.forwarders.first_token import FirstTokensDiffer, FirstTokenStream
 from pdgate.forwarders.kv_lease import RELEASED, KvLease, KvLedger
@@ -86,6 +88,7 @@ class Execution:
     Attributes:
         router: Its `way_of` and `policy` may be replaced between attempts.
         max_resumes: Of one stream; 0 to resume none.
+        encoding: Encodes media before anything else; None where no engine does that.
         told_ids: Called with a chat of which prefill was asked for the token ids, and with its answer.
         early_first_token: Whether a stream is committed on prefill's token, where that is safe.
         differing: Routes and models of which decode's first token was another one; theirs are not, any more.
@@ -109,6 +112,7 @@ class Execution:
         self.upstream = upstream
         self.ledger = ledger or KvLedger()
         self.lives = lives or Lives()
+        self.encoding: EncodeStage | None = None
         self.told_ids: Callable[[Call, Json], None] | None = None
         self.accused: set[str] = set()
         self.max_resumes = max_resumes
@@ -127,6 +131,9 @@ class Execution:
             record.attempts += 1
             attempt: Attempt | None = None
             try:
+                encoding = self.encoding
+                if encoding is not None and encoding.wants(call):
+                    call = await encoding.encoded(call, record)
                 route = self.router.route(call, state)
                 record.path, record.protocol, record.mode = route.path, route.protocol, route.mode
                 if route.decision is not None:

@@ -86,8 +86,13 @@ _unread = msgspec.json.Decoder(Raw).decode
 
 
 def hides(body: Json) -> bool:
-    """Whether the client of this call is not to know; one that may set them gets them, too."""
-    return OURS.isdisjoint(body) or all(value(body, name) is None for name in OURS & body.keys())
+    """Whether the client of this call is not to know; one that may set them, and did, gets them, too.
+
+    What is not raw was written by us (protocols/media.py).
+    """
+    return OURS.isdisjoint(body) or all(
+        not isinstance(body[name], Raw) or value(body, name) is None for name in OURS & body.keys()
+    )
 
 
 def is_json(document: bytes) -> bool:

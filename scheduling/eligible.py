@@ -23,6 +23,8 @@ from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.health.breaker import TRIAL
 
 LEAST: Final = 0.1
+_READ_NONE: Final = (Role.DECODE, Role.ENCODE)
+_ANSWER_NONE: Final = (Role.PREFILL, Role.ENCODE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,20 +78,22 @@ def eligible_of(
         Role.PREFILL: prefill,
         Role.DECODE: decode,
         Role.PLAIN: plain,
+        Role.ENCODE: _of(Role.ENCODE, fit) or _of(Role.ENCODE, doubted),
     }
+    serving_texts = [*prefill, *decode, *plain]
     return EligibleSet(
         up,
         disaggregated,
         mixed=roles_change or len({c.instance.speaks for c in prefill}) > 1,
         careful=any(c.careful for several in up.values() for c in several),
         placed=disaggregated and _placed(prefill, decode),
-        several_read=sum(c.instance.role is not Role.DECODE for c in serving) > 1,
+        several_read=sum(c.instance.role not in _READ_NONE for c in serving) > 1,
         model=model,
         shortest=min(
-            (c.lengths[model] for several in up.values() for c in several if model in c.lengths),
+            (c.lengths[model] for c in serving_texts if model in c.lengths),
             default=0,
         ),
-        longest=_longest([c for c in serving if c.instance.role is not Role.PREFILL], model),
+        longest=_longest([c for c in serving if c.instance.role not in _ANSWER_NONE], model),
     )
 
 

@@ -16,6 +16,7 @@ from pdgate.protocols.errors import GatewayError, GenerationsDiffer, NoInstance
 from pdgate.protocols.instance import (
     BOTH,
     DECODE,
+    ENCODE,
     GENERATIONS_APART,
     PLAIN,
     PREFILL,
@@ -66,8 +67,9 @@ class Scheduler:
         rule: SplitRule | None = None,
         prefixes: PrefixIndex | None = None,
         of_models: Mapping[str, Mapping[Role, Policy]] = NOTHING_OF_THEIR_OWN,
+        encode: Policy | None = None,
     ) -> None:
-        """`prefixes`: kept only while a policy asks for it. `of_models`: policies of their own."""
+        """`encode`: plain's, where there is none. `prefixes`: kept only while a policy asks for it. `of_models`: policies of their own."""
         self._endpoints = endpoints
         # Looked up here for every call, so without a function where they are there.
         self._eligible_sets, self._by_id = endpoints.eligible_sets, endpoints.by_id
@@ -75,7 +77,7 @@ class Scheduler:
         self.freed: Callable[[], None] | None = None
         self.told: Callable[[Call, DecisionTrace], None] | None = None
         self._rule = rule or Always()
-        self._policies = {PREFILL: prefill, DECODE: decode, PLAIN: plain}
+        self._policies = {PREFILL: prefill, DECODE: decode, PLAIN: plain, ENCODE: encode or plain}
         self._of_models = of_models
         self._all_prefixes = prefixes
         self._prefixes: PrefixIndex | None = None

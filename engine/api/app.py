@@ -5,6 +5,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from pdgate import __version__
+from pdgate.engine import vision
 from pdgate.engine.api import (
     answer,
     chat,
@@ -39,7 +40,7 @@ def build(service: EngineService, *more: APIRouter) -> FastAPI:
 
     @app.post("/v1/chat/completions")
     async def converse(http: Request) -> Response:
-        ask = chat.read(service, fields.parse(await http.body()))
+        ask = chat.read(service, await vision.seen(fields.parse(await http.body())))
         return await answer.send(http, service, ChatShape(service, ask, wire_id(http)))
 
     @app.post(generate.PATH)

@@ -115,12 +115,12 @@ def _check_protocol(where: str, settings: Settings, protocol: str, generation: s
 
 def _check_role(where: str, role: Role, protocol: str) -> None:
     hands_over = registry.hands_over(protocol)
-    if role is Role.PLAIN and hands_over:
+    if not role.hands_over and hands_over:
         raise ConfigError(
-            f"{where}: an engine of the role plain hands no KV over, so its protocol cannot be "
+            f"{where}: an engine of the role {role} hands no KV over, so its protocol cannot be "
             f"{protocol!r}; leave it out, or choose the role prefill, decode or both"
         )
-    if role is not Role.PLAIN and not hands_over:
+    if role.hands_over and not hands_over:
         raise ConfigError(
             f"{where}: the protocol {protocol!r} hands no KV over, so there is no "
             f"{role} engine in it; choose another protocol, or the role plain"

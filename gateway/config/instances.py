@@ -148,7 +148,7 @@ def records(
         name = entry.id or _free_id(entry.role, taken)
         taken[name] += 1
         protocol = entry.protocol or (
-            "plain" if entry.role is Role.PLAIN else default_protocol(entry.model)
+            default_protocol(entry.model) if entry.role.hands_over else "plain"
         )
         made += [
             Instance(

@@ -37,7 +37,7 @@ def adopter(settings: Settings) -> Adopt:
         said = member.instance()
         if said.id in ids or (said.role, said.url) in places:
             raise UnusableMember("it is configured already")
-        default = Role.PLAIN.value if said.role is Role.PLAIN else settings.protocol_of(said.model)
+        default = settings.protocol_of(said.model) if said.role.hands_over else Role.PLAIN.value
         protocol = said.protocol or default
         generation = said.generation or settings.generation(protocol)
         instance = replace(said, protocol=protocol, generation=generation)

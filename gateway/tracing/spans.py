@@ -2,6 +2,7 @@
 
     pd.request                                    the whole call
       pd.queue                                    until there was room for it
+      pd.select, pd.encode                        for each of its media: E chosen, E asked
       pd.select, pd.prefill                       for each attempt: P chosen, P asked
       pd.select, pd.decode                        D chosen, D asked
       pd.kv_wait                                  from P's end to D's first byte
@@ -11,12 +12,14 @@ An engine that traces hangs its own spans under pd.prefill or pd.decode, whose i
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from pdgate.forwarders.record import LegRecord, Record
 from pdgate.gateway.tracing import context, conventions
 from pdgate.gateway.tracing.sampling import EndedCall
 from pdgate.protocols.instance import Role
+
+_NAMES: Final = {Role.PREFILL: "pd.prefill", Role.ENCODE: "pd.encode"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +75,7 @@ def _attempt(
         ended = leg.ended if leg.ended is not None else leg.started
         failed = leg.outcome not in ("ok", "cancelled", "running")
         yield Span(
-            "pd.prefill" if prefills else "pd.decode",
+            _NAMES.get(leg.role, "pd.decode"),
             leg.span,
             root,
             leg.started,

@@ -103,6 +103,7 @@ def build(
         folder=metrics_folder,
         heard=heard,
     )
+    core.execution.encoding = parts.encode_stage_of(settings, scheduler, upstream, core.execution)
     if kv_events is not None:
         core.execution.told_ids = kv_events.read
     feed = parts.feed_of(settings, directory, endpoints, core.prober)

@@ -25,7 +25,7 @@ from pdgate.gateway.front.asgi import Front
 from pdgate.gateway.front.pings import Pings
 from pdgate.gateway.lifecycle.reload import Change
 from pdgate.gateway.ways import own_fields, ways
-from pdgate.gateway.wiring.parts import limits_of
+from pdgate.gateway.wiring.parts import encode_stage_of, limits_of
 from pdgate.protocols.instance import Instance, Role
 
 
@@ -58,7 +58,11 @@ class LiveCallPath:
         adopt, own = adopter(wanted), own_fields(wanted)
 
         def change() -> None:
-            self.core.execution.router.use(way_of)
+            execution = self.core.execution
+            execution.router.use(way_of)
+            execution.encoding = encode_stage_of(
+                wanted, self.core.scheduler, self.core.upstream, execution
+            )
             service = self.front.service
             service.intake = replace(service.intake, own_fields=own)
             # Those that go by another name now are as well as they were.
@@ -132,6 +136,9 @@ class LiveCallPath:
             ping_seconds = wanted.timeouts.ping_seconds
             self.front.pings = Pings(ping_seconds) if ping_seconds else None
             self.core.execution.router.policy = retry_policy_of(wanted)
+            encoding = self.core.execution.encoding
+            if encoding is not None:
+                encoding.attempts = wanted.max_attempts
             self.core.execution.max_resumes = wanted.max_attempts if wanted.resume else 0
             self.core.execution.early_first_token = wanted.early_first_token
 

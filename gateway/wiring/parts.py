@@ -9,6 +9,7 @@ from starlette.types import ASGIApp
 
 from pdgate.cluster.directory import Directory
 from pdgate.forwarders.base import Upstream
+from pdgate.forwarders.encoding import EncodeStage
 from pdgate.forwarders.execution import Execution
 from pdgate.forwarders.kv_lease import KvLedger
 from pdgate.forwarders.lives import Lives
@@ -50,7 +51,7 @@ from pdgate.gateway.ways import own_fields, ways
 from pdgate.protocols.instance import Role
 from pdgate.scheduling.admission import Limits
 from pdgate.scheduling.endpoints import Endpoints
-from pdgate.scheduling.policy_context import Targets
+from pdgate.scheduling.policy_context import PolicyContext, Targets
 from pdgate.scheduling.scheduler import Scheduler
 
 
@@ -63,6 +64,7 @@ def scheduler_of(settings: Settings, endpoints: Endpoints, policies: Policies) -
         rule=rule_of(settings.disaggregation),
         prefixes=policies.prefixes,
         of_models=policies.of_models(settings),
+        encode=policies.load("random_two", PolicyContext(Role.ENCODE)),
     )
 
 
@@ -97,6 +99,15 @@ def execution_of(
         max_resumes=settings.max_attempts if settings.resume else 0,
         early_first_token=settings.early_first_token,
     )
+
+
+def encode_stage_of(
+    settings: Settings, scheduler: Scheduler, upstream: Upstream, execution: Execution
+) -> EncodeStage | None:
+    """None where no encode engine can be: then no call is looked at for its media."""
+    if not settings.directory and all(one.role is not Role.ENCODE for one in settings.fleet):
+        return None
+    return EncodeStage(scheduler, upstream, settings.max_attempts, execution.failed)
 
 
 def intake_of(settings: Settings, headers: HeaderPolicy) -> Intake:

@@ -151,9 +151,9 @@ def numbers_of(flag: str, text: str) -> list[float]:
     return numbers
 
 
-def engines_of(prefills: int, decodes: int, both: int) -> dict[str, Role]:
-    roles = roles_of(prefills, decodes, both)
-    if not (prefills + both and decodes + both and len(roles) > 1):
+def engines_of(prefills: int, decodes: int, both: int, encoders: int = 0) -> dict[str, Role]:
+    roles = roles_of(prefills, decodes, both, encoders)
+    if not (prefills + both and decodes + both and len(roles) - encoders > 1):
         raise BadSimulatorFlag(
             "it takes a prefill engine and a decode engine, or two that do --both"
         )
@@ -164,7 +164,7 @@ def outages_of(texts: Sequence[str], engines: Collection[str]) -> list[Outage]:
     """`p0@600-900`: that engine is gone from 600 s to 900 s; `p0@600`: for good."""
     outages = []
     for text in texts:
-        found = re.fullmatch(r"([pdb]\d+)@(\d+(?:\.\d+)?)(?:-(\d+(?:\.\d+)?))?", text)
+        found = re.fullmatch(r"([pdbe]\d+)@(\d+(?:\.\d+)?)(?:-(\d+(?:\.\d+)?))?", text)
         if found is None:
             raise BadSimulatorFlag(f"--kill needs something like p0@600-900, not {text!r}")
         begins, ends = float(found[2]), float(found[3]) if found[3] else None

@@ -77,6 +77,8 @@ def simulate(
     prefills: Annotated[int, _option(ENGINES, "Prefill engines.", min=0)] = 8,
     decodes: Annotated[int, _option(ENGINES, "Decode engines.", min=0)] = 8,
     both: Annotated[int, _option(ENGINES, "Engines that do either.", min=0)] = 0,
+    encoders: Annotated[int, _option(ENGINES, "Engines that encode media.", min=0)] = 0,
+    item_ms: Annotated[float, _option(ENGINES, "To encode one item.", min=0)] = 100.0,
     engine: Annotated[str, _option(ENGINES, "8b, 70b, or a TOML file of speeds.")] = "8b",
     engine_figure: Annotated[
         list[str] | None,
@@ -105,12 +107,14 @@ def simulate(
     try:
         pairs = asked.policies_of(policy, prefill_policy, decode_policy, compare)
         scales = asked.numbers_of("--scale", scale)
-        engines = asked.engines_of(prefills, decodes, both)
+        engines = asked.engines_of(prefills, decodes, both, encoders)
         hardware = asked.hardware_of(engine, engine_speed)
         base = WorldPlan(
             prefills=prefills,
             decodes=decodes,
             both=both,
+            encoders=encoders,
+            item_seconds=item_ms / 1000,
             hardware=asked.with_figures(hardware, engine_figure or ()),
             targets=asked.targets_of(ttft_target, tpot_target),
             rule=asked.rule_of(disaggregate, uncached_tokens),

@@ -40,9 +40,14 @@ class Outage:
     ends: float | None = None
 
 
-def roles_of(prefills: int, decodes: int, both: int) -> dict[str, Role]:
-    """Instance id -> role: p0 and so on read, d0 answer, b0 do either."""
-    several = (("p", prefills, Role.PREFILL), ("d", decodes, Role.DECODE), ("b", both, Role.BOTH))
+def roles_of(prefills: int, decodes: int, both: int, encoders: int = 0) -> dict[str, Role]:
+    """Instance id -> role: p0 and so on read, d0 answer, b0 do either, e0 encode."""
+    several = (
+        ("p", prefills, Role.PREFILL),
+        ("d", decodes, Role.DECODE),
+        ("b", both, Role.BOTH),
+        ("e", encoders, Role.ENCODE),
+    )
     return {f"{letter}{n}": role for letter, count, role in several for n in range(count)}
 
 

@@ -1,5 +1,6 @@
 """Journey of one call, as forwarders/execution.py has it for a hand-off.
 
+    media encoded, if there are engines for that, and then
     prefill reserved -> split? -> (decode reserved) -> prefill reads -> KV moves -> decode answers
                            `-> decode reserved, which reads and answers
 
@@ -14,7 +15,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+import msgspec
+
 from pdgate.lab.simulator.agenda import Agenda
+from pdgate.lab.simulator.encoders import SimulatedEncoders
 from pdgate.lab.simulator.engine import SimulatedEngine
 from pdgate.lab.simulator.job import SimulatedJob, SimulatedState
 from pdgate.lab.simulator.links import SimulatedLinks
@@ -47,6 +51,7 @@ class Roads:
     scheduler: Scheduler
     engines: Mapping[str, SimulatedEngine]
     links: SimulatedLinks
+    encoders: SimulatedEncoders
     staged: bool = False
 
 
@@ -71,6 +76,7 @@ class Journey:
         self._over = over
         self._avoid: set[str] = set()
         self._asked_at = 0.0
+        self._encoding: list[Reservation] = []
         self._prefill: Reservation | None = None
         self._decode: Reservation | None = None
         self._reader: SimulatedJob | None = None
@@ -85,9 +91,45 @@ class Journey:
     # An attempt.
 
     def _attempt(self) -> None:
-        scheduler = self._roads.scheduler
         self.outcome.attempts += 1
         self.outcome.local = False
+        if self._ask.media and self._roads.encoders.apart:
+            self._encode()
+        else:
+            self._choose()
+
+    def _encode(self) -> None:
+        """Each item at an engine for that, all at a time."""
+        reserve = self._roads.scheduler.reserve
+        item = msgspec.structs.replace(self.call, blocks=(), prompt_tokens=0)
+        try:
+            for _ in range(self._ask.media):
+                self._encoding.append(
+                    reserve(Role.ENCODE, item, avoid=self._avoid, alone=True, reads=False)
+                )
+        except NoInstance:
+            self._fail("no engine")
+            return
+        for reserved in self._encoding:
+            done = partial(self._encoded, reserved)
+            self._roads.encoders.encode(reserved.instance.id, 1, done)
+
+    def _encoded(self, reserved: Reservation) -> None:
+        if reserved not in self._encoding:
+            # Of an attempt that is over.
+            return
+        if not self._roads.engines[reserved.instance.id].alive:
+            error = EngineFailed("the connection broke", at=reserved.instance.id)
+            self._broken(error, reserved.instance)
+            return
+        reserved.end()
+        self._encoding.remove(reserved)
+        if not self._encoding:
+            self.outcome.encoded = self._roads.agenda.now
+            self._choose()
+
+    def _choose(self) -> None:
+        scheduler = self._roads.scheduler
         try:
             prefill = self._prefill = self._reserve(Role.PREFILL)
             if scheduler.decide(self.call, prefill.instance).taken is Taken.LOCAL:
@@ -102,14 +144,22 @@ class Journey:
             self._fail("no engine")
             return
         self._reader = SimulatedJob(self, self._ask.prompt_tokens, 1, self._ask.blocks, keeps=True)
-        self._send(prefill.instance, self._reader, SimulatedEngine.read)
+        self._read(prefill.instance, self._reader)
 
     def _answer_alone(self, decode: Reservation) -> None:
         self.outcome.local = True
         self._answerer = SimulatedJob(
             self, self._ask.prompt_tokens, self._ask.answer_tokens, self._ask.blocks
         )
-        self._send(decode.instance, self._answerer, SimulatedEngine.read)
+        self._read(decode.instance, self._answerer)
+
+    def _read(self, at: Instance, job: SimulatedJob) -> None:
+        """With its media, if no engine has encoded those."""
+        send = partial(self._send, at, job, SimulatedEngine.read)
+        if self._ask.media and not self._roads.encoders.apart:
+            self._roads.encoders.encode(at.id, self._ask.media, send)
+        else:
+            send()
 
     def _reserve(
         self, role: Role, peer: Instance | None = None, reads: bool | None = None
@@ -256,8 +306,9 @@ class Journey:
 
     def _forget(self, end: Callable[[Reservation], None]) -> None:
         """The attempt is over."""
-        for reserved in (self._prefill, self._decode):
+        for reserved in (*self._encoding, self._prefill, self._decode):
             if reserved is not None:
                 end(reserved)
+        self._encoding = []
         self._prefill = self._decode = self._watch = None
         self._reader = self._answerer = None

@@ -15,6 +15,7 @@ class SimulatedOutcome:
         local: Decode read the prompt itself.
         prefill, decode: Ids of those that were chosen last; "" for none.
         began: When it was let in.
+        encoded: When the last of its media was, by engines that do that alone; None if none were.
         prefilled: When prefill had read the prompt; None if none did.
         first: Of the first token; None if there never was one.
         ended: Of the last; None if there never was one.
@@ -28,6 +29,7 @@ class SimulatedOutcome:
     prefill: str = ""
     decode: str = ""
     began: float | None = None
+    encoded: float | None = None
     prefilled: float | None = None
     first: float | None = None
     ended: float | None = None

@@ -20,6 +20,8 @@ from typing import Annotated, Final
 
 import msgspec
 
+from pdgate.protocols.media import MOST_ITEMS
+
 BLOCK_TOKENS: Final = 512
 
 _SCATTER: Final = 0x9E3779B97F4A7C15
@@ -40,12 +42,14 @@ class TraceCall:
     Attributes:
         at: Seconds since the start.
         blocks: Hashes of the prompt's full blocks, each of the prefix that ends with it.
+        media: Pictures and the like, which are encoded before the prompt is read.
     """
 
     at: float
     prompt_tokens: int
     answer_tokens: int
     blocks: tuple[int, ...]
+    media: int = 0
 
 
 class _TraceLine(msgspec.Struct, frozen=True):
@@ -53,6 +57,7 @@ class _TraceLine(msgspec.Struct, frozen=True):
     input_length: Annotated[int, msgspec.Meta(ge=1)]
     output_length: Annotated[int, msgspec.Meta(ge=0)]
     hash_ids: list[Annotated[int, msgspec.Meta(ge=0, lt=1 << 48)]]
+    media: Annotated[int, msgspec.Meta(ge=0, le=MOST_ITEMS)] = 0
 
 
 _decode = msgspec.json.Decoder(_TraceLine).decode
@@ -96,6 +101,7 @@ def _asks(path: Path, lines: Iterable[bytes]) -> Iterator[TraceCall]:
             # Even a call for nothing is over with a first token at the earliest.
             max(1, one.output_length),
             tuple(hashed(block) for block in one.hash_ids[:full]),
+            one.media,
         )
 
 

@@ -6,6 +6,7 @@ from functools import partial
 from random import Random
 
 from pdgate.lab.simulator.agenda import Agenda
+from pdgate.lab.simulator.encoders import SimulatedEncoders
 from pdgate.lab.simulator.fleet import SLICE_SECONDS, Outage, SimulatedFleet, roles_of
 from pdgate.lab.simulator.gate import SimulatedGate
 from pdgate.lab.simulator.hardware import PRESETS, Hardware
@@ -32,7 +33,8 @@ class WorldPlan:
     """
     Attributes:
         prefill_policy, decode_policy: Names.
-        prefills, decodes, both: Engines that read, that answer, and that do either.
+        prefills, decodes, both, encoders: Engines that read, that answer, that do either, and that encode media.
+        item_seconds: To encode one item.
         staged: Whether decode is chosen when prefill has answered.
         rule: Makes the rule that says which calls are split.
         limits: Of those that are let in at a time.
@@ -50,6 +52,8 @@ class WorldPlan:
     staged: bool = False
     seed: int = 0
     both: int = 0
+    encoders: int = 0
+    item_seconds: float = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +90,7 @@ def run(
     # One source of chance for each purpose, so that one more draw here changes nothing there.
     seeds = Random(plan.seed)
     agenda = Agenda()
-    roles = roles_of(plan.prefills, plan.decodes, plan.both)
+    roles = roles_of(plan.prefills, plan.decodes, plan.both, plan.encoders)
     fleet = SimulatedFleet(roles, plan.hardware, agenda, Random(seeds.random()))
     fleet.plan(plan.outages)
     index = PrefixIndex(block_tokens=BLOCK_TOKENS, max_bytes=INDEX_BYTES)
@@ -106,7 +110,12 @@ def run(
     gate = SimulatedGate(plan.limits, fleet.endpoints, agenda)
     scheduler.freed = gate.look
     roads = Roads(
-        agenda, scheduler, fleet.engines, SimulatedLinks(agenda, plan.hardware), plan.staged
+        agenda,
+        scheduler,
+        fleet.engines,
+        SimulatedLinks(agenda, plan.hardware),
+        SimulatedEncoders(agenda, plan.item_seconds, apart=plan.encoders > 0),
+        plan.staged,
     )
     journeys: list[Journey] = []
 

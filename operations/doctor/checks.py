@@ -222,6 +222,12 @@ ROLES_CROSSED: Final = DoctorCheck(
     "swap the two in the configuration, or their `kv_role` in `--kv-transfer-config` (SGLang: `--disaggregation-mode`; "
     "`pdgate engine`: `--role`)",
 )  # fmt: skip
+ENCODERS_APART: Final = DoctorCheck(
+    "encoders_apart", _WRONG, _LOOK,
+    "an encode engine hands no embeddings over, or one that reads prompts takes none",
+    "media are encoded twice: by the encode engine, and again by the one that reads the prompt",
+    "start encode engines with `ec_role` `ec_producer` in `--ec-transfer-config`, those that read prompts with `ec_consumer`",
+)  # fmt: skip
 KEEPS_NO_KV: Final = DoctorCheck(
     "keeps_no_kv", _WRONG, _PROBE,
     "a prefill engine was asked to keep a prompt's KV, and does not say where it is",

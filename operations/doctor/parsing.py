@@ -123,6 +123,7 @@ def vllm_connector(body: Any) -> SeenConnector:
         _CONNECTOR_ROLES.get(_text(given, "kv_role")),
         _text(given, "engine_id"),
         float(lease) if isinstance(lease, int | float) else None,
+        _text(_dict(_dict(body, "vllm_config"), "ec_transfer_config"), "ec_role"),
     )
 
 

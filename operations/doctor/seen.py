@@ -27,6 +27,8 @@ class SeenConnector:
     role: Role | None = None
     engine_id: str = ""
     lease_seconds: float | None = None
+    embeddings: str = ""
+    """Its role towards encoders, as vLLM spells it: ec_producer, ec_consumer, ec_both."""
 
 
 @dataclass(frozen=True, slots=True)

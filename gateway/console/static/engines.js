@@ -18,7 +18,6 @@ const cards = new Map();
 
 // Where it is on the map: an engine that may do both is where it serves just now.
 export function sideOf(engine) {
-  if (engine.role === "plain") return "plain";
   if (engine.role !== "both") return engine.role;
   return engine.sides?.length === 1 ? engine.sides[0] : "prefill";
 }
@@ -42,7 +41,7 @@ export function showEngines(engines, change) {
     if (card.root.parentNode !== box) box.append(card.root);
     update(card, engine);
   }
-  byId("plain-side").hidden = !engines.some((engine) => sideOf(engine) === "plain");
+  for (const side of ["encode", "plain"]) byId(`${side}-side`).hidden = !engines.some((engine) => sideOf(engine) === side);
   for (const side of ["prefill", "decode"]) {
     const box = byId(side);
     box.classList.toggle("many", box.childElementCount > MANY);

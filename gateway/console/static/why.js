@@ -4,7 +4,7 @@ import { byId, h } from "./dom.js";
 import { milliseconds } from "./format.js";
 
 const STAGES = {
-  queue: "waited for room", choose: "engines chosen", choose_prefill: "P chosen", prefill: "prefill", choose_decode: "D chosen",
+  queue: "waited for room", encode: "media encoded", choose: "engines chosen", choose_prefill: "P chosen", prefill: "prefill", choose_decode: "D chosen",
   kv_wait: "waited for KV", decode_first_byte: "decode's first byte", decode: "rest of the answer",
   first_byte: "first byte to the client", total: "in all",
 };
@@ -23,8 +23,10 @@ function story(record) {
 function lead(record) {
   const legs = record.attempts.at(-1)?.legs ?? [];
   const prefill = legs.findLast((leg) => leg.role === "prefill")?.instance;
-  const answer = legs.findLast((leg) => leg.role !== "prefill")?.instance;
+  const answer = legs.findLast((leg) => !["prefill", "encode"].includes(leg.role))?.instance;
+  const encoders = [...new Set(legs.filter((leg) => leg.role === "encode").map((leg) => leg.instance))];
   const parts = [];
+  if (encoders.length) parts.push(`${encoders.join(", ")} encoded its media.`);
   if (prefill && answer) parts.push(`${prefill} read the prompt, ${answer} answered.`);
   else if (answer) parts.push(`${answer} did all of it${record.why_local ? ` (${record.why_local})` : ""}.`);
   else if (prefill) parts.push(`Only ${prefill} was asked.`);

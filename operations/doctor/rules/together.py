@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from pdgate.operations.doctor.checks import (
     BLOCK_SIZE_DIFFERS,
     CHAT_TEMPLATE_DIFFERS,
+    ENCODERS_APART,
     HASH_SEED_DIFFERS,
     KV_DTYPE_DIFFERS,
     LEASE_DIFFERS,
@@ -35,6 +36,7 @@ def findings(examined: Examined) -> Iterator[Finding]:
     yield from _differences(examined)
     yield from _crossed(examined)
     yield from _leases(examined)
+    yield from _encoders(examined)
 
 
 def _alone(examined: Examined) -> Iterator[Finding]:
@@ -146,3 +148,17 @@ def _leases(examined: Examined) -> Iterator[Finding]:
         if seen.instance.protocol == NIXL and told is not None and told < believed:
             found = f"{seen.id} keeps KV for {told:g} s, the gateway believes {believed:g} s"
             yield Finding(LEASE_DIFFERS, (seen.id,), found)
+
+
+def _encoders(examined: Examined) -> Iterator[Finding]:
+    if not any(seen.instance.role is Role.ENCODE for seen in examined.fleet):
+        return
+    for seen in examined.well:
+        role, has = seen.instance.role, seen.connector.embeddings
+        # An engine that shows no configuration shows none of this either.
+        if role is Role.DECODE or not (has or seen.connector.name):
+            continue
+        wanted = "ec_producer" if role is Role.ENCODE else "ec_consumer"
+        if has not in (wanted, "ec_both"):
+            found = f"{seen.id} is to serve {role}, and has ec_role {has or 'none'}"
+            yield Finding(ENCODERS_APART, (seen.id,), found)

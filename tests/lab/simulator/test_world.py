@@ -267,3 +267,50 @@ def test_calls_that_wait_in_the_gateway_are_more_often_in_time_and_end_sooner() 
     assert other.goodput > one.goodput + 0.05
     assert other.seconds < 0.9 * one.seconds
     assert other.ttft.p99 < one.ttft.p99
+
+
+PICTURES = [TraceCall(0.0, 2000, 11, (), media=3), TraceCall(0.001, 2000, 11, ())]
+ITEM_SECONDS = 0.5
+
+
+def encoded_by(encoders: int, *outages: Outage) -> Ran:
+    plan = replace(PLAN, encoders=encoders, item_seconds=ITEM_SECONDS, outages=outages)
+    return run(plan, PICTURES)
+
+
+def test_media_are_encoded_first_by_as_many_engines_as_there_are() -> None:
+    one, three = (encoded_by(encoders).outcomes for encoders in (1, 3))
+
+    assert one[0].encoded == pytest.approx(3 * ITEM_SECONDS)
+    assert three[0].encoded == pytest.approx(ITEM_SECONDS)
+    for outcomes in (one, three):
+        pictures, text = outcomes
+        assert pictures.first is not None
+        assert pictures.encoded is not None
+        assert pictures.first > pictures.encoded
+        assert text.encoded is None
+        assert text.ttft is not None
+        assert text.ttft < ITEM_SECONDS
+
+
+def test_without_engines_for_media_the_one_that_reads_encodes_them() -> None:
+    pictures, text = encoded_by(0).outcomes
+
+    assert (pictures.encoded, text.encoded) == (None, None)
+    assert pictures.ttft is not None
+    assert 3 * ITEM_SECONDS < pictures.ttft < 4 * ITEM_SECONDS
+
+
+def test_an_encode_engine_that_dies_is_replaced() -> None:
+    pictures, _ = encoded_by(2, Outage("e0", 0.25)).outcomes
+
+    assert (pictures.why, pictures.attempts) == ("", 2)
+    # The other had its own first.
+    assert pictures.encoded is not None
+    assert pictures.encoded > 3 * ITEM_SECONDS
+
+
+def test_with_no_encode_engine_left_a_call_with_media_is_lost_and_one_without_is_not() -> None:
+    pictures, text = encoded_by(1, Outage("e0", 0.25)).outcomes
+
+    assert (pictures.why, text.why) == ("no engine", "")

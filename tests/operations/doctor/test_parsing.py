@@ -60,6 +60,12 @@ def test_vllms_development_mode_shows_the_connector(role: str, meant: Role) -> N
     assert parsing.vllm_connector(shown) == SeenConnector("NixlConnector", meant, "e", 8.0)
 
 
+def test_it_shows_what_an_engine_is_to_encoders_too() -> None:
+    shown = {"vllm_config": {"ec_transfer_config": {"ec_role": "ec_producer"}}}
+
+    assert parsing.vllm_connector(shown) == SeenConnector(embeddings="ec_producer")
+
+
 def test_without_a_connector_nothing_is_known_of_it() -> None:
     assert parsing.vllm_connector({"vllm_config": {"kv_transfer_config": None}}) == SeenConnector()
 

@@ -54,6 +54,19 @@ def seen(instance: Instance, **more: Any) -> SeenEngine:
     return SeenEngine(instance=instance, **{**told, **more})
 
 
+def encoded_by(encoder: str, prefill: str) -> Examined:
+    """The two with an encode engine, by what each says of its role towards embeddings."""
+    encodes = Instance("e", "http://e:1", Role.ENCODE, "plain")
+    reads = SeenConnector("NixlConnector", embeddings=prefill)
+    return well(
+        fleet=[
+            seen(PREFILL, connector=reads),
+            seen(DECODE),
+            seen(encodes, connector=SeenConnector(embeddings=encoder)),
+        ]
+    )
+
+
 def probes() -> Probes:
     return Probes(
         kept={"p": SeenKept(PARAMS)},
@@ -132,6 +145,8 @@ CASES: list[tuple[DoctorCheck, Callable[[], Examined]]] = [
     (checks.CHAT_TEMPLATE_DIFFERS, lambda: decode_is(chat_tokens=(1, 2, 3))),
     (checks.ROLES_CROSSED, lambda: prefill_is(connector=SeenConnector(role=Role.DECODE))),
     (checks.ROLES_CROSSED, lambda: crossed()),
+    (checks.ENCODERS_APART, lambda: encoded_by("ec_consumer", "ec_consumer")),
+    (checks.ENCODERS_APART, lambda: encoded_by("ec_producer", "")),
     (checks.KEEPS_NO_KV, lambda: probed(kept={"p": SeenKept()}, crossings=[])),
     (checks.BOOTSTRAP_SILENT, lambda: mooncake(SeenBootstrap("refused"))),
     (checks.PINNED_ENGINE_ID, lambda: kept(remote_engine_id="prefill-1")),
@@ -209,6 +224,11 @@ def test_other_protocols_are_not_compared() -> None:
     fleet = [seen(PREFILL), seen(DECODE), *(seen(one, block_tokens=64) for one in sglang)]
 
     assert not findings(well(fleet=fleet))
+
+
+def test_an_encode_engine_that_hands_over_is_well() -> None:
+    for encoder, prefill in (("ec_producer", "ec_consumer"), ("ec_both", "ec_both")):
+        assert not findings(encoded_by(encoder, prefill))
 
 
 def test_our_own_engines_are_tested() -> None:
