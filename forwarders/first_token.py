@@ -124,7 +124,7 @@ class FirstTokenStream(Merge):
             events = self._splitter.feed(chunk)
             if self._sent or self._role_sent:
                 events = [self._without_what_went_out(event) for event in events]
-        except (ValueError, AttributeError, LookupError, TypeError) as error:
+        except (ValueError, RecursionError, AttributeError, LookupError, TypeError) as error:
             # Any way in which an event can be no chunk; this runs inside a sink.
             raise EngineFailed("decode sent something that is no chunk") from error
         return _renamed(b"".join(events), self._renames)

@@ -36,7 +36,9 @@ class Merged(BodyFilter):
     async def ready(self, beyond: int = 0) -> bytes:
         """The first token as soon as prefill has it; else what decode says first."""
         if self._early is None and self._prefilling is not None:
-            self._early = self._merge.first(await self._prefilling)
+            reply = await self._prefilling
+            # What goes out early goes under decode's head, which may be of an answer that is none.
+            self._early = self._merge.first(reply) if _is_stream(self.answer) else b""
         return self._early or await self.answer.ready(beyond)
 
     def start(self, sink: Sink) -> None:
@@ -70,3 +72,10 @@ class Merged(BodyFilter):
             self._failed = True
             self.client.ended(error)
             return b""
+
+
+def _is_stream(answer: Answer) -> bool:
+    return answer.status == 200 and any(
+        name == b"content-type" and said.lower().startswith(b"text/event-stream")
+        for name, said in answer.headers
+    )

@@ -59,6 +59,8 @@ MAX_ERROR_BYTES: Final = 1 << 20
 UNFRAMED_BYTES: Final = 16 << 20
 """Of JSON whose end is the connection's: only a whole one can be distinguished from half of it."""
 RETRY_AFTER_SECONDS: Final = 1
+NO_ANSWERS: Final = frozenset((204, 205, 206))
+"""Statuses that say that there is none, or a part of one."""
 
 _JSON: Final = (b"content-type", b"application/json")
 
@@ -216,6 +218,12 @@ class Exchange:
         if not 200 <= self.status < 300:
             error_body = await self._whole(self._max_reply_bytes)
             raise failure(self.status, self.headers, error_body, self.leg.to)
+        if self.status in NO_ANSWERS and (
+            self.call.api is None or self.call.api.kind is not Kind.PASSES
+        ):
+            self._abandon()
+            engine = self.leg.to
+            raise EngineFailed(f"{naming(engine)} answered with {self.status}", at=engine.id)
         return self
 
     async def __aexit__(

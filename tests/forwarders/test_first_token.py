@@ -338,10 +338,13 @@ def test_a_decode_that_ends_without_the_first_token_disagrees_too(path: str) -> 
     "nonsense",
     [
         b"data: nope\n\n",
+        b'data: {"choices": "\xff"}\n\n',
+        b'data: {"choices": %b}\n\n' % (b"[" * 20_000 + b"]" * 20_000),
         b"data: []\n\n",
         b'data: {"choices": [1]}\n\n',
         b'data: {"choices": 7}\n\n',
     ],
+    ids=["no JSON", "no UTF-8", "too deep", "a list", "no choice", "no choices"],
 )
 def test_what_is_no_chunk_is_the_engines_failure(nonsense: bytes) -> None:
     with pytest.raises(EngineFailed, match="no chunk"):

@@ -4,6 +4,7 @@ Source: AWS Neuron's vLLM V0 fork, neuron_buffer.py, zmq_util.py.
 """
 
 import contextlib
+import select
 import socket
 import threading
 from collections.abc import Iterator
@@ -29,6 +30,7 @@ from tests.support.engine_pair import D_BLOCKS, P_BLOCKS, PROMPT, arrival
 from tests.support.fake_core import LAYOUT, FakeCore
 from tests.support.kv_strangers import member
 from tests.support.ports import free_port
+from tests.support.waiting import wait_until
 
 UID = "cmpl-u"
 ROLES = ("prefill", "decode")
@@ -370,6 +372,7 @@ def test_a_wake_up_while_an_answer_is_waited_for_is_not_lost() -> None:
         raw.expect("handshake", {"status": "ok", "timestamp": 1.0})
         assert raw.next() == {"type": "lookup_all"}
         dealer.wake()
+        wait_until(lambda: not select.select([dealer.wake], [], [], 0)[0], "a thread that woke")
         raw.say({"success": False})
         asking.join(SECONDS)
         woke = not asking.is_alive()
