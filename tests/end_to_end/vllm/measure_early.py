@@ -20,8 +20,8 @@ from typing import Any, Final
 
 from openai import OpenAI
 
-from tests.end_to_end.vllm.asking import MODEL, client, complete, prompt
-from tests.end_to_end.vllm.engines import BLOCK, NIXL, Fleet, Pair, ready, start_single
+from tests.end_to_end.vllm.asking import client, complete, prompt
+from tests.end_to_end.vllm.engines import BLOCK, MODEL, NIXL, Pair, fleet_of, ready, start_single
 from tests.end_to_end.vllm.gateway import UNWATCHED, gateway_over
 
 ROUNDS: Final = 15
@@ -58,8 +58,8 @@ def main() -> None:
     venv, model, logs = (
         Path(os.environ[f"PDGATE_VLLM_{what}"]) for what in ("VENV", "MODEL", "LOGS")
     )
-    fleet = Fleet(venv, model, logs)
     with ExitStack() as stack:
+        fleet = stack.enter_context(fleet_of(venv, model, logs))
         single = start_single(fleet, stack)
         pair = Pair(fleet, NIXL, stack)
         reference = stack.enter_context(client(ready(*single).url))
