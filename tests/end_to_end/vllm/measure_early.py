@@ -20,8 +20,8 @@ from typing import Any, Final
 
 from openai import OpenAI
 
-from tests.end_to_end.vllm.asking import MODEL, client, complete, prompt
-from tests.end_to_end.vllm.engines import BLOCK, NIXL, Fleet, Pair, ready, start_single
+from tests.end_to_end.vllm.asking import client, complete, prompt
+from tests.end_to_end.vllm.engines import BLOCK, MODEL, NIXL, Fleet, Pair, ready, start_single
 from tests.end_to_end.vllm.gateway import UNWATCHED, gateway_over
 
 ROUNDS: Final = 15

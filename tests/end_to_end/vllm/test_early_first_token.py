@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import pytest
 
-from tests.end_to_end.vllm.asking import MODEL, Said, client, complete, prompt
+from tests.end_to_end.vllm.asking import Said, client, complete, prompt
 from tests.end_to_end.vllm.crossing import crossed
-from tests.end_to_end.vllm.engines import BLOCK, NIXL, Engine, Fleet, Pair
+from tests.end_to_end.vllm.engines import BLOCK, MODEL, NIXL, Engine, Fleet, Pair
 from tests.end_to_end.vllm.gateway import UNWATCHED, Gateway, gateway_over
 from tests.end_to_end.vllm.measure_early import begins_whole
 from tests.end_to_end.vllm.metrics import Prompts
@@ -59,7 +59,7 @@ def test_the_token_is_there_while_decode_stands_still_and_the_prompt_is_loaded(
         text = next(chunks).choices[0].text
         assert text
         standing.close()
-        usage = None
+        usage: Any = None
         for chunk in chunks:
             text += "".join(choice.text for choice in chunk.choices)
             usage = chunk.usage or usage
