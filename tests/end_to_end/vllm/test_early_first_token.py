@@ -59,7 +59,7 @@ def test_the_token_is_there_while_decode_stands_still_and_the_prompt_is_loaded(
         text = next(chunks).choices[0].text
         assert text
         standing.close()
-        usage = None
+        usage: Any = None
         for chunk in chunks:
             text += "".join(choice.text for choice in chunk.choices)
             usage = chunk.usage or usage
