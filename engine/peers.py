@@ -36,7 +36,7 @@ def connector_settings(
     ranks: tuple[int, ...] = (),
     kv_port: int | None = None,
     engine_id: str = "",
-    tell_ranks: Callable[[Any], None] = lambda _: None,
+    tell_ranks: Callable[[Any], object] = lambda _: None,
 ) -> ConnectorSettings:
     """`ranks`, and what goes with them, are of one of several processes. Raises ValueError."""
     return ConnectorSettings(

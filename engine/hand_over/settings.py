@@ -72,7 +72,7 @@ class ConnectorSettings:
     patience: Patience = field(default_factory=Patience)
     identity: Identity = field(default_factory=Identity)
     ranks: tuple[int, ...] = ()
-    tell_ranks: Callable[[Any], None] = field(default=lambda _: None, repr=False, compare=False)
+    tell_ranks: Callable[[Any], object] = field(default=lambda _: None, repr=False, compare=False)
     moment: Callable[[], DeviceEvent | None] = field(
         default=lambda: None, repr=False, compare=False
     )
