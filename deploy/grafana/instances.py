@@ -52,7 +52,7 @@ HEALTH = PanelRow(
     "Health",
     (
         Panel(
-            "PanelState",
+            "State",
             "What the gateways think of each engine; where they differ, the worst.",
             (Query(f"max by (instance) ({ANY_STATE})", "{{instance}}"),),
             kind=PanelKind.STATES,
