@@ -92,8 +92,8 @@ def test_it_dies_at_the_request_it_was_told_to() -> None:
     [
         (("--tp", "3"), "4 heads cannot be split evenly over tp 3"),
         (
-            ("--role", "prefill", "--pdd-protocol", "tpu", "--pp", "2"),
-            "tpu knows no pipeline stages: pp 2",
+            ("--role", "prefill", "--pdd-protocol", "neuron", "--pp", "2"),
+            "neuron knows no pipeline stages: pp 2",
         ),
         (
             (
