@@ -168,11 +168,12 @@ class UpstreamConnection(asyncio.Protocol):
     def take_turn(self) -> None:
         """Parses the next slice of what has come."""
         self._asked_turn = False
-        if self._paused or not self._waits:
+        exchange = self._exchange
+        if self._paused or not self._waits or exchange is None:
             return
         start = self._at
         end = self._at = start + SLICE_BYTES
-        self._feed(self._rest[start:end])
+        self._feed(exchange, self._rest[start:end])
         # The answer may be over, or its reader have left.
         if not self._still_waits():
             return
@@ -207,11 +208,9 @@ class UpstreamConnection(asyncio.Protocol):
         ):
             self._keep(data)
         else:
-            self._feed(data)
+            self._feed(exchange, data)
 
-    def _feed(self, data: bytes) -> None:
-        exchange = self._exchange
-        assert exchange is not None
+    def _feed(self, exchange: Exchange, data: bytes) -> None:
         garbage = False
         try:
             self._parser.feed_data(data)
@@ -362,10 +361,12 @@ class UpstreamConnection(asyncio.Protocol):
         self._exchange = None
         # An engine that answered before it read everything may never read the rest.
         unsent = self.transport.get_write_buffer_size()
-        surplus = self._surplus or self._at < len(self._rest)
-        halted = self._paused or self._waits
-        self._drop_rest()
-        if reusable and not surplus and not unsent and not self.transport.is_closing():
+        halted = self._paused
+        if self._waits:
+            halted = True
+            reusable = reusable and self._at >= len(self._rest)
+            self._drop_rest()
+        if reusable and not self._surplus and not unsent and not self.transport.is_closing():
             if halted:
                 self._paused = False
                 self.transport.resume_reading()
