@@ -86,7 +86,8 @@ async def test_a_port_that_refuses_costs_one_attempt_and_not_one_for_each_rank()
 async def test_sglang_is_told_both_ranks_in_the_body() -> None:
     sides = [ranked(role, dp=2, protocol="sglang") for role in (Role.PREFILL, Role.DECODE)]
     async with gateway_of(*sides) as gateway:
-        for _ in range(4):
+        # Ranks without load are drawn.
+        for _ in range(20):
             assert (await gateway.chat()).status_code == 200
 
     for to_prefill in sides[0].bodies:
