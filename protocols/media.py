@@ -23,7 +23,7 @@ import msgspec
 
 from pdgate.protocols.call import CHAT, Call
 from pdgate.protocols.errors import BadRequest, EngineFailed
-from pdgate.protocols.fields import Json, Raw
+from pdgate.protocols.fields import UNREADABLE, Json, Raw
 
 FIELD: Final = "ec_transfer_params"
 TYPES: Final = frozenset({"image_url", "video_url", "audio_url", "input_audio"})
@@ -69,13 +69,21 @@ def items_of(call: Call) -> dict[bytes, Raw]:
             if bytes(memoryview(content)[:1]) == b"["
             for part in _parts.decode(content)
         ]
-        media = [part for part in parts if _part.decode(part).type in TYPES]
-    except (msgspec.DecodeError, RecursionError):
+    except UNREADABLE:
         return {}
+    media = [part for part in parts if _is_media(part)]
     if len(media) > MOST_ITEMS:
         raise BadRequest(f"a chat may have {MOST_ITEMS} media, not {len(media)}", param="messages")
     how = b"\n".join(bytes(call.body.get(name, b"")) for name in GOES_ALONG)
     return {hashlib.sha256(how + b"\n" + bytes(part)).digest(): part for part in media}
+
+
+def _is_media(part: Raw) -> bool:
+    try:
+        return _part.decode(part).type in TYPES
+    except UNREADABLE:
+        # A text may stand without an object around it, beside media.
+        return False
 
 
 def asking(call: Call, item: Raw) -> Json:
@@ -94,7 +102,7 @@ def handles_in(reply: Json) -> Mapping[str, Any]:
         found = (
             msgspec.json.decode(said, type=dict[str, Raw] | None) if isinstance(said, Raw) else said
         )
-    except (msgspec.DecodeError, RecursionError):
+    except UNREADABLE:
         raise EngineFailed(f"the encode engine answered with {FIELD} that are no object") from None
     return found or {}
 

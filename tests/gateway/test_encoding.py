@@ -104,7 +104,7 @@ async def test_items_are_encoded_at_the_same_time_under_ids_of_their_own() -> No
         [{"role": "user", "content": "What is an image_url?"}],
         said(TEXT),
         said({"type": "text", "text": "input_audio"}),
-        [{"role": "user", "content": [{"type": "image_url", "image_url": 1}, 7]}],
+        [{"role": "user", "content": [{"type": 1, "image_url": 1}, "image_url", 7]}],
         "image_url",
     ],
     ids=str,
@@ -116,6 +116,15 @@ async def test_what_has_no_media_asks_no_encoder(messages: Any) -> None:
 
     assert not encoder.calls
     assert "ec_transfer_params" not in prefill.bodies[0]
+
+
+async def test_media_beside_what_is_no_object_are_encoded() -> None:
+    [encoder], prefill, decode = trio()
+    async with gateway_of(encoder, prefill, decode) as gateway:
+        assert (await gateway.chat(messages=said("What is this?", IMAGE))).status_code == 200
+
+    assert [body["messages"][0]["content"] for body in encoder.bodies] == [[IMAGE]]
+    assert prefill.bodies[0]["ec_transfer_params"] == where(IMAGE)
 
 
 async def test_an_encoder_that_shares_a_store_says_nothing_and_the_call_goes_on() -> None:
