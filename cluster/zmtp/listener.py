@@ -14,6 +14,7 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from pdgate.cluster.accepting import stop_accepting
 from pdgate.cluster.networks import Allowed
 from pdgate.cluster.zmtp import wire
 from pdgate.cluster.zmtp.wire import NULL, EndedConnection, MessageRoom, RefusalReason, Wire
@@ -77,6 +78,7 @@ class ZmtpListener:
         self._heard = heard
         self._refused = refused
         self._open: set[asyncio.StreamWriter] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._room = MessageRoom()
         self._turns = asyncio.Lock()
         self._frames = 0
@@ -86,20 +88,27 @@ class ZmtpListener:
         """Until it is cancelled; may be run again then."""
         # The server closes its socket when it ends.
         server = await asyncio.start_server(
-            self._serve, sock=self._sock.dup(), limit=BUFFER_BYTES // 2
+            self._accepted, sock=self._sock.dup(), limit=BUFFER_BYTES // 2
         )
         try:
             await asyncio.get_running_loop().create_future()
         finally:
-            server.close()
+            await stop_accepting(server)
             for writer in self._open:
                 writer.transport.abort()
+            self._open.clear()
 
     def close(self) -> None:
         self._sock.close()
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # Before its task runs: one that is cancelled before that would leave the connection open.
         self._open.add(writer)
+        task = asyncio.create_task(self._serve(reader, writer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             await self._talk(reader, writer)
         except EndedConnection as end:

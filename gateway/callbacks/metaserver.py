@@ -17,6 +17,7 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import Final
 
+from pdgate.cluster.accepting import stop_accepting
 from pdgate.cluster.networks import Allowed
 from pdgate.gateway.callbacks.words import MessageResult, Words
 from pdgate.protocols.call import Json, parse_object
@@ -71,7 +72,7 @@ class Metaserver:
         try:
             await asyncio.get_running_loop().create_future()
         finally:
-            server.close()
+            await stop_accepting(server)
 
     def close(self) -> None:
         self._sock.close()

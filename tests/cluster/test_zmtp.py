@@ -1,6 +1,8 @@
 """What ZeroMQ's sockets send is heard; what would fill memory, or never end, ends its connection and no other."""
 
 import asyncio
+import gc
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -206,3 +208,28 @@ async def test_it_can_be_run_again() -> None:
         await asyncio.wait((running,))
         writer.close()
     made.listener.close()
+
+
+@pytest.mark.parametrize("turns", range(6))
+def test_a_peer_that_comes_as_it_ends_is_hung_up_on(turns: int) -> None:
+    """In whichever turn of its loop."""
+    made = Site("PULL")
+
+    async def main() -> list[socket.socket]:
+        running = asyncio.create_task(made.listener.run())
+        reader, writer = await made.talk()
+        writer.close()
+        await ended(reader)
+        peers = [socket.create_connection(("127.0.0.1", made.listener.port)) for _ in range(3)]
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        running.cancel()
+        await asyncio.wait((running,))
+        return peers
+
+    peers = asyncio.run(main())
+    made.listener.close()
+    # A socket that was lost is a warning here.
+    gc.collect()
+    for peer in peers:
+        peer.close()
