@@ -16,7 +16,7 @@ from pdgate.transfer.runtime.fleet import Identity
 from tests.support.core_pairs import Side, side
 from tests.support.engine_cores import GREEDY, ask, engine, layout, tokens_of
 from tests.support.metaserver import Metaserver
-from tests.support.waiting import PATIENCE_SECONDS
+from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
 TEXT = "my own prompt, which is exactly as long as the foreign one"
 FOREIGN = "what someone else asked, which is as long as my own prompt"
@@ -77,7 +77,7 @@ def test_decode_answers_from_what_prefill_wrote(
 
     assert (tokens_of(fleet.d.engine.answers(asked.id)[asked.id]) == right) == same
     assert fleet.d.stats.prompts_computed == 1
-    assert fleet.p.used() == fleet.d.used() == 0
+    wait_until(lambda: fleet.p.used() == fleet.d.used() == 0, "free pages")
     assert (posted["request_id"], posted["do_remote_decode"]) == ("cmpl-w1-0", True)
     assert len(posted["remote_block_ids"][0]) == -(-len(asked.prompt) // 16)
 
@@ -89,7 +89,7 @@ def test_what_decode_has_in_its_cache_is_not_asked_for(fleet: Fleet, right: list
     fleet.d.engine.answer(short)
 
     assert fleet.meta.posts.empty()
-    assert fleet.d.used() == 0
+    wait_until(lambda: fleet.d.used() == 0, "free pages")
 
 
 def test_a_client_that_leaves_decode_ends_prefill(fleet: Fleet) -> None:
@@ -101,7 +101,7 @@ def test_a_client_that_leaves_decode_ends_prefill(fleet: Fleet) -> None:
     fleet.p.core.submit(late := fleet.to_prefill(posted))
 
     assert fleet.p.engine.answers(late.id)[late.id][-1].finish in (Finish.ABORT, Finish.LENGTH)
-    assert fleet.p.used() == fleet.d.used() == 0
+    wait_until(lambda: fleet.p.used() == fleet.d.used() == 0, "free pages")
 
 
 @pytest.mark.parametrize("lease", [0.5])
@@ -113,7 +113,7 @@ def test_a_prefill_that_never_calls_fails_the_request_with_a_name(lease: float) 
 
         assert last.refusal is not None
         assert "prefill has not called in time" in last.refusal.message
-        assert fleet.d.used() == 0
+        wait_until(lambda: fleet.d.used() == 0, "free pages")
 
 
 def test_a_metaserver_that_refuses_fails_the_request_at_once(fleet: Fleet) -> None:
@@ -133,7 +133,7 @@ def test_a_decode_that_is_gone_ends_prefills_request(fleet: Fleet) -> None:
     last = fleet.p.engine.answer(fleet.to_prefill(posted))[-1]
 
     assert last.finish in (Finish.ABORT, Finish.LENGTH)
-    assert fleet.p.used() == 0
+    wait_until(lambda: fleet.p.used() == 0, "P's pages")
 
 
 def test_a_call_for_what_no_request_waits_for_is_turned_away(fleet: Fleet) -> None:
