@@ -24,6 +24,8 @@ from pdgate.engine.metrics import CONTENT_TYPE
 
 HEADER: Final = "x-data-parallel-rank"
 LABEL: Final = "engine"
+MOST_DIGITS: Final = 9
+"""Of a rank that is read; one that has more is out of range as well."""
 
 
 class RankRouter:
@@ -44,7 +46,8 @@ class RankRouter:
         else:
             said = Request(scope).headers.get(HEADER, "")
             # As vLLM: what is no number at all names no rank.
-            rank = int(said) if said.isdecimal() and said.isascii() else self._idlest()
+            digits = said.lstrip("0")[:MOST_DIGITS] or "0"
+            rank = int(digits) if said.isdecimal() and said.isascii() else self._idlest()
             answering = self._out_of_range(rank) or self._ranks[rank][1]
             await answering(scope, receive, send)
 

@@ -40,8 +40,9 @@ def check(settings: EngineSettings) -> None:
 
 def has_ranks(settings: EngineSettings) -> bool:
     """Return whether its ranks are processes. Raise ValueError, LookupError, TypeError."""
-    takes = registry.load(settings.protocol).takes_ranks
-    if settings.dp > 1 and not registry.load(settings.protocol).takes_data_ranks:
+    protocol = registry.load(settings.protocol)
+    takes = protocol.takes_ranks
+    if settings.dp > 1 and not protocol.takes_data_ranks:
         raise ValueError(
             f"with {settings.protocol} an engine of ours has one data-parallel rank: dp {settings.dp}"
         )

@@ -18,7 +18,7 @@ import msgspec
 from pdgate.forwarders.base import Engines, Leg, Upstream
 from pdgate.forwarders.record import Record
 from pdgate.protocols import media
-from pdgate.protocols.call import Call, Raw
+from pdgate.protocols.call import CHAT, Call, Raw
 from pdgate.protocols.errors import GatewayError, NoInstance
 from pdgate.protocols.instance import ENCODE, Instance
 
@@ -26,8 +26,8 @@ AT_ONCE: Final = 16
 """Items of one chat that encode engines have at a time."""
 REMEMBERED: Final = 1 << 16
 """Items of which it is known where they were encoded: 10 MB."""
-ASIDE_BYTES: Final = 1 << 20
-"""Longer messages are looked through and hashed in a thread: a MiB takes 2 ms."""
+ASIDE_BYTES: Final = 256 << 10
+"""Longer messages are looked through and hashed in a thread: of the emptiest parts that many take 13 ms."""
 
 
 class EncodeStage:
@@ -51,14 +51,18 @@ class EncodeStage:
         self.attempts = attempts
 
     def wants(self, call: Call) -> bool:
-        return media.may_have_media(call) and self._engines.has(ENCODE, call)
+        """Whether it may have media that an engine is there for; long messages are looked through later."""
+        may = _is_long(call) or media.may_have_media(call)
+        return may and self._engines.has(ENCODE, call)
 
     async def encoded(self, call: Call, record: Record) -> Call:
         """The call with what encode engines said of its media. Raises GatewayError."""
-        if len(call.body["messages"]) > ASIDE_BYTES:
-            items = await asyncio.to_thread(media.items_of, call)
+        if _is_long(call):
+            items = await asyncio.to_thread(_looked_for, call)
         else:
             items = media.items_of(call)
+        if not items:
+            return call
         turns = asyncio.Semaphore(AT_ONCE)
         handles: dict[str, Any] = {}
         try:
@@ -135,3 +139,12 @@ class EncodeStage:
         self._last.move_to_end(name)
         if len(self._last) > REMEMBERED:
             self._last.popitem(last=False)
+
+
+def _is_long(call: Call) -> bool:
+    said = call.body.get("messages") if call.path == CHAT else None
+    return isinstance(said, Raw) and len(said) > ASIDE_BYTES
+
+
+def _looked_for(call: Call) -> Mapping[bytes, Raw]:
+    return media.items_of(call) if media.may_have_media(call) else {}

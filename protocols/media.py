@@ -32,6 +32,10 @@ GOES_ALONG: Final = ("model", "mm_processor_kwargs", "media_io_kwargs", "priorit
 """Fields that change what an encoder makes of an item, or when."""
 MOST_ITEMS: Final = 256
 """In one chat."""
+MOST_PARTS: Final = 10_000
+"""In one chat with media: to look at what is no part takes 0.5 us."""
+MOST_HANDLE_BYTES: Final = 64 << 10
+"""Of what an encoder says of one item; it is a few hundred."""
 
 
 class _MediaMessage(msgspec.Struct):
@@ -71,6 +75,10 @@ def items_of(call: Call) -> dict[bytes, Raw]:
         ]
     except UNREADABLE:
         return {}
+    if len(parts) > MOST_PARTS:
+        raise BadRequest(
+            f"a chat with media may have {MOST_PARTS} parts, not {len(parts)}", param="messages"
+        )
     media = [part for part in parts if _is_media(part)]
     if len(media) > MOST_ITEMS:
         raise BadRequest(f"a chat may have {MOST_ITEMS} media, not {len(media)}", param="messages")
@@ -98,6 +106,8 @@ def handles_in(reply: Json) -> Mapping[str, Any]:
     said = reply.get(FIELD)
     if said is None:
         return {}
+    if isinstance(said, Raw) and len(said) > MOST_HANDLE_BYTES:
+        raise EngineFailed(f"the encode engine answered with {len(said)} bytes of {FIELD}")
     try:
         found = (
             msgspec.json.decode(said, type=dict[str, Raw] | None) if isinstance(said, Raw) else said

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from pdgate.forwarders.encoding import ASIDE_BYTES
 from pdgate.protocols.call import CHAT
 from pdgate.protocols.instance import Role
+from pdgate.protocols.media import MOST_HANDLE_BYTES
 from tests.support.fleet import (
     ANSWER,
     JSON_TYPE,
@@ -125,6 +127,39 @@ async def test_media_beside_what_is_no_object_are_encoded() -> None:
 
     assert [body["messages"][0]["content"] for body in encoder.bodies] == [[IMAGE]]
     assert prefill.bodies[0]["ec_transfer_params"] == where(IMAGE)
+
+
+async def test_media_of_long_messages_are_encoded_too() -> None:
+    [encoder], prefill, decode = trio()
+    long = "a" * ASIDE_BYTES
+    async with gateway_of(encoder, prefill, decode) as gateway:
+        assert (await gateway.chat(messages=said(long))).status_code == 200
+        assert not encoder.calls
+        assert (await gateway.chat(messages=said(long, IMAGE))).status_code == 200
+
+    assert [body["messages"][0]["content"] for body in encoder.bodies] == [[IMAGE]]
+
+
+@pytest.mark.parametrize("parts", [[1] * 100_000, [{}] * 80_000], ids=["no parts", "empty"])
+async def test_parts_without_end_are_refused_and_hold_up_nothing(parts: list[Any]) -> None:
+    [encoder], prefill, decode = trio()
+    async with gateway_of(encoder, prefill, decode) as gateway:
+        answer = await gateway.chat(messages=said(*parts, IMAGE))
+
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "messages")
+    assert not encoder.calls
+    assert not prefill.calls
+
+
+async def test_an_encoder_that_says_too_much_is_at_fault() -> None:
+    async def long(peer: Peer) -> None:
+        told = {"hash": {"peer_host": "a" * MOST_HANDLE_BYTES}}
+        await peer.send(as_json({**ANSWER, "ec_transfer_params": told}))
+
+    [encoder], prefill, decode = trio(long)
+    async with gateway_of(encoder, prefill, decode) as gateway:
+        assert (await gateway.chat(messages=said(IMAGE))).status_code == 502
+    assert not prefill.calls
 
 
 async def test_an_encoder_that_shares_a_store_says_nothing_and_the_call_goes_on() -> None:

@@ -93,11 +93,14 @@ def test_a_prompt_goes_to_the_rank_that_published_that_it_has_it(site: RankedSit
     assert found == [len(PROMPTS) / 2 * BLOCKS * BLOCK] * 2
 
 
-def test_a_rank_that_there_is_not_is_refused_and_no_rank_is_any(site: RankedSite) -> None:
+@pytest.mark.parametrize("rank", ["2", "9" * 5000], ids=["next", "long"])
+def test_a_rank_that_there_is_not_is_refused_and_no_rank_is_any(
+    rank: str, site: RankedSite
+) -> None:
     answer = HTTP.post(
         f"{site.decode.url}/v1/completions",
         json={"prompt": "Hi", "max_tokens": 1},
-        headers={"X-data-parallel-rank": "2"},
+        headers={"X-data-parallel-rank": rank},
     )
 
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, 400)
